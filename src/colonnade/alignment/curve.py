@@ -12,11 +12,11 @@ import atexit
 import os
 import queue
 import secrets
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import Any
 
 import numpy as np
@@ -77,12 +77,7 @@ class Worker:
     """One process; it is asked one thing at a time."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", arithmetic.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        self.process = Popen([sys.executable, "-P", arithmetic.__file__], stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
 
     def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
         """EOFError or OSError where it has ended."""
@@ -101,7 +96,7 @@ class Worker:
                 pipe.close()
         try:
             self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self.process.kill()
             self.process.wait()
 

@@ -163,15 +163,11 @@ class Heard:
     def rehearsal(self, asker: str) -> Rehearsal:
         """What passed between this organisation and a label owner."""
         models = models_of(self.federation) if self.federation.algorithm.learns_first else self.models
-        sent = self.sent.get(asker, Transcript(asker))
-        return Rehearsal(
-            self.moment,
-            self.federation.agreed[asker],
-            {self.party: Transcript(self.party, [one for one in self.received if one.sender == asker]), asker: sent},
-            models,
-            self.stepped or gradients(self.federation),
-            "" if any(one.message.crossing() for one in sent) else "nothing left here",
-        )
+        got, sent = Transcript(self.party), self.sent.get(asker, Transcript(asker))
+        got.seen.extend(one for one in self.received if one.sender == asker)
+        refused = "" if any(one.message.crossing() for one in sent) else "nothing left here"
+        batches, stepped = self.federation.agreed[asker], self.stepped or gradients(self.federation)
+        return Rehearsal(self.moment, batches, {self.party: got, asker: sent}, models, stepped, refused)
 
     def as_label_owner(self) -> Rehearsal:
         """What passed between this label owner, those who hold columns, and the aggregation server."""

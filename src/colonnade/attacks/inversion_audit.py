@@ -130,12 +130,8 @@ def _picture(one: Rebuilt, details: dict[str, Any]) -> Finding:
     found, without = (float(ssim(one.original, other, span).mean()) for other in (one.guess, blank))
     decibels = [float(psnr(one.original, other, span).mean()) for other in (one.guess, blank)]
     flat = [part.flatten()[:, None] for part in (one.original, one.guess)]
-    details = {
-        **details,
-        "psnr": decibels[0],
-        "psnr_baseline": decibels[1],
-        "correlation": float(correlation(*flat)[0]),
-    }
+    linked = float(correlation(*flat)[0])
+    details = {**details, "psnr": decibels[0], "psnr_baseline": decibels[1], "correlation": linked}
     return Finding(
         ATTACK, one.attacker, one.victim, one.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM", found,
         without, column_verdict(found, without), "inversion_ssim", details=details,

@@ -106,18 +106,12 @@ def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: i
     """What an attacking party has itself; of one that is elsewhere, its model and columns are not known, but what it
     sent of them is."""
     owner = federation.holdings.label_owner
-    return Holdings(
-        party,
-        rehearsal.between(party),
-        federation.settings.config,
-        classes,
-        federation.algorithm.releases,
-        rehearsal.models.get(party),
-        federation.owners[party].features.cpu() if party in federation.owners else None,
-        rehearsal.stepped.get(party),
-        rehearsal.begun.get(party, Transcript(party)),
-        Transcript(owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party]),
-    )
+    batches, config, releases = rehearsal.between(party), federation.settings.config, federation.algorithm.releases
+    columns = federation.owners[party].features.cpu() if party in federation.owners else None
+    model, stepped = rehearsal.models.get(party), rehearsal.stepped.get(party)
+    begun = rehearsal.begun.get(party, Transcript(party))
+    sent = Transcript(owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party])
+    return Holdings(party, batches, config, classes, releases, model, columns, stepped, begun, sent)
 
 
 def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, attacker: str, guess: Guess) -> Finding:
@@ -125,19 +119,11 @@ def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, at
     truth, classes = holdings.labelled.labels.cpu()[guess.rows], len(holdings.encoder.classes)
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
     found = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
+    metric = "accuracy" if classes else "squared correlation"
+    verdict = label_verdict(found.low, found.score, found.baseline)
     return Finding(
-        attack.name,
-        attacker,
-        holdings.label_owner,
-        rehearsal.moment,
-        attack.assumes,
-        "accuracy" if classes else "squared correlation",
-        found.score,
-        found.baseline,
-        label_verdict(found.low, found.score, found.baseline),
-        "label_inference",
-        found.low,
-        found.high,
+        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, found.score,
+        found.baseline, verdict, "label_inference", found.low, found.high,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
         details={"rows": found.rows, "chance": found.chance, "majority": found.majority, "named": guess.named},
-    )
+    )  # fmt: skip

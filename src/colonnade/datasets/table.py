@@ -96,11 +96,8 @@ class Table:
         """These rows, in this order."""
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
         aside = {part: one.iloc[rows].reset_index(drop=True) for part, one in self.aside.items()}
-        features = (
-            self.features.take(rows)
-            if isinstance(self.features, Columns)
-            else self.features.iloc[rows].reset_index(drop=True)
-        )
+        held = self.features
+        features = held.take(rows) if isinstance(held, Columns) else held.iloc[rows].reset_index(drop=True)
         keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
         return Table(self.owner, self.packed[rows], features, label, aside, keys, own)
 

@@ -57,6 +57,11 @@ class Dialect:
     separator: str
     encoding: str
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """As pandas takes it."""
+        return {"sep": self.separator, "encoding": self.encoding}
+
 
 def dialect_of(path: Path) -> Dialect:
     """How this file is written, told from its bytes; looked at once as long as it does not change."""
@@ -128,8 +133,7 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
         if is_parquet(path):
             check_present(columns, names_in(path), owner=owner, part="id")
             return _parquet(path, list(columns))
-        dialect, read = dialect_of(path), pd.read_csv
-        how: Any = {"sep": dialect.separator, "encoding": dialect.encoding}
+        how, read = dialect_of(path).options, pd.read_csv
         try:
             present = [str(name) for name in read(path, nrows=0, **how).columns]
         except pd.errors.EmptyDataError:
@@ -217,19 +221,10 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapp
     """pandas' reader, with the id as text and gaps everywhere else."""
     import pandas as pd
 
-    dialect = dialect_of(path)
     types: Any = {id_column: str, **(told or {})}
-    read: Any = pd.read_csv
-    return read(
-        path,
-        dtype=types,
-        na_values={name: GAPS for name in csv_header(path) if name != id_column},
-        keep_default_na=False,
-        encoding=dialect.encoding,
-        sep=dialect.separator,
-        low_memory=False,
-        chunksize=chunksize,
-    )
+    how: Any = dialect_of(path).options | {"low_memory": False, "keep_default_na": False}
+    gaps = {name: GAPS for name in csv_header(path) if name != id_column}
+    return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
 
 
 @contextmanager

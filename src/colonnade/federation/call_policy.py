@@ -43,15 +43,10 @@ def presence_of(
     settings: Settings, holdings: Holdings, driver: LabelOwner, names: Sequence[str], algorithm: AnyAlgorithm
 ) -> Presence:
     """Which party holds which rows, where this differs or a partner is to be left out at random."""
+    per_row, slopes = algorithm.per_row, algorithm.named(Kind.GRADIENT, Kind.LOGIT_GRADIENT)
+    dropout, seed = settings.party_dropout, settings.engine.seed
     return Presence(
-        driver.name,
-        names,
-        holdings.away,
-        driver.rows,
-        per_row=algorithm.per_row,
-        slopes=algorithm.named(Kind.GRADIENT, Kind.LOGIT_GRADIENT),
-        dropout=settings.party_dropout,
-        seed=settings.engine.seed,
+        driver.name, names, holdings.away, driver.rows, per_row=per_row, slopes=slopes, dropout=dropout, seed=seed
     )
 
 

@@ -62,18 +62,9 @@ def _for_one(
         count = len(holdings.columns)
         raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
     mine = slice(None) if held.rows is None else held.rows
-    found = select_here(
-        {name: columns.features.flatten(1)[mine] for name, columns in holdings.columns.items()},
-        held.labels,
-        keep=keep,
-        method=method,
-        leader=owner,
-        seed=settings.engine.seed,
-        rows=rows,
-        through_bytes=settings.engine.through_bytes,
-        watch=watch,
-        **asdict(chosen),
-    )
+    features = {name: columns.features.flatten(1)[mine] for name, columns in holdings.columns.items()}
+    how = {**asdict(chosen), "seed": settings.engine.seed, "through_bytes": settings.engine.through_bytes}
+    found = select_here(features, held.labels, keep=keep, method=method, leader=owner, rows=rows, watch=watch, **how)
     if found.method in ("lasso", "random") or chosen.estimator == "kraskov":
         return found
     return replace(found, entropy=entropy(as_labels(owner, held.labels, rows.numpy(), chosen)))

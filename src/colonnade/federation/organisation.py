@@ -72,20 +72,11 @@ def agreed_on(settings: Settings, holdings: Holdings, party: str = "") -> Agreed
     def batches(splits: Mapping[str, Tensor], of: LabelledRows, owner: str) -> Batches:
         rows = holdings.trained or len(of.splits.get("train", ()))
         size = algorithm.batch_size(train.batch_size, rows)
-        by_id: dict[str, Any] = {}
+        how: dict[str, Any] = {"reshuffle": train.reshuffle, "sampling": train.sampling, "owner": owner}
         if settings.rows_differ:
             numbers = numbers_of(of.ids.tolist(), seed) if of.numbers is None else of.numbers
-            by_id = {"numbers": numbers, "parts": -(-rows // size)}
-        return Batches(
-            splits,
-            batch_size=size,
-            epochs=epochs,
-            seed=seed,
-            reshuffle=train.reshuffle,
-            sampling=train.sampling,
-            owner=owner,
-            **by_id,
-        )
+            how |= {"numbers": numbers, "parts": -(-rows // size)}
+        return Batches(splits, batch_size=size, epochs=epochs, seed=seed, **how)
 
     return holdings.agreed(batches, party if settings.rows_differ else "")
 

@@ -192,12 +192,8 @@ class Holdings:
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
         """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
         whose they are, as names say it. Of a `party` that lacks rows, batches of those it holds."""
-        return Agreed(
-            {
-                name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
-                for name, held in self.label_owners.items()
-            }
-        )
+        made = {k: make(self._held_by(party, held.splits), held, held.whose) for k, held in self.label_owners.items()}
+        return Agreed({name: (batches, self.label_owners[name].rows) for name, batches in made.items()})
 
     def part_of(self, party: str) -> LabelledRows:
         """The rows of the one label owner that a party holds, and how these are divided."""

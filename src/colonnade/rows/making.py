@@ -59,15 +59,11 @@ def from_tables(
         splits = {name: held.splits for name, held in placed.label_owners.items()}
         learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
-    owners = {
-        name: replace(
-            held,
-            labels=replace(encoder, owner=name).encode(_label(rows[name])),
-            own=rows[name].own,
-            weights=_weights(rows[name], held.splits["train"]),
-        )
-        for name, held in placed.label_owners.items()
-    }
+    owners = {}
+    for name, one in placed.label_owners.items():
+        labels = replace(encoder, owner=name).encode(_label(rows[name]))
+        weights = _weights(rows[name], one.splits["train"])
+        owners[name] = replace(one, labels=labels, own=rows[name].own, weights=weights)
     placed = replace(placed, encoder=encoder)
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
     held = {

@@ -24,7 +24,7 @@ from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed, read_table, table_from_frame
-from colonnade.datasets.table_files import Dialect, check_present, dialect_of, read_columns, read_frame
+from colonnade.datasets.table_files import check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import grouped_tables, with_groups
 from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
@@ -237,8 +237,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
     read: Any = pd.read_csv
     try:
         parquet = path.suffix == ".parquet"
-        dialect = Dialect(",", "") if parquet else dialect_of(path)
-        how = {"dtype": str, "keep_default_na": False, "sep": dialect.separator, "encoding": dialect.encoding}
+        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path).options}
         names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
         there = [str(name) for name in names]
         known = [key for key in keys if all(column in there for column in key)]

@@ -148,10 +148,8 @@ class TakingPart(Host):
         participant, mark = self.participant(), self.participant().run.mark()
         self.pass_on(request)
         again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
-        self.expect(
-            again or request.number > mark["number"],
-            f"it saved {mark['number']} last, and was asked to save {request.number}",
-        )
+        told = f"it saved {mark['number']} last, and was asked to save {request.number}"
+        self.expect(again or request.number > mark["number"], told)
         if not again:
             participant.save(request.step, request.number, request.common)
         return Done()
