@@ -42,11 +42,6 @@ class Allowance:
     ) -> None:
         self.owner, self.path, self.settings, self.day = owner, path, of or AllowanceSettings(), day
 
-    @property
-    def smallest(self) -> int:
-        """Of how many distinct points a list has at least, unless it is to be predicted."""
-        return self.settings.smallest
-
     def align(self, asker: str) -> None:
         """Take one alignment to train off what is left of today's, or refuse."""
         most = self.settings.per_day
@@ -83,7 +78,8 @@ class Allowance:
                     f"{setting} under [{table}] in its party.toml; or wait for tomorrow (UTC)"
                 )
             mine[what] += more
-            self._write(day, taken | {asker: mine})
+            text = json.dumps({"day": day, "taken": taken | {asker: mine}})
+            write_bytes(self.path, [f"{zlib.crc32(text.encode()):08x} {text}\n".encode()])
             return mine[what]
 
     def _read(self) -> tuple[str, Taken]:
@@ -103,7 +99,3 @@ class Allowance:
                 "nobody until a copy of it is put back; who removes it lets everybody begin anew."
             ) from None
         return (before, taken) if before >= day else (day, {})
-
-    def _write(self, day: str, taken: Taken) -> None:
-        text = json.dumps({"day": day, "taken": taken})
-        write_bytes(self.path, [f"{zlib.crc32(text.encode()):08x} {text}\n".encode()])

@@ -342,7 +342,7 @@ class IdOwner(Party):
             self.expect(total == self._announced, said)
         if self.allowance is None or asker is None or self._announced:
             return
-        least = self.allowance.smallest
+        least = self.allowance.settings.smallest
         told = f"it compares lists of {least} ids or more, and '{owner}' has {total}: fewer would tell about single ids"
         self.expect(total >= least, told)
 

@@ -166,7 +166,7 @@ class KeyedIds(Party):
         session = self._session(request.parties)
         owner, total = session.owner, len(session.order)
         if owner.allowance is not None and session.asker is not None:
-            least = owner.allowance.smallest
+            least = owner.allowance.settings.smallest
             told = f"it compares lists of {least} ids or more, and the shortest has {request.shortest}: fewer would "
             self.expect(request.shortest >= least, told + "tell about single ids")
         stop = request.start + request.count

@@ -113,7 +113,7 @@ def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
 def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
     """Per picture [height, width] or [channels, height, width] the mean over all places of the window, cropped to the
     picture where it is smaller than the window."""
-    x, y = (_planes(p) for p in (original, other))
+    x, y = ((pictures if pictures.dim() == 4 else pictures[:, None]).double() for pictures in (original, other))
     (_, channels, height, width), c1, c2 = x.shape, (K1 * span) ** 2, (K2 * span) ** 2
     window = torch.outer(_gaussian(height), _gaussian(width))[None, None]
 
@@ -125,10 +125,6 @@ def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
     at = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx * mx + my * my + c1) * (vx + vy + c2))
     by_picture: Tensor = at.flatten(1).mean(1).reshape(-1, channels).mean(1)
     return by_picture
-
-
-def _planes(pictures: Tensor) -> Tensor:
-    return (pictures if pictures.dim() == 4 else pictures[:, None]).double()
 
 
 def _gaussian(length: int) -> Tensor:

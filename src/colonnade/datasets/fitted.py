@@ -40,13 +40,12 @@ def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category
     """Numbers are numeric columns but bool, and times; text, bool, pandas categories and mixed types are categories."""
     import pandas as pd
 
-    if pd.api.types.is_bool_dtype(cells.dtype) or isinstance(cells.dtype, pd.CategoricalDtype):
+    kind, types = cells.dtype, pd.api.types
+    if types.is_bool_dtype(kind) or isinstance(kind, pd.CategoricalDtype):
         return "category"
-    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+    if types.is_datetime64_any_dtype(kind) or (types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind)):
         return "number"
-    if pd.api.types.is_numeric_dtype(cells.dtype) and not pd.api.types.is_complex_dtype(cells.dtype):
-        return "number"
-    if pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(cells.dtype):
+    if types.is_object_dtype(kind) or types.is_string_dtype(kind):
         return "category"
     raise DataError(
         f"'{owner}' has column {str(cells.name)!r} of type {cells.dtype}, and a feature must hold numbers or "

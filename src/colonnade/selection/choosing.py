@@ -26,7 +26,7 @@ from colonnade.selection.group_testing import Group, Information, draw_tests, vf
 from colonnade.selection.inputs import as_groups, check_hidden
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Join, Participant, Prepare
-from colonnade.selection.result import Cost, Scored, Selection, ranked, within_error
+from colonnade.selection.result import Cost, Scored, Selection, by_information, ranked, within_error
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, SortingParty
 from colonnade.transport import Recording
@@ -51,7 +51,6 @@ class Met(Protocol):
     @property
     def ledgers(self) -> dict[str, Ledger]: ...
     def cost(self, seconds: float) -> Cost: ...
-    def learned(self) -> dict[str, str]: ...
 
 
 def readers(decryptor: str, participants: Sequence[str], leader: str) -> list[str]:
@@ -146,7 +145,7 @@ def choose(
     seconds = time.perf_counter() - start
     if there is None:
         return Selection(method, order[:keep], order, scores, found, Cost(seconds), {leader: WITHOUT[method]})
-    cost, learned = there.cost(seconds), there.learned()
+    cost, learned = there.cost(seconds), by_information(there.leader)
     errors, level = ({}, ()) if by is None else within_error(there.leader.terms, by, order[:keep], seed)
     return Selection(
         method, order[:keep], order, scores, found, cost, learned, there.ledgers, there.recording,

@@ -18,7 +18,7 @@ from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, 
 from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.participant import Participant
-from colonnade.selection.result import Cost, Selection, by_information
+from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import KeyServer
 from colonnade.transport import InProcess, Recording
@@ -43,7 +43,12 @@ class Meeting:
         record: bool = False,
     ) -> None:
         settings = settings.settled(numbers=labels.dtype.kind == "f")
-        check_parties(counted(features), len(labels), leader=leader, decryptor=settings.decryptor)
+        check_parties(
+            {name: len(held) for name, held in features.items()},
+            len(labels),
+            leader=leader,
+            decryptor=settings.decryptor,
+        )
         nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
@@ -85,12 +90,6 @@ class Meeting:
         sent = sum(ledger.total("out") for ledger in self.ledgers.values())
         return Cost.of(seconds, sent, counted_by(*self.parties.values(), self.leader), len(self.leader.queries))
 
-    def learned(self) -> dict[str, str]:
-        leader = self.leader
-        return by_information(
-            self.settings, leader=leader.name, participants=list(self.participants), groups=leader.tested
-        )
-
 
 def select_here(
     features: Mapping[str, Array],
@@ -116,7 +115,7 @@ def select_here(
     held, known, chosen = _ready(features, labels, rows, given, leader)
     check_keep(keep, list(held))
     who = chosen.decryptor if method in ASKING and score is None else "key_server"
-    check_parties(counted(held), len(known), leader=leader, decryptor=who)
+    check_parties({name: len(columns) for name, columns in held.items()}, len(known), leader=leader, decryptor=who)
 
     def meet() -> Meeting:
         return Meeting(held, known, chosen, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
@@ -125,11 +124,6 @@ def select_here(
         list(held), keep, method, chosen, leader=leader, seed=seed, meet=meet, groups=groups, score=score,
         fitted=lambda: lasso(held, known, seed=seed), watch=watch,
     )  # fmt: skip
-
-
-def counted(features: Mapping[str, Numbers]) -> dict[str, int]:
-    """How many rows each participant has."""
-    return {name: len(held) for name, held in features.items()}
 
 
 def information_here(

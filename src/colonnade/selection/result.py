@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from colonnade.core import Ledger
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
 from colonnade.selection.group_testing import Group
-from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED
+from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED, Leader
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import ORDER
@@ -35,12 +36,10 @@ class Cost:
     candidates: float = 0.0  # rows per query whose distances were asked for
 
     @classmethod
-    def of(cls, seconds: float, sent: int, counted: Mapping[str, int], queries: int) -> Cost:
+    def of(cls, seconds: float, sent: int, counted: Counter[str], queries: int) -> Cost:
         """Of what all parties counted for so many queries."""
-        encryptions, additions, decryptions, candidates = (
-            counted.get(what, 0) for what in ("encryptions", "additions", "decryptions", "candidates")
-        )
-        return cls(seconds, sent, encryptions, additions, decryptions, candidates / queries)
+        encryptions, additions, decryptions = counted["encryptions"], counted["additions"], counted["decryptions"]
+        return cls(seconds, sent, encryptions, additions, decryptions, counted["candidates"] / queries)
 
 
 @dataclass(frozen=True)
@@ -140,14 +139,9 @@ REVEALS = {
 COMMON = "about how common the labels are, by how many places are asked for first"
 
 
-def by_information(
-    settings: SelectionSettings,
-    *,
-    leader: str,
-    participants: Sequence[str],
-    groups: Sequence[Group],
-) -> dict[str, str]:
-    """After VF-MINE with these groups: for each party what it knows now and did not before."""
+def by_information(led: Leader) -> dict[str, str]:
+    """After VF-MINE with the groups that a leader tested: for each party what it knows now and did not before."""
+    settings, leader, groups = led.settings, led.name, led.tested
     decryptor, shared = settings.decryptor, [group for group in groups if len(group) > 1]
     found = {SERVER: _server(settings), leader: _leader(settings, leader, shared)}
     scan = settings.fagin and decryptor != "leader"
@@ -156,7 +150,7 @@ def by_information(
         + (" and candidates, so how deep each query's scan went" if scan else "")
         + "; the power of two above everybody's distances"
     )
-    for name in participants:
+    for name in led.participants:
         parts = [found[leader]] if name == leader else []
         parts.append(mine)
         if decryptor == "participants" or ((name,) in groups and decryptor != "leader"):

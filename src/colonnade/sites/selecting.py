@@ -28,7 +28,7 @@ from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
 from colonnade.selection.inputs import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch
-from colonnade.selection.result import Cost, Selection, by_information
+from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Leave, TakePart, organisation_of, participant
@@ -88,9 +88,7 @@ class Between:
     """A leader, and whom it met at other sites."""
 
     leader: Leader
-    names: list[str]
     others: Peers
-    settings: SelectionSettings
     mine: Party | None  # its own columns, where it has some
     recording: Recording | None = None
 
@@ -105,10 +103,6 @@ class Between:
             counted.update(one.operations)
         sent = self.leader.ledger.total("out") + sum(one.sent for one in left)
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
-
-    def learned(self) -> dict[str, str]:
-        leader = self.leader
-        return by_information(self.settings, leader=leader.name, participants=self.names, groups=leader.tested)
 
 
 def select(
@@ -154,7 +148,7 @@ def select(
         reached = list(dict.fromkeys([*names, *reads, SERVER]))
         peers = Peers(own.name, reached, engine.around(site.carrier(here)), organisation.ledger)
         leader.meet(peers, names, reads)
-        return Between(leader, names, others, settled, mine)
+        return Between(leader, others, mine)
 
     try:
         found = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet, watch=watch)

@@ -188,11 +188,8 @@ class Site:
     def compare(self, reveal: str = "rows") -> list[Alignment]:
         """As a label owner, where ids are compared privately: find the rows that are common with all who hold columns,
         or with "count" only how many they are."""
-        found = []
-        for among, mine in self.id_owners.items():  # with all at once, or with one partner after the other
-            names = [among] if self.own.settings.rows_differ else self.own.feature_owners
-            found.append(self._align(mine, names, reveal))
-        return found
+        differ, every = self.own.settings.rows_differ, self.own.feature_owners  # one partner after the other, or all
+        return [self._align(mine, [one] if differ else every, reveal) for one, mine in self.id_owners.items()]
 
     def align(self) -> None:
         """As a label owner: find the rows that are common with all who hold columns. Of several label owners, each can
