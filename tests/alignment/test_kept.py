@@ -38,7 +38,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         times.append(1)
         return real(*given, **named)
 
-    monkeypatch.setattr("colonnade.rows.making.align_here", align_here)
+    monkeypatch.setattr(alignment, "align_here", align_here)
     return times
 
 

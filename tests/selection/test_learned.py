@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colonnade.core import Batches, Organisation
 from colonnade.selection import REVEALS, SelectionSettings
+from colonnade.selection.leader import Leader
 from colonnade.selection.result import by_information, solvable
 from colonnade.selection.settings import KEYS, SERVER
 
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:
-    return by_information(
-        SelectionSettings(**settings).settled(numbers=False),
-        leader=leader,
-        participants=["ada", "bob", "cyd"],
-        groups=[("ada", "bob"), ("bob", "cyd"), ("cyd",)],
+    nothing = Batches({}, batch_size=1, epochs=1, seed=0)
+    led = Leader(
+        Organisation.at(leader, nothing, seed=0),
+        np.arange(20) % 2,
+        SelectionSettings(queries=4, **settings),
+        server=SERVER,
     )
+    led.participants = ("ada", "bob", "cyd")
+    led.tested = [("ada", "bob"), ("bob", "cyd"), ("cyd",)]
+    return by_information(led)
 
 
 def test_everybody_is_told_of() -> None:

@@ -103,11 +103,6 @@ class Ids:
         return cls(owner, digests, rows, len(texts), 1)
 
 
-def comparable(ids: Iterable[str], settings: AlignmentSettings) -> list[str]:
-    """Ids as they are compared: as they are, or normalised."""
-    return [normalised(one) for one in ids] if settings.ids == "normalised" else list(ids)
-
-
 def _text(owner: str, row: int, value: Any, write: Callable[[str], str]) -> bytes:
     if isinstance(value, str):
         text = write(value)

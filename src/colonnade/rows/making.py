@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.alignment import align_here, kept
 from colonnade.alignment.ids import ids_of, matched_names, renamed, shared
 from colonnade.alignment.settings import in_words
 from colonnade.datasets.preprocess import Labels, Preprocessor
@@ -220,6 +219,8 @@ def _found(
 ) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
     """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
     what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
+    from colonnade.alignment import align_here, kept  # and no protocol where rows are found by their names
+
     settings.alignment.check_trains()
     ids = {name: ids_of(table) for name, table in tables.items()}
     through_bytes = settings.engine.through_bytes

@@ -42,9 +42,8 @@ from typing import Any
 from colonnade.algorithms import DEFAULT, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.alignment import AlignmentSettings
-from colonnade.alignment.ids import comparable
 from colonnade.alignment.keys import names_of
-from colonnade.alignment.settings import Key
+from colonnade.alignment.settings import Key, normalised
 from colonnade.core.checks import AUTO, check_tables, did_you_mean, from_mapping, read_toml
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
@@ -216,7 +215,7 @@ class Settings:
     def names_of(self, ids: Iterable[str]) -> list[str]:
         """What rows are called that somebody asks for, as he writes it."""
         if self.plain_ids:
-            return comparable(ids, self.alignment)
+            return [normalised(one) for one in ids] if self.alignment.ids == "normalised" else list(ids)
         return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:
