@@ -39,11 +39,11 @@ class FeatureOwner(roles.FeatureOwner):
     released_as: str
     optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
+    _pending: tuple[str, Tensor, Tensor] | None = None
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._pending: tuple[str, Tensor, Tensor] | None = None
 
     @cached_property
     def _descend(self) -> Captured:
@@ -70,10 +70,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     def sent(self, batch: str) -> tuple[Tensor, Tensor]:
         """What was sent for the pending batch, which is pending no longer, and the columns that it was made of."""
-        pending, sent, x = self._pending or (None, None, None)
-        self.expect(pending == batch, f"variables came for batch {batch}, but {pending} is pending")
-        assert sent is not None
-        assert x is not None
+        _, sent, x = self.expect_pending(self._pending, batch, "variables came")
         self._pending = None
         return sent, x
 

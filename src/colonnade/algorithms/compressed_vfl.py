@@ -31,14 +31,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import heads
+from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
-from colonnade.algorithms.embedding import Embed, Embedding, head, predict
+from colonnade.algorithms.embedding import Embed, Embedding, predict
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.party import seed_for
 from colonnade.optim.descent import Captured
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer, norms
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,17 @@ class FeatureOwner(roles.FeatureOwner):
     def improve(self, request: Improve) -> Done:
         batch = self._pending
         self.expect(batch == request.batch, f"a round came for batch {request.batch}, but {batch} is pending")
-        self.expect(self.labels is not None and self.inputs is not None, "a round came before this party had joined")
-        assert self.labels is not None
-        assert self.inputs is not None
+        too_early = "a round came before this party had joined"
+        labels, inputs = self.needed(self.labels, too_early), self.needed(self.inputs, too_early)
         self._pending = None
-        self._expect_sizes(request, self.inputs.shape[-1])
+        self._expect_sizes(request, inputs.shape[-1])
         weight, bias, *rest = (released.tensor for released in request.model)
         others = [sent.tensor.expand(*self.stack, *sent.tensor.shape[-2:]) for sent in request.others]
-        blocks = weight.mT[self.inputs]  # [..., inputs of g, outputs of its first layer]
+        blocks = weight.mT[inputs]  # [..., inputs of g, outputs of its first layer]
         mine = blocks.shape[-2] - sum(sent.shape[-1] for sent in others)
         own, theirs = blocks[..., :mine, :], blocks[..., mine:, :]
         given = torch.cat(others, dim=-1) @ theirs + bias if others else bias
-        y = self.labels[..., self.rows(request.batch)]
+        y = labels[..., self.rows(request.batch)]
         self._descend(self.x(request.batch), y, own, given, *rest)
         return Done()
 
@@ -163,29 +161,10 @@ class FeatureOwner(roles.FeatureOwner):
         self._descend.forget()
 
 
-class LabelOwner(roles.LabelOwner):
+class LabelOwner(embedding.Concatenating):
     """Holds labels and theta_0; drives."""
 
-    loss: Loss
     config: Config
-
-    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
-        super().meet(introductions)
-        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
-        self.model = head(sum(self.widths.values()), self.loss.outputs, self.config.head_hidden, seed).to(self.device)
-        self.optimizer = make_optimizer(self.model.parameters(), self.config)
-
-    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """g([h_1 .. h_M])."""
-        return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
-
-    def heads(self) -> Tensor | None:
-        """A linear g as one matrix, a block of rows per party; none with a hidden layer, which mixes the parties."""
-        return self.model.weight.detach().T if isinstance(self.model, nn.Linear) else None
-
-    def head_norms(self) -> dict[str, float]:
-        """The norm of the block of a linear g that meets h_m; none with a hidden layer."""
-        return {} if (W := self.heads()) is None else norms(W, self.widths)
 
     def others_of(self, party: str) -> list[str]:
         """The other parties by width, then in party order: so for parties of one width the n-th is as wide, and their
@@ -221,14 +200,6 @@ class LabelOwner(roles.LabelOwner):
             torch.autograd.backward(losses[-1])
             self.optimizer.step()
         return losses[0].item()
-
-    def state(self) -> State:
-        return super().state() | {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:

@@ -31,10 +31,10 @@ from colonnade.core import (
     Step,
     roles,
 )
-from colonnade.core.party import serves
+from colonnade.core.party import seed_for, serves
 from colonnade.models import initialised
 from colonnade.optim.descent import Descent, Pass
-from colonnade.optim.losses import Loss, make_optimizer
+from colonnade.optim.losses import Loss, make_optimizer, norms
 
 EMBEDDING = Release(
     Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"
@@ -71,11 +71,11 @@ class FeatureOwner(roles.FeatureOwner):
 
     released_as = "embedding"
     optimizer: torch.optim.Optimizer
+    _pending: tuple[str, Pass, Tensor] | None = None
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.optimizer = make_optimizer(self.model.parameters(), config)
-        self._pending: tuple[str, Pass, Tensor] | None = None
 
     @cached_property
     def descent(self) -> Descent:
@@ -96,10 +96,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     def step_with(self, gradient: Tensor, batch: str) -> Done:
         """One optimizer step with dloss/dh_k of the pending batch, which is pending no longer."""
-        pending, passed, h = self._pending or (None, None, None)
-        self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
-        assert passed is not None
-        assert h is not None
+        _, passed, h = self.expect_pending(self._pending, batch, "a gradient came")
         self._pending = None
         passed.step(h, gradient.expand_as(h))
         return Done()
@@ -144,6 +141,33 @@ class LabelOwner(roles.LabelOwner):
         super().load_state(state)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+class Concatenating(LabelOwner):
+    """Its g reads all embeddings side by side; it is linear, or has one hidden layer (`config.head_hidden`)."""
+
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
+        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
+        self.model = head(self.inputs, self.loss.outputs, self.config.head_hidden, seed).to(self.device)
+        self.optimizer = make_optimizer(self.model.parameters(), self.config)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers g reads of a row."""
+        return sum(self.widths.values())
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """g([h_1 .. h_M])."""
+        return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
+
+    def heads(self) -> Tensor | None:
+        """A linear g as one matrix, a block of rows per party; none with a hidden layer, which mixes the parties."""
+        return self.model.weight.detach().T if isinstance(self.model, nn.Linear) else None
+
+    def head_norms(self) -> dict[str, float]:
+        """The norm of the block of a linear g that meets h_k; none where the parties are mixed."""
+        return {} if (W := self.heads()) is None else norms(W, self.widths)
 
 
 class Combining(Protocol):

@@ -17,25 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from colonnade.algorithms.algorithm import Kind
-from colonnade.core import (
-    NON_PRIVATE,
-    Ciphertext,
-    Done,
-    Message,
-    Organisation,
-    Outbox,
-    Peers,
-    Released,
-    Request,
-    roles,
-    serves,
-)
-from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
+from colonnade.algorithms.under_key import Masking, opened
+from colonnade.core import Ciphertext, Done, Message, Outbox, Peers, Released, Request, roles, serves
+from colonnade.encryption import SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.jacobians import set_gradient
 
@@ -65,14 +54,8 @@ class Multiply(Request[Product]):
     gradient: Ciphertext  # of every row, [rows, outputs], under the label owner's key
 
 
-class Multiplying(roles.FeatureOwner):
+class Multiplying(Masking):
     """Holds the label owner's key, and the mask on a product that is to come back."""
-
-    _key: PublicKey | None = None
-
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
-        super().__init__(organisation, features, model, config)
-        self._blinded: dict[str, tuple[float, Any]] = {}  # of a batch: what columns were divided by, and the mask
 
     @serves
     def introduce(self, request: roles.Introduce) -> roles.Introduction:
@@ -83,41 +66,28 @@ class Multiplying(roles.FeatureOwner):
 
     @serves
     def use_key(self, request: UseKey) -> Done:
-        """The first one stands: a label owner has one key as long as it runs."""
         self.expect(self.config.encryption != "none", 'it takes no key, since its encryption is "none"')
         key = read_public_key(request.public, scheme=self.config.encryption, use="columns")
         self.expect(key.limit >= LEAST, f"its key is for values up to {key.limit:g}, and gradients are larger")
-        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
-        self._key = key
-        return Done()
+        return self.keep(key)
 
     @serves
     def multiply(self, request: Multiply, asker: str | None) -> Product:
         """Columns are divided by a power of two, so that every product fits and no bit is lost that could be kept."""
-        key, x = self._given(), self.x(request.batch).flatten(1).double()
+        key, x = self.key, self.x(request.batch).flatten(1).double()
         self.expect_shape("the encrypted gradient", request.gradient, len(x), next(self.model.parameters()).shape[0])
         scale = power_of_two(float(x.abs().sum(0).max()) * key.limit / key.capacity)
-        blinded, mask = key.blind(key.product(request.gradient.encrypted, x / scale, owner=self.name))
-        self._blinded.clear()
-        self._blinded[request.batch] = scale, mask
-        return Product(self.outbox.pass_on(blinded, "masked_gradient", request.batch, to=asker))
+        return Product(self.masked(request.batch, request.gradient, x / scale, scale, asker))
 
     def unmasked(self, batch: str, given: Ciphertext) -> Tensor:
-        """X_k^T g, [columns, outputs]. A mask is for one answer, and does not come back where that fails: who could try
-        again would learn from what is refused."""
-        self.expect(batch in self._blinded, f"a masked gradient came for batch {batch}, and it has no mask for it")
-        scale, mask = self._blinded.pop(batch)
+        """X_k^T g, [columns, outputs]."""
+        scale, mask = self.mask_on(batch, "a masked gradient")
         weight = next(self.model.parameters())
         self.expect_shape("the masked gradient", given, *weight.shape)
-        found = scale * self._given().unblind(given.encrypted, mask).to(self.device)
+        found = scale * self.key.unblind(given.encrypted, mask).to(self.device)
         if weight.grad is None:  # the first says most about labels: an audit looks at it
             set_gradient(found.flatten() / len(self.rows(batch)), [weight])
         return found.T
-
-    def _given(self) -> PublicKey:
-        self.expect(self._key is not None, "it was not given a key yet")
-        assert self._key is not None
-        return self._key
 
 
 class Opening:
@@ -166,15 +136,12 @@ class Opening:
 
     def opened(self, party: str, sent: Ciphertext, reply: Product) -> Ciphertext:
         """What is under a party's mask, where it is a number for each column that it said it has."""
-        outputs, found, batch = sent.shape[-1], reply.gradient.shape, sent.receipt.batch
+        outputs, found = sent.shape[-1], reply.gradient.shape
         if found != (told := (outputs, self.columns.get(party, 0))):
             why = f"it sent products {list(found)}, and {list(told)} are opened, by what it said of its columns"
-            raise PartyError(party, reply.kind, batch, why)
+            raise PartyError(party, reply.kind, sent.receipt.batch, why)
         assert self.secret is not None
-        spent = sent.receipt.event.kind not in (NON_PRIVATE.kind, sent.encrypted.guarantee)
-        event = None if spent else NON_PRIVATE  # what a mechanism let through was counted when it was encrypted
-        opened = self.secret.open_blinded(reply.gradient.encrypted)
-        return self.outbox.pass_on(opened, "column_gradient", batch, event=event)
+        return opened(self.secret, self.outbox, sent, reply.gradient, "column_gradient")
 
 
 def power_of_two(value: float) -> float:

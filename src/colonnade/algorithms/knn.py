@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
+from colonnade.algorithms.under_key import Keyed
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -135,7 +136,7 @@ def sends(driver: LabelOwner, party: str) -> set[str]:
     return {"public_key", "neighbours"} if reads else {"distances"}
 
 
-class FeatureOwner(roles.FeatureOwner):
+class FeatureOwner(Keyed[PublicKey]):
     """Holds columns, and remembers those of the training rows."""
 
     config: Config
@@ -146,7 +147,6 @@ class FeatureOwner(roles.FeatureOwner):
         self.memory = _remembered(organisation, self.features)
         self._known: tuple[Tensor, Tensor] | None = None
         self._secret: SecretKey | None = None
-        self._key: PublicKey | None = None
 
     @serves
     def ask_key(self, request: AskKey) -> Key:
@@ -158,31 +158,24 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def use_key(self, request: UseKey) -> Done:
-        """The first one stands: a reader makes its keys once."""
         self._in("encrypted")
-        key = _readers_key(request.public, self.config)
-        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
-        self._key = key
-        return Done()
+        return self.keep(_readers_key(request.public, self.config))
 
     @serves
     def ask_distances(self, request: AskDistances, asker: str | None) -> Distances:
         d = self.distances(request.batch)
         if self.config.aggregation == "plain":
             return Distances(self.outbox.release(d, "distances", request.batch, to=asker))
-        self.expect(self._key is not None, "it was not given a key yet")
-        assert self._key is not None
-        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self._key, to=asker))
+        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self.key, to=asker))
 
     @serves
     def rank(self, request: Rank, asker: str | None) -> Neighbours:
         self._in("encrypted")
         d = self.distances(request.batch)
         for total in request.total:
-            self.expect(self._secret is not None, "it was not asked for a key yet")
-            assert self._secret is not None
+            secret = self.needed(self._secret, "it was not asked for a key yet")
             self.expect_shape("a sum of distances", total, *d.shape)
-            d = d + self._secret.decrypt(total.encrypted).to(d.device)
+            d = d + secret.decrypt(total.encrypted).to(d.device)
         found = nearest(d, self.config.k)
         return Neighbours(self.outbox.release(found, "neighbours", request.batch, to=asker))
 

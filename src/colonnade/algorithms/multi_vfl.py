@@ -65,8 +65,7 @@ from colonnade.core import (
 )
 from colonnade.core.batches import RoundDone
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.message import Ping, Pong
-from colonnade.core.roles import Introduction, check_agreed, check_shape
+from colonnade.core.roles import Introduction, Reachable
 from colonnade.core.roles import LabelOwner as HoldsLabels
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
@@ -140,10 +139,9 @@ class Adopt(Request[Done]):
     took_part: tuple[str, ...]
 
 
-class LabelOwner(HoldsLabels):
+class LabelOwner(Reachable, HoldsLabels):
     """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
 
-    aside = (Ping,)
     as_one = (TrainRound,)  # what several in one process may answer together
     inputs: tuple[int, ...]  # of g, per row: all of these, joined
     model: nn.Module
@@ -163,14 +161,15 @@ class LabelOwner(HoldsLabels):
 
     def meet(self, introductions: Mapping[str, Introduction]) -> None:
         """Check that data owners have the same rows, and make g for what they send."""
-        for party, told in introductions.items():
-            check_agreed(party, told.rows, told.agreed, self.name, len(self.labels), self.batches.fingerprint())
-            check_shape(party, told.shape)
-        self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
+        super().meet(introductions)
         self.inputs = joined(self.shapes, self.config)
         self.model = self.build(self.inputs).to(self.device)
         refuse_unaveraged(self.model, self.name)
         self.copy = Copy(self.model, self.config, self.generator)
+
+    @property
+    def agreed(self) -> str:
+        return self.batches.fingerprint()
 
     def rows(self, batch: str) -> Tensor:
         return self.batches.rows(batch, self.device)
@@ -213,10 +212,6 @@ class LabelOwner(HoldsLabels):
         mean_loss = torch.stack(losses).sum(0) / (self.config.local_epochs * self.training_rows)
         weights = self.outbox.release(flat(self.copy.model, self.model), "weights", to=asker)
         return Trained(weights, self.training_rows, self.outbox.number(mean_loss))
-
-    @serves
-    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
-        return Pong()
 
     def batches_of(self, round: int) -> Iterator[Batch]:  # noqa: A002
         """Those of a round's E epochs."""

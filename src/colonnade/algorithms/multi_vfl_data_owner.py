@@ -15,9 +15,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind
-from colonnade.core import Agreed, Done, Message, Organisation, Party, Released, Request, State, serves
-from colonnade.core.message import Ping, Pong
-from colonnade.core.roles import Introduce, Introduction
+from colonnade.core import Agreed, Done, Message, Organisation, Released, Request, State, serves
+from colonnade.core.roles import Introduce, Introduction, Reachable
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import Captured
 from colonnade.optim.losses import Settings, make_optimizer
@@ -155,10 +154,8 @@ class Copy:
         self.optimizer.step()
 
 
-class DataOwner(Party):
+class DataOwner(Reachable):
     """Holds columns, f_d, and a copy f_{d,k} for each label owner k: whose it is says who asks."""
-
-    aside = (Ping,)
 
     def __init__(
         self, organisation: Organisation, features: Tensor, model: nn.Module, config: Weighting, agreed: Agreed
@@ -231,14 +228,8 @@ class DataOwner(Party):
             self.round, self.took_part = request.round, request.took_part
         return Done()
 
-    @serves
-    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
-        return Pong()
-
     def _label_owner(self, asker: str | None) -> str:
-        self.expect(asker in self.copies, f"{asker!r} is no label owner of this federation")
-        assert asker is not None
-        return asker
+        return self.needed(asker if asker in self.copies else None, f"{asker!r} is no label owner of this federation")
 
     def state(self) -> State:
         copies = {k: one.model.state_dict() for k, one in self.copies.items()}

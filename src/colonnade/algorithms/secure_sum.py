@@ -62,10 +62,10 @@ class Masked(Party):
         return Done()
 
     def _masks(self) -> Masks:
-        masks = next(iter(self.outbox.seals.values()), None)
-        self.expect(isinstance(masks, Masks), 'it has no keys to agree on, since its aggregation is "plain"')
-        assert isinstance(masks, Masks)
-        return masks
+        seal = next(iter(self.outbox.seals.values()), None)
+        return self.needed(
+            seal if isinstance(seal, Masks) else None, 'it has no keys to agree on, since its aggregation is "plain"'
+        )
 
 
 class Summing:

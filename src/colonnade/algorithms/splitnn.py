@@ -22,11 +22,9 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
-from colonnade.core import Peers, Rows, roles
+from colonnade.core import Peers, Rows
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
-from colonnade.optim.losses import make_optimizer, norms
 
 
 @dataclass(frozen=True)
@@ -50,42 +48,34 @@ class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
 
-class LabelOwner(embedding.LabelOwner):
+class LabelOwner(embedding.Concatenating):
     """Holds labels and g; drives."""
 
     config: Config
 
-    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
-        super().meet(introductions)
-        seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
-        widths = list(self.widths.values())
-        if self.config.combine == "mean" and len(set(widths)) > 1:
+    @property
+    def inputs(self) -> int:
+        if self.config.combine == "concat":
+            return super().inputs
+        if len(set(self.widths.values())) > 1:
             told = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
             raise ConfigError(f'combine = "mean" needs embeddings of one width; found {told}.')
-        width = widths[0] if self.config.combine == "mean" else sum(widths)
-        self.model = embedding.head(width, self.loss.outputs, self.config.head_hidden, seed).to(self.device)
-        self.optimizer = make_optimizer(self.model.parameters(), self.config)
+        return next(iter(self.widths.values()))
 
     def outputs(self, h: Mapping[str, Tensor], held: Tensor | None = None) -> Tensor:
         """g([h_1 .. h_M]), or g of their mean; `held` says how many parties hold each row, where not all do."""
         if self.config.combine == "mean":
             total = torch.stack(list(h.values())).sum(0)
             return self.model(total / (len(h) if held is None else held))  # type: ignore[no-any-return]
-        return self.model(torch.cat(list(h.values()), dim=-1))  # type: ignore[no-any-return]
+        return super().outputs(h)
 
     def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:
         presence = self.peers.presence
         return self.outputs(h, None if presence is None else presence.count(batch))
 
     def heads(self) -> Tensor | None:
-        """A linear g as one matrix, a block of rows per party; none where a hidden layer or a mean mixes them."""
-        if self.config.combine == "mean" or not isinstance(self.model, nn.Linear):
-            return None
-        return self.model.weight.detach().T
-
-    def head_norms(self) -> dict[str, float]:
-        """The norm of the block of a linear g that meets h_k; none where a hidden layer mixes the parties."""
-        return {} if (W := self.heads()) is None else norms(W, self.widths)
+        """None of a mean, which mixes the parties."""
+        return None if self.config.combine == "mean" else super().heads()
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from colonnade.algorithms.algorithm import Kind
 from colonnade.algorithms.tree_growing import Growing, PlainSlopes, SealedSlopes, Slopes
 from colonnade.algorithms.tree_histograms import Binning, Candidates, Whole, counted
+from colonnade.algorithms.under_key import Keyed
 from colonnade.compression import Integers
 from colonnade.core import (
     NON_PRIVATE,
@@ -31,7 +32,6 @@ from colonnade.core import (
     Request,
     Rule,
     State,
-    roles,
     serves,
 )
 from colonnade.datasets.fitted import Number
@@ -110,7 +110,7 @@ class Decide(Request[Directions]):
     last: int  # to before this one
 
 
-class FeatureOwner(roles.FeatureOwner):
+class FeatureOwner(Keyed[ElGamalPublicKey]):
     """Holds columns, and the thresholds that were chosen."""
 
     config: Growth
@@ -123,19 +123,15 @@ class FeatureOwner(roles.FeatureOwner):
         self.order = torch.randint(256, (32,), generator=self.generator, dtype=torch.uint8)  # a key of its own
         self._gaps = gaps_of(organisation.fitted)
         self._binned: tuple[Binning, NDArray[np.uint8], Whole, Candidates] | None = None
-        self._key: ElGamalPublicKey | None = None
         self._growing: Growing | None = None
 
     @serves
     def use_key(self, request: UseKey) -> Done:
-        """The first one stands: a label owner has one key as long as it runs."""
         self.expect(self.config.encryption == "elgamal", "by its own settings nothing is encrypted")
         key = ElGamalPublicKey(request.public.tensor.cpu().numpy().tobytes())
         self.expect(key.values % 2 == 0, "a key has two values for each tree, and this one an odd number")
         self._expect_trees(key.values // 2)
-        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
-        self._key = key
-        return Done()
+        return self.keep(key)
 
     @serves
     def start(self, request: Start, asker: str | None) -> Sums:
@@ -258,14 +254,11 @@ class FeatureOwner(roles.FeatureOwner):
         if isinstance(given, Released):
             plain = self.config.encryption == "none" or asker == self.name
             self.expect(plain, "gradients came in the clear, and by its own settings they are encrypted")
-            self.expect(request.hessians is not None, "gradients came without Hessians")
-            assert request.hessians is not None
-            g, h = (one.tensor.cpu().double().numpy() for one in (given, request.hessians))
+            hessians = self.needed(request.hessians, "gradients came without Hessians")
+            g, h = (one.tensor.cpu().double().numpy() for one in (given, hessians))
             self.expect(g.ndim == 2 and g.shape == h.shape, "gradients and Hessians do not fit each other")
             return PlainSlopes(g, h)
-        self.expect(self._key is not None, "it was not given a key yet")
-        assert self._key is not None
-        return SealedSlopes(self._key.read(given.encrypted), self._key, self.name)
+        return SealedSlopes(self.key.read(given.encrypted), self.key, self.name)
 
     def _expect_trees(self, trees: int) -> None:
         """Refuse more than this run has outputs; where nodes are hidden, those of a level are in the place of trees."""
@@ -282,15 +275,12 @@ class FeatureOwner(roles.FeatureOwner):
         return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE, to=asker))
 
     def _of(self, batch: str) -> Growing:
-        growing = self._growing
-        self.expect(growing is not None and growing.batch == batch, f"no round of batch {batch} is under way")
-        assert growing is not None
-        return growing
+        under_way = self._growing if self._growing is not None and self._growing.batch == batch else None
+        return self.needed(under_way, f"no round of batch {batch} is under way")
 
     @property
     def _train(self) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self.organisation.batches.splits["train"].numpy()
-        return found
+        return self.organisation.batches.splits["train"].numpy()
 
     def _bins(self) -> tuple[Binning, NDArray[np.uint8], Whole, Candidates]:
         """Bins of all rows, by the training rows' quantiles, and how many training rows each has; made once."""

@@ -51,6 +51,7 @@ from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
 from colonnade.algorithms.embedding import Embed, predict
 from colonnade.algorithms.heads import MeanProbability
+from colonnade.algorithms.under_key import Masking, opened
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -148,7 +149,7 @@ def crossing(config: Config) -> tuple[Crossing, Crossing]:
     return columns | {"masked_gradient": blinded}, {"public_key": PUBLIC, "coefficients": encrypted} | labels
 
 
-class FeatureOwner(embedding.FeatureOwner):
+class FeatureOwner(Masking, embedding.FeatureOwner):
     """Holds columns and the whole local model."""
 
     config: Config
@@ -159,8 +160,6 @@ class FeatureOwner(embedding.FeatureOwner):
         self.reserved = {TakeCoefficients: {organisation.name}}
         self.stackable = config.mode == "plaintext"  # nobody else may compute with this party's keys
         self._secret: SecretKey | None = None
-        self._key: PublicKey | None = None
-        self._blinded: dict[str, tuple[int, Any]] = {}  # of a batch: its rows, and the mask, for one answer
 
     @serves
     def ask_key(self, request: AskKey) -> Key:
@@ -172,13 +171,9 @@ class FeatureOwner(embedding.FeatureOwner):
 
     @serves
     def use_key(self, request: UseKey) -> Done:
-        """The first one stands: a label owner has one key as long as it runs."""
         self._in("encrypted-coefficients")
         scheme, limit = self.config.scheme, self.config.coefficient_limit
-        key = read_public_key(request.public, scheme=scheme, use="products", limit=limit)
-        self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
-        self._key = key
-        return Done()
+        return self.keep(read_public_key(request.public, scheme=scheme, use="products", limit=limit))
 
     @serves
     def ask_jacobian(self, request: AskJacobian, asker: str | None) -> Jacobian:
@@ -191,11 +186,8 @@ class FeatureOwner(embedding.FeatureOwner):
     @serves
     def multiply(self, request: Multiply, asker: str | None) -> Masked:
         self._in("encrypted-coefficients")
-        jacobian, key = self._jacobian(request.batch), self._given()
-        blinded, mask = key.blind(key.product(request.coefficients.encrypted, jacobian, owner=self.name))
-        self._blinded.clear()
-        self._blinded[request.batch] = self._done_with(request.batch), mask
-        return Masked(self.outbox.pass_on(blinded, "masked_gradient", request.batch, to=asker))
+        jacobian, rows = self._jacobian(request.batch), self._done_with(request.batch)
+        return Masked(self.masked(request.batch, request.coefficients, jacobian, rows, asker))
 
     @serves
     def take_gradient(self, request: TakeGradient) -> Done:
@@ -208,10 +200,8 @@ class FeatureOwner(embedding.FeatureOwner):
             rows = self._done_with(request.batch)
             return self._step(self._made().decrypt(gradient.encrypted) / rows)
         self._in("encrypted-coefficients")
-        batch = request.batch
-        self.expect(batch in self._blinded, f"a gradient came for batch {batch}, and it has no mask for it")
-        rows, mask = self._blinded.pop(batch)  # it does not come back, should the answer fail
-        return self._step(self._given().unblind(gradient.encrypted, mask) / rows)
+        number, mask = self.mask_on(request.batch, "a gradient")
+        return self._step(self.key.unblind(gradient.encrypted, mask) / number)
 
     @serves
     def take_coefficients(self, request: TakeCoefficients) -> Done:
@@ -222,21 +212,11 @@ class FeatureOwner(embedding.FeatureOwner):
         self.expect(self.config.mode in modes, f"its mode is {self.config.mode}, and this is part of {modes[-1]}")
 
     def _made(self) -> SecretKey:
-        self.expect(self._secret is not None, "it was not asked for a key yet")
-        assert self._secret is not None
-        return self._secret
-
-    def _given(self) -> PublicKey:
-        self.expect(self._key is not None, "it was not given a key yet")
-        assert self._key is not None
-        return self._key
+        return self.needed(self._secret, "it was not asked for a key yet")
 
     def _jacobian(self, batch: str) -> Tensor:
         """du/dtheta of the pending batch, `[..., N (m - 1), weights]`."""
-        pending, passed, u = self._pending or (None, None, None)
-        self.expect(pending == batch, f"a Jacobian was asked for batch {batch}, but {pending} is pending")
-        assert passed is not None
-        assert u is not None
+        _, passed, u = self.expect_pending(self._pending, batch, "a Jacobian was asked")
         weights = self._weights()
         values = u.shape[-2:].numel() * sum(weight.numel() for weight in weights) // u.shape[:-2].numel()
         self.expect(
@@ -247,9 +227,7 @@ class FeatureOwner(embedding.FeatureOwner):
 
     def _done_with(self, batch: str) -> int:
         """How many rows the pending batch has; it is no longer pending."""
-        pending, _, u = self._pending or (None, None, None)
-        self.expect(pending == batch, f"a gradient came for batch {batch}, but {pending} is pending")
-        assert u is not None
+        _, _, u = self.expect_pending(self._pending, batch, "a gradient came")
         self._pending = None
         return u.shape[-2]
 
@@ -273,8 +251,7 @@ class LabelOwner(roles.LabelOwner):
         if isinstance(loss, Squared):
             raise ConfigError(
                 f"vfedcce averages class probabilities, and the label of '{organisation.name}' is a number to be "
-                "predicted. "
-                "Choose another algorithm, or give classes."
+                "predicted. Choose another algorithm, or give classes."
             )
         most = max(loss.weights, default=1.0)
         if config.mode == "encrypted-coefficients" and most > config.coefficient_limit:
@@ -364,10 +341,7 @@ def with_encrypted_coefficients(driver: LabelOwner, peers: Peers, batch: str, c:
     masked = peers.ask_each({k: Multiply(batch, ciphertext) for k, ciphertext in sent.items()})
     gradients = {}
     for k, reply in masked.items():
-        spent = sent[k].receipt.event.kind not in (NON_PRIVATE.kind, sent[k].encrypted.guarantee)
-        event = None if spent else NON_PRIVATE  # what a mechanism let through was counted when it was encrypted
-        opened = secret.open_blinded(reply.gradient.encrypted)
-        gradients[k] = TakeGradient(batch, driver.outbox.pass_on(opened, "gradient", batch, event=event))
+        gradients[k] = TakeGradient(batch, opened(secret, driver.outbox, sent[k], reply.gradient, "gradient"))
     peers.ask_each(gradients)
 
 

@@ -50,9 +50,7 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
     weight_decay: float = not_negative(default=0.001)  # beta
-    head_update: str = one_of(
-        "sgd", "exact", "exact_scaled", default="sgd"
-    )  # scaled: large heads make small local steps
+    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")  # scaled: large heads, small local steps
     head_learning_rate: float = positive(default=0.05)
     residual_heads: str = one_of("old", "new", default="old")  # of which r is; "new" as Eq. 9 prints it, and diverges
 
@@ -92,13 +90,12 @@ class FeatureOwner(admm.FeatureOwner):
     @serves
     def improve(self, request: Improve) -> Done:
         h, x = self.sent(request.batch)
-        self.expect(self.head is not None, "it was told no head yet")
-        assert self.head is not None
-        (rows, width), outputs = h.shape[-2:], self.head.shape[-1]
-        self.expect(self.head.shape[-2] == width, f"its head is not {width} wide")
+        old = self.needed(self.head, "it was told no head yet")
+        (rows, width), outputs = h.shape[-2:], old.shape[-1]
+        self.expect(old.shape[-2] == width, f"its head is not {width} wide")
         self.expect_shape("the head", request.head, width, outputs)
         self.expect_shape("the residual", request.residual, rows, outputs)
-        old, self.head = self.head, request.head.tensor
+        self.head = request.head.tensor
         target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
         # which is s_k - lambda/rho
         shrink = self._shrink(self.head)

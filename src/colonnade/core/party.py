@@ -31,6 +31,7 @@ State = dict[str, Any]
 log = logging.getLogger("colonnade.party")
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Message])
 
 
@@ -282,12 +283,8 @@ class Party:
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, organisation: Organisation) -> None:
-        self.organisation, self.name, self.outbox, self.generator = (
-            organisation,
-            organisation.name,
-            organisation.outbox,
-            organisation.generator,
-        )
+        self.organisation, self.name = organisation, organisation.name
+        self.outbox, self.generator = organisation.outbox, organisation.generator
         self.ledger, self.device = organisation.ledger, organisation.device
         self._lock = threading.RLock()
         self._answered: dict[str, Calls] = {}
@@ -404,6 +401,12 @@ class Party:
         """Refuse a request that does not fit this party's state."""
         if not condition:
             raise Refused(otherwise)
+
+    def needed(self, value: T | None, otherwise: str) -> T:
+        """What a request takes for granted of this party's state; refused where it is not there."""
+        self.expect(value is not None, otherwise)
+        assert value is not None
+        return value
 
     def state(self) -> State:
         """What this role must remember to continue bit-equal; roles add to it."""

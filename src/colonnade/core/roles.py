@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released
 from colonnade.errors import ConfigError
 
+Kept = TypeVar("Kept", bound=tuple[Any, ...])
 NUMBER = 4
 """Bytes of one."""
 MOST_WIDTH = 1 << 18
@@ -41,10 +42,18 @@ class Introduce(Request[Introduction]):
     """Asked once, before anything else."""
 
 
-class FeatureOwner(Party):
-    """Holds columns and a local model f_k."""
+class Reachable(Party):
+    """Says that it is there, whatever it computes meanwhile."""
 
     aside = (Ping,)
+
+    @serves
+    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
+        return Pong()
+
+
+class FeatureOwner(Reachable):
+    """Holds columns and a local model f_k."""
 
     row_axis = 0
     stackable = True  # False: what it does with keys of its own, no cohort may do for it
@@ -73,6 +82,13 @@ class FeatureOwner(Party):
         found = tuple(given.shape)
         fits = found[-len(shape) :] == shape and len(found) <= len(shape) + self.row_axis
         self.expect(fits, f"{what} has the shape {list(found)}, and here it is {list(shape)}")
+
+    def expect_pending(self, pending: Kept | None, batch: str, what: str) -> Kept:
+        """What was set aside for a batch, after its name; refused where another one is pending, or none."""
+        there = None if pending is None else pending[0]
+        self.expect(there == batch, f"{what} for batch {batch}, but {there} is pending")
+        assert pending is not None
+        return pending
 
     def expect_outputs(self, outputs: int) -> None:
         """Refuse what is made for another number of outputs than the run was prepared for."""
@@ -121,10 +137,6 @@ class FeatureOwner(Party):
             width = self.model(one).shape[-1]
         return Introduction((width,), self.features.shape[self.row_axis], self.organisation.batches.fingerprint())
 
-    @serves
-    def ping(self, request: Ping) -> Pong:  # noqa: ARG002
-        return Pong()
-
     def state(self) -> State:
         state = super().state() | {"model": self.model.state_dict()}
         return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
@@ -145,15 +157,6 @@ def check_shape(party: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def check_agreed(party: str, rows: int, agreed: str, owner: str, own_rows: int, own: str) -> None:
-    """Raise unless a party has as many rows as the label owner, and the same batches of them (`fingerprint`)."""
-    if agreed != own or rows != own_rows:
-        raise ConfigError(
-            f"'{party}' and '{owner}' do not agree on the rows: {rows} rows with fingerprint {agreed} there, "
-            f"{own_rows} with {own} here.\n    Give both the same aligned rows, split, batch size and seed."
-        )
-
-
 class LabelOwner(Party):
     """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
 
@@ -168,13 +171,23 @@ class LabelOwner(Party):
 
     def meet(self, introductions: Mapping[str, Introduction]) -> None:
         """Check that everybody agreed to the same rows, and learn what they send per row."""
-        mine = self.organisation.batches.fingerprint()
+        agreed = self.agreed
         for party, told in introductions.items():
             apart = self.agreed_apart.get(party)
-            rows = len(self.labels) if apart is None else told.rows  # then the fingerprint counts them
-            check_agreed(party, told.rows, told.agreed, self.name, rows, apart or mine)
+            mine, rows = (agreed, len(self.labels)) if apart is None else (apart, told.rows)  # which counts them
+            if (told.agreed, told.rows) != (mine, rows):
+                raise ConfigError(
+                    f"'{party}' and '{self.name}' do not agree on the rows: {told.rows} rows with fingerprint "
+                    f"{told.agreed} there, {rows} with {mine} here.\n"
+                    "    Give both the same aligned rows, split, batch size and seed."
+                )
             check_shape(party, told.shape)
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
+
+    @property
+    def agreed(self) -> str:
+        """The fingerprint of what all must have agreed on."""
+        return self.organisation.batches.fingerprint()
 
     @property
     def widths(self) -> dict[str, int]:
