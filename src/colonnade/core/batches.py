@@ -96,11 +96,8 @@ class Batches:
         self.done = 0
         self._asked: dict[str, Tensor] = {}
         self._shuffled: dict[tuple[int, str], Tensor] = {}
-        self._looked_up: tuple[str, torch.device | str, Tensor] = (
-            "",
-            "",
-            torch.empty(0),
-        )  # each batch is looked up often
+        # each batch is looked up often
+        self._looked_up: tuple[str, torch.device | str, Tensor] = "", "", torch.empty(0)
         self._ascending: tuple[int, Tensor] = -1, torch.empty(0)  # an epoch, and its numbers in order
         self._known: tuple[dict[str, Tensor] | None, str] = None, ""
 
@@ -289,13 +286,8 @@ class Agreed(Mapping[str, Batches]):
         self._batches = {name: batches for name, (batches, _) in orders.items()}
         self._whose = {batches.owner: name for name, batches in self._batches.items()}
         self.orders = {name: None if order is None else order.to(torch.int64) for name, (_, order) in orders.items()}
-        found: dict[str, list[Tensor]] = {}
-        for owner, batches in self._batches.items():
-            for split, rows in batches.splits.items():
-                found.setdefault(split, []).append(self._placed(owner, rows))
-        # per purpose the rows that some label owner uses for it, each once
-        self._union = {split: torch.unique(torch.cat(rows)) for split, rows in found.items() if len(orders) > 1}
         self._moved: dict[tuple[str, str], Tensor] = {}
+        self._union = {split: torch.unique(rows) for split, rows in self.all_rows().items() if len(orders) > 1}
 
     @property
     def drawn_from(self) -> int:
@@ -313,7 +305,15 @@ class Agreed(Mapping[str, Batches]):
     @property
     def splits(self) -> dict[str, Tensor]:
         """Per purpose the rows that some label owner uses for it, each once."""
-        return self._placed_splits() if len(self) == 1 else self._union
+        return self.all_rows() if len(self) == 1 else self._union
+
+    def all_rows(self) -> dict[str, Tensor]:
+        """By purpose the rows of all label owners; who is known to two is in it twice."""
+        found: dict[str, list[Tensor]] = {}
+        for owner, batches in self._batches.items():
+            for split, rows in batches.splits.items():
+                found.setdefault(split, []).append(self._placed(owner, rows))
+        return {split: rows[0] if len(rows) == 1 else torch.cat(rows) for split, rows in found.items()}
 
     def __getitem__(self, owner: str) -> Batches:
         return self._batches[owner]
@@ -358,10 +358,6 @@ class Agreed(Mapping[str, Batches]):
                 self._moved[key] = order.to(rows.device)
             order = self._moved[key]
         return order[rows]
-
-    def _placed_splits(self) -> dict[str, Tensor]:
-        owner = next(iter(self))
-        return {split: self._placed(owner, rows) for split, rows in self._batches[owner].splits.items()}
 
     @property
     def batch_size(self) -> int:
@@ -437,12 +433,7 @@ class Rounds:
 
     @property
     def splits(self) -> dict[str, Tensor]:
-        """By purpose the rows of all label owners; who is known to two is in it twice."""
-        found: dict[str, list[Tensor]] = {}
-        for owner, batches in self.agreed.items():
-            for split, rows in batches.splits.items():
-                found.setdefault(split, []).append(self.agreed._placed(owner, rows))
-        return {split: torch.cat(rows) for split, rows in found.items()}
+        return self.agreed.all_rows()
 
     def fingerprint(self) -> str:
         return self.agreed.fingerprint()

@@ -72,16 +72,20 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _numeric(rule: str, fits: Callable[[float], bool], default: float) -> Checked:
+    return Checked(rule, lambda v: n if (n := _number(v)) is not None and fits(n) else None, default)
+
+
 @_rule
 def positive(*, default: float) -> Any:
     """A number above 0."""
-    return Checked("a number above 0", lambda v: n if (n := _number(v)) is not None and n > 0 else None, default)
+    return _numeric("a number above 0", lambda n: n > 0, default)
 
 
 @_rule
 def not_negative(*, default: float) -> Any:
     """A number, 0 or more."""
-    return Checked("a number, 0 or more", lambda v: n if (n := _number(v)) is not None and n >= 0 else None, default)
+    return _numeric("a number, 0 or more", lambda n: n >= 0, default)
 
 
 @_rule
@@ -94,27 +98,20 @@ def not_negative_or_auto(*, default: float | str) -> Any:
 @_rule
 def fraction(*, default: float) -> Any:
     """A number from 0 up to, not including, 1."""
-    rule = "a number from 0 up to, not including, 1"
-    return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 <= n < 1 else None, default)
+    return _numeric("a number from 0 up to, not including, 1", lambda n: 0 <= n < 1, default)
 
 
 @_rule
 def share(*, default: float) -> Any:
     """A fraction from 0 up to, not including, 1, or a whole number."""
     rule = "a fraction from 0 up to, not including, 1, or a whole number"
-
-    def accept(value: Any) -> float | None:
-        number = _number(value)
-        return number if number is not None and number >= 0 and (number < 1 or number % 1 == 0) else None
-
-    return Checked(rule, accept, default)
+    return _numeric(rule, lambda n: n >= 0 and (n < 1 or n % 1 == 0), default)
 
 
 @_rule
 def proportion(*, default: float) -> Any:
     """A number above 0, at most 1."""
-    rule = "a number above 0, at most 1"
-    return Checked(rule, lambda v: n if (n := _number(v)) is not None and 0 < n <= 1 else None, default)
+    return _numeric("a number above 0, at most 1", lambda n: 0 < n <= 1, default)
 
 
 @_rule
