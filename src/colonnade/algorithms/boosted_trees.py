@@ -399,8 +399,7 @@ def _values(
     driver: LabelOwner, grown: Round, sums: Released | Ciphertext, nodes: range | list[int], shape: tuple[int, int, int]
 ) -> Floats:
     if isinstance(sums, Released):
-        plain: Floats = sums.tensor.cpu().double().numpy()
-        return plain
+        return sums.tensor.cpu().double().numpy()
     if driver.secret is None:
         raise WireError("it sent ciphertexts, and nothing was encrypted")
     hidden = driver.config.nodes == "hidden"
@@ -408,8 +407,7 @@ def _values(
     blocks = [(2 * place, 2 * place + 1) for place in places]
     most = len(grown.sampled) * 2.0**driver.config.gradient_bits
     both = driver.secret.decrypt_sums(sums.encrypted, blocks, most=most, negative=(True, False))
-    found: Floats = both.numpy().reshape(shape)
-    return found
+    return both.numpy().reshape(shape)
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:

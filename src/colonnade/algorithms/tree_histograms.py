@@ -210,8 +210,7 @@ def best_splits(
 
 
 def _quality(g: Floats, h: Floats, l2: float) -> Floats:
-    found: Floats = np.square(g) / np.maximum(h + l2, 1e-12)
-    return found
+    return np.square(g) / np.maximum(h + l2, 1e-12)
 
 
 def leaf_values(node: Whole, g: Floats, h: Floats, nodes: int, l2: float) -> Floats:

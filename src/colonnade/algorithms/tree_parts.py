@@ -113,8 +113,7 @@ def absent_left(table: Table, party: int) -> Flags:
     """Of each split of a party in a round, in its order: whether rows that the party lacks go left."""
     mine = torch.nonzero(table["party"] == party).flatten()
     flags: Tensor = table.get("absent_left", torch.zeros(len(table["party"]), dtype=torch.bool))
-    found: Flags = flags[mine[table["split"][mine].argsort()]].numpy()
-    return found
+    return flags[mine[table["split"][mine].argsort()]].numpy()
 
 
 def completed(table: Table, party: int, said: Flags | None, lacks: Flags | None, rows: int) -> Flags:

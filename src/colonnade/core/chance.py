@@ -21,9 +21,8 @@ import torch
 from torch import Generator, Tensor
 
 BITS = 52  # and a half: what a float64 holds exactly, between 0 and 1 and neither of them
-WORDS = slice(
-    3, 3 + 624
-)  # of a generator's state, in 64 bits each: its seed, two counters, then the twister's 624 words
+WORDS = slice(3, 3 + 624)
+"""Of a generator's state, in 64 bits each: its seed, two counters, then the twister's 624 words."""
 
 
 class Secret:

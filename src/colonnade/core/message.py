@@ -140,8 +140,7 @@ class Done(Message):
 
 def batch_of(message: Message) -> str | None:
     """The batch a message speaks of, where it has a field of that name; errors and ledgers name it."""
-    batch: str | None = vars(message).get("batch")
-    return batch
+    return vars(message).get("batch")
 
 
 def _collect(value: Any, found: list[Released | Ciphertext]) -> None:

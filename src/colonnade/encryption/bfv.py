@@ -249,8 +249,7 @@ class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
 
 
 def _whole(values: Tensor, bits: int) -> Whole:
-    whole: Whole = (values * 2.0**bits).round().to(torch.int64).numpy()
-    return whole
+    return (values * 2.0**bits).round().to(torch.int64).numpy()
 
 
 def _values(slots: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:

@@ -191,8 +191,7 @@ def failure_in(path: Path) -> ColonnadeError | None:
     kind = _kinds().get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])
-    found: ColonnadeError = kind(about["message"])
-    return found
+    return kind(about["message"])
 
 
 def _kinds() -> dict[str, type[ColonnadeError]]:
