@@ -15,7 +15,6 @@ README's tables from what is there, and with `--known` puts the runs that the RE
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import math
@@ -133,7 +132,7 @@ def federation(
 ) -> Federation:
     """All parties of a cell. The seed decides which rows label owners are dealt, so optimizers meet the same rows."""
     chosen = settings(plan, cell, changes, rows)
-    chosen = dataclasses.replace(chosen, engine=dataclasses.replace(chosen.engine, seed=seed))
+    chosen = chosen.with_seed(seed)
     held = from_dataset(chosen)
     for share in held.label_owners.values() if plan.short else ():
         share.splits["test"] = share.splits["test"][:QUICK_TEST]

@@ -69,8 +69,7 @@ def run_on_flare(
         seed = _seed_of(found, settings, out)
     elif work.exists() or out.exists():
         raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
-    if seed is not None:
-        settings = replace(settings, engine=replace(settings.engine, seed=seed))
+    settings = settings.with_seed(seed)
     if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
         read_labels(settings)
         read_tables(settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -70,11 +69,9 @@ def select(
     """
     if out is not None:
         canvas.can_draw()
-    settings = Settings.from_toml(file)
+    settings = Settings.from_toml(file).with_seed(seed)
     if seed is not None and engine == "flare":
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    if seed is not None:
-        settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
     given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
     if write is not None:
         check_file(file, write, settings)

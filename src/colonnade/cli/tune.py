@@ -44,10 +44,7 @@ def tune(
     same command goes on with a search that was stopped.
     """
     folder = out or Path("tune") / file.stem
-    settings = read_whole(file, allow_model or [])
-    if seed is not None:
-        settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
-    federation = tuning.begin(settings)
+    federation = tuning.begin(read_whole(file, allow_model or []).with_seed(seed))
     done = tuning.finished(folder, federation.settings)
     trials = tuning.draw(federation.settings, max(runs, len(done)))
     expected = tuning.forecast(federation, trials, done, folder)

@@ -140,8 +140,7 @@ class Federation:
     ) -> Federation:
         """From checked settings; tables are read from where the settings say, unless given. It starts with the models
         of the run `start_from`, on newer rows. Columns become numbers as there, or as in the run that it `resumes`."""
-        if seed is not None:
-            settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, seed=seed))
+        settings = settings.with_seed(seed)
         named = start_from or resumes
         if named is None:
             return cls(settings, holdings_of(settings, tables), record=record, between=between)

@@ -133,7 +133,7 @@ def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], 
             settings = replace(settings, data=replace(settings.data, align="exact"))
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
-        seeded = _seeded(settings, seed)
+        seeded = settings.with_seed(seed)
         holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
         for party in holdings.columns:
             kept = _plainly(seeded, [party, holdings.label_owner])
@@ -181,7 +181,7 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
     """With several label owners: each of them by itself."""
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
-        seeded = _seeded(settings, seed)
+        seeded = settings.with_seed(seed)
         joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
 
         def alone(owner: str) -> None:
@@ -203,10 +203,6 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
             yield "together", together
 
     return jobs
-
-
-def _seeded(settings: Settings, seed: int) -> Settings:
-    return replace(settings, engine=replace(settings.engine, seed=seed))
 
 
 def _plainly(settings: Settings, parties: list[str]) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -162,8 +161,7 @@ class Study:
             holdings = made.holdings
             for split, most in self.plan.rows.items():
                 holdings.splits[split] = holdings.splits[split][:most]
-        engine = dataclasses.replace(settings.engine, seed=seed)
-        return Federation(dataclasses.replace(settings, engine=engine), holdings)
+        return Federation(settings.with_seed(seed), holdings)
 
     def _reached(self, title: str, federation: Federation, rounds: int) -> None:
         """Training rounds, and the bytes a party sent and received in them; the looks at test rows are left out."""

@@ -327,6 +327,10 @@ class Settings:
         fit = dataclasses.replace(train, epochs=train.epochs or epochs, batch_size=train.batch_size or size)
         return dataclasses.replace(self.with_models(sizes(rows, outputs), {}), train=fit)
 
+    def with_seed(self, seed: int | None) -> Settings:
+        """With another seed, where one is given."""
+        return self if seed is None else dataclasses.replace(self, engine=dataclasses.replace(self.engine, seed=seed))
+
     def with_models(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
         """With these sizes of models, or by party its `own`, where the settings leave them open."""
         parties = {
