@@ -27,7 +27,8 @@ LAYERS = (
     {"report", "planning"},
     {"serving", "export"},
     {"flare"},
-    {"reproduction", "benchmark"},
+    {"reproduction"},
+    {"benchmark"},
     {"cli"},
     {"__main__"},
 )

@@ -9,7 +9,6 @@ nothing of each other: they run in many processes, on many machines, and are put
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -19,13 +18,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError
+from colonnade.reproduction.cells import matching, module_at
+from colonnade.reproduction.expected import check_known, installed
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,8 @@ class Share:
 
 
 def folder() -> Path:
-    """Where the benchmarks are: in the installed package, or in the repository."""
-    inside = Path(__file__).parent / "_benchmarks"
-    return inside if inside.exists() else Path(__file__).parents[2] / "benchmarks"
+    """Where the benchmarks are."""
+    return installed("benchmarks")
 
 
 def names() -> list[str]:
@@ -77,9 +74,8 @@ def run(
     name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None, share: Share | None = None
 ) -> list[Result]:
     """One benchmark, or all of them; `share` is about those that are made of cells."""
-    if name != "all" and name not in names():
-        there = f"there are {', '.join(names())}" if names() else f"none is installed: {folder()} is not there"
-        raise ConfigError(f"There is no benchmark {name!r}{did_you_mean(name, names())}; {there}.")
+    if name != "all":
+        check_known("benchmark", name, names(), folder())
     results: list[Result] = []
     for one in names() if name == "all" else [name]:
         if say is not None:
@@ -95,10 +91,7 @@ def _measured(
     name: str, cells: Cells, quick: bool, say: Callable[[str], None], share: Share
 ) -> dict[str, dict[str, Any]]:
     """What each of the chosen cells measured, here or earlier; with a folder, every cell is kept as it ends."""
-    chosen = [cell for cell in cells.names if fnmatchcase(cell, share.only)]
-    if not chosen:
-        some = ", ".join(map(repr, cells.names[:3]))
-        raise ConfigError(f"No cell of {name} is named {share.only!r}; they are named {some} and so on.")
+    chosen = matching(cells.names, share.only, name)
     kept = {} if share.out is None else {cell: share.out / f"{name}, {cell}.json" for cell in chosen}
     found = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
     todo = [cell for cell in chosen if cell not in found] if share.jobs else []
@@ -160,9 +153,4 @@ def race(
 
 
 def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"colonnade_benchmark_{name}", folder() / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(folder() / f"{name}.py", f"colonnade_benchmark_{name}")

@@ -66,10 +66,7 @@ def reproduce(
     names, study = cells(chosen), Study(chosen, watch)
     kept = None if out is None else Kept(chosen, out / "cells")
     found = {} if kept is None else kept.read(names, partly=jobs == 0)
-    wanted = [cell for cell in names if fnmatchcase(cell, only)]
-    if not wanted:
-        some = ", ".join(map(repr, names[:3]))
-        raise ConfigError(f"No cell of {name} is named {only!r}; they are named {some} and so on.")
+    wanted = matching(names, only, name)
     todo = [cell for cell in wanted if cell not in found] if jobs else []
     for cell, outcome in _outcomes(chosen, todo, watch, jobs, kept):
         if isinstance(outcome, Exception):
@@ -94,6 +91,14 @@ def cells(plan: Plan) -> list[str]:
         return [f"{title}, seed {seed}" for title in plan.runs for seed in plan.seeds]
     listed = getattr(script_of(plan), "cells", None)
     return [plan.name] if listed is None else list(listed(plan))
+
+
+def matching(cells: Sequence[str], only: str, name: str) -> list[str]:
+    """Those of that pattern, of which there must be one."""
+    if found := [cell for cell in cells if fnmatchcase(cell, only)]:
+        return found
+    some = ", ".join(map(repr, cells[:3]))
+    raise ConfigError(f"No cell of {name} is named {only!r}; they are named {some} and so on.")
 
 
 def run(study: Study, cell: str) -> None:
@@ -206,9 +211,12 @@ def script_of(plan: Plan) -> Any:
         return None
     name = f"colonnade_reproduction_{script.parent.name}_{script.stem}"
     known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(script):
-        return known
-    spec = importlib.util.spec_from_file_location(name, script)
+    return known if known is not None and known.__file__ == str(script) else module_at(script, name)
+
+
+def module_at(file: Path, name: str) -> Any:
+    """A file outside the package, run as a module of that name."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

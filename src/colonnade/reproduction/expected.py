@@ -80,9 +80,15 @@ class Plan:
 
 
 def folder() -> Path:
-    """Where the reproductions are: in the installed package, or in the repository."""
-    inside = Path(__file__).parents[1] / "_reproductions"
-    return inside if inside.exists() else Path(__file__).parents[3] / "reproductions"
+    """Where the reproductions are."""
+    return installed("reproductions")
+
+
+def installed(folder: str) -> Path:
+    """A folder of the repository: in the installed package, or in the repository itself."""
+    package = Path(__file__).parents[1]
+    inside = package / f"_{folder}"
+    return inside if inside.exists() else package.parents[1] / folder
 
 
 def plans() -> dict[str, Plan]:
@@ -97,11 +103,15 @@ def plans() -> dict[str, Plan]:
 def plan(name: str) -> Plan:
     """The reproduction of that name."""
     known = plans()
-    if name not in known:
-        hint = did_you_mean(name, list(known))
-        there = f"there are {', '.join(known)}" if known else f"none is installed: {folder()} is not there"
-        raise ConfigError(f"There is no reproduction {name!r}{hint}; {there}.")
+    check_known("reproduction", name, list(known), folder())
     return known[name]
+
+
+def check_known(what: str, name: str, known: list[str], folder: Path) -> None:
+    """Raise where a folder has nothing of that name."""
+    if name not in known:
+        there = f"there are {', '.join(known)}" if known else f"none is installed: {folder} is not there"
+        raise ConfigError(f"There is no {what} {name!r}{did_you_mean(name, known)}; {there}.")
 
 
 def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
