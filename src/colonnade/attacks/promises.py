@@ -35,9 +35,9 @@ from colonnade.privacy.accounting import (
     known_batch,
     poisson_epsilon,
 )
-from colonnade.privacy.counts import Item
+from colonnade.privacy.counts import Item, by_event
 from colonnade.privacy.one_run import CONFIDENCE, Guesses, f_dp, independent, mu_of, steinke
-from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement, by_event
+from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement
 from colonnade.settings.rules import LABELS, PURPOSES
 
 CANARIES = 10_000

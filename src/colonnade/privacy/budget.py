@@ -22,8 +22,8 @@ from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.core.release import purpose
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
-from colonnade.privacy.accounting import Key, costs_nothing, key_of, known_batch
-from colonnade.privacy.counts import Counts, Item, Record, Rows, different, keys_of
+from colonnade.privacy.accounting import costs_nothing, key_of, known_batch
+from colonnade.privacy.counts import Counts, Item, Record, Rows, by_event, different, keys_of
 from colonnade.privacy.journal import Claim, Journal
 
 DELTA = 1e-5
@@ -115,7 +115,8 @@ class Account:
         rounds = times * self.batches.per_epoch if purpose == "train" else 0
         rows, counts = np.unique(places), np.full(len(np.unique(places)), times)
         if purpose == "train" and self.sampling != "epoch":  # the seed tells how often each row will be drawn
-            drawn = _one(self.batches).appearances(times).numpy()
+            batches = self.batches.one if isinstance(self.batches, Agreed) else self.batches
+            drawn = batches.appearances(times).numpy()
             np.maximum.at(counts := np.zeros_like(counts), np.searchsorted(rows, places), drawn)
         self._table.add((name, key_of(event)), rows, counts, rounds)
 
@@ -144,10 +145,7 @@ class Account:
     def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
         if self.per_row is not None and name not in self.per_row:  # as many lines as rows may be chance
             return None
-        try:
-            rows = None if batch is None else self.batches.rows(batch).numpy()
-        except WireError:  # no agreed batch
-            return None
+        rows = rows_named(self.batches, batch)
         return rows if rows is not None and len(rows) == size else None
 
     def _epsilon(self, touched: Rows, item: Item, times: Rows) -> float:
@@ -158,13 +156,8 @@ class Account:
         return self._dearest([dict(zip(items, map(int, one), strict=True)) for one in different(after)])
 
     def _dearest(self, ways: list[dict[Item, int]]) -> float:
-        worst = 0.0
-        for way in ways:
-            spent: dict[Key, int] = {}
-            for (_, key), count in way.items():
-                spent[key] = spent.get(key, 0) + count
-            worst = max(worst, known_batch(spent, self.limit.relation, self.limit.delta))
-        return worst
+        limit = self.limit
+        return max((known_batch(by_event(way), limit.relation, limit.delta) for way in ways), default=0.0)
 
     def keep(self, path: Path, *, ids: str = "exact", sync_every: float = 0.0, alone: bool = False) -> None:
         """Write every release down before it is made, and count what was written there: that and no less than what is
@@ -311,8 +304,12 @@ class Account:
             self._expected = bool(state.get("kept", False))
 
 
-def _one(batches: Batches | Agreed) -> Batches:
-    return batches.one if isinstance(batches, Agreed) else batches
+def rows_named(batches: Batches | Agreed, batch: str | None) -> Rows | None:
+    """The rows of a batch; None where it names no agreed ones."""
+    try:
+        return None if batch is None else batches.rows(batch).numpy()
+    except WireError:
+        return None
 
 
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:

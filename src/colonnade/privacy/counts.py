@@ -6,14 +6,18 @@ Rows are known by a number made of their id. Each is there once, however often a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from colonnade.core.files import write_bytes
 from colonnade.core.receipt import DpEvent
 from colonnade.privacy.accounting import Key, event_of, key_of
 
@@ -115,6 +119,30 @@ class Counts:
             event = DpEvent(about["event"], about["parameters"])
             found.add_record(Record(about["name"], event, int(about["rounds"]), keys, counts))
         return found
+
+
+def by_event(spent: Mapping[Item, int]) -> dict[Key, int]:
+    """How often each event was paid for, under whatever name."""
+    found: dict[Key, int] = {}
+    for (_, key), count in spent.items():
+        found[key] = found.get(key, 0) + count
+    return found
+
+
+def write_numbers(path: Path, magic: bytes, about: Mapping[str, Any], *parts: Rows) -> None:
+    """Whole numbers side by side, after a line of JSON about them; the file begins with a checksum of all that."""
+    rest = json.dumps(about).encode() + b"\n" + b"".join(part.astype("<i8").tobytes() for part in parts)
+    write_bytes(path, [magic, f"{zlib.crc32(rest):08x} ".encode(), rest])
+
+
+def read_numbers(path: Path, magic: bytes) -> tuple[dict[str, Any], Rows]:
+    """What `write_numbers` wrote; ValueError where the file is damaged."""
+    head, _, rest = path.read_bytes().partition(b" {")
+    rest = b"{" + rest
+    if head != magic + f"{zlib.crc32(rest):08x}".encode():
+        raise ValueError(path)
+    line, _, body = rest.partition(b"\n")
+    return json.loads(line), np.frombuffer(body, dtype="<i8").astype(np.int64)
 
 
 def keys_of(ids: Iterable[str]) -> Rows:

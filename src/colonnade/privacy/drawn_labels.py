@@ -14,8 +14,6 @@ drawn again, which costs epsilon again.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core.files import alone, write_bytes
+from colonnade.core.files import alone
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import CheckpointError, ConfigError
-from colonnade.privacy.counts import keys_of
+from colonnade.privacy.counts import keys_of, read_numbers, write_numbers
 
 MAGIC = b"colonnade-labels 1 "
 Draw = Callable[[Tensor], tuple[Tensor, DpEvent]]
@@ -54,20 +52,15 @@ class DrawnLabels:
             if len(new):
                 known = np.concatenate([known, keys[new]])
                 classes = np.concatenate([classes, drawn.cpu().numpy().astype(np.int64)])
-                self._write(rule, known, classes)
+                write_numbers(self.path, MAGIC, {"rule": dict(rule), "rows": len(known)}, known, classes)
         order = np.argsort(known)
         return torch.from_numpy(classes[order[np.searchsorted(known, keys, sorter=order)]]), event
 
     def _read(self, rule: Rule) -> Kept:
         try:
-            head, _, rest = self.path.read_bytes().partition(b" {")
-            rest = b"{" + rest
-            if head != MAGIC + f"{zlib.crc32(rest):08x}".encode():
-                raise ValueError
-            line, _, body = rest.partition(b"\n")
-            about = json.loads(line)
+            about, numbers = read_numbers(self.path, MAGIC)
             before, rows = about["rule"], int(about["rows"])
-            known, classes = np.frombuffer(body, dtype="<i8").astype(np.int64).reshape(2, rows)
+            known, classes = numbers.reshape(2, rows)
         except FileNotFoundError:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         except (ValueError, KeyError, TypeError):
@@ -82,8 +75,3 @@ class DrawnLabels:
                 "or move the file away where that is meant."
             )
         return known, classes
-
-    def _write(self, rule: Rule, known: NDArray[np.int64], classes: NDArray[np.int64]) -> None:
-        rest = json.dumps({"rule": dict(rule), "rows": len(known)}).encode() + b"\n"
-        rest += known.astype("<i8").tobytes() + classes.astype("<i8").tobytes()
-        write_bytes(self.path, [MAGIC, f"{zlib.crc32(rest):08x} ".encode(), rest])

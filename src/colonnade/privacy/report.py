@@ -28,6 +28,7 @@ from colonnade.privacy.accounting import (
 )
 from colonnade.privacy.binomial import PROVEN
 from colonnade.privacy.budget import Account
+from colonnade.privacy.counts import by_event
 
 HIDDEN = "who does not know the batches"
 READER = "the label owner"
@@ -168,11 +169,9 @@ def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Stat
     if any(key[0] == binomial.KIND for key, _ in used) and all(is_private(event_of(key)) for key, _ in used):
         if relation != "replace-one":
             return []
-        found = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(epsilon), delta, OWN)]
+        exact = binomial_pld(used, 0.0, delta) if len(used) == 1 else epsilon
+        found = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(exact), delta, OWN)]
         if len(used) == 1:
-            found[0] = Statement(
-                KNOWN, relation, "exact privacy-loss distribution", _finite(binomial_pld(used, 0.0, delta)), delta, OWN
-            )
             theorem = binomial_cpsgd(*used[0], delta)
             found.append(Statement(KNOWN, relation, "cpSGD's theorem", _finite(theorem), delta, _about(theorem)))
         return found
@@ -199,13 +198,6 @@ def _through_the_model(account: Account, delta: float) -> Statement:
 
 def _is_gaussian(key: Key) -> bool:
     return key[0] == gaussian.KIND and is_private(event_of(key))
-
-
-def by_event(spent: Mapping[tuple[str, Key], int]) -> dict[Key, int]:
-    found: dict[Key, int] = {}
-    for (_, key), count in spent.items():
-        found[key] = found.get(key, 0) + count
-    return found
 
 
 def _finite(epsilon: float) -> float | None:

@@ -16,10 +16,8 @@ none, of runs before there was such a file, every row counts as used for everyth
 
 from __future__ import annotations
 
-import json
 import math
-import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -28,12 +26,12 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed
-from colonnade.core.files import alone, write_bytes
+from colonnade.core.files import alone
 from colonnade.core.release import Rule
-from colonnade.errors import CheckpointError, WireError
+from colonnade.errors import CheckpointError
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.budget import DELTA
-from colonnade.privacy.counts import keys_of
+from colonnade.privacy.budget import DELTA, rows_named
+from colonnade.privacy.counts import keys_of, read_numbers, write_numbers
 
 MAGIC = b"colonnade-rows 1 "
 SIDES = ("train", "validation", "test")
@@ -82,10 +80,7 @@ class UsedRows:
         """On which sides rows of a batch have been; of one that names no agreed rows, on all."""
         if as_ in self.of_training:
             return list(SIDES)
-        try:
-            rows = None if batch is None else self.batches.rows(batch).numpy()
-        except WireError:
-            rows = None
+        rows = rows_named(self.batches, batch)
         return [side for side in SIDES if rows is None or bool(self._was[side][rows].any())]
 
     def keep(self, path: Path) -> None:
@@ -107,14 +102,8 @@ class UsedRows:
 
     def _read(self, path: Path) -> Keys | None:
         try:
-            head, _, rest = path.read_bytes().partition(b" {")
-            rest = b"{" + rest
-            if head != MAGIC + f"{zlib.crc32(rest):08x}".encode():
-                raise ValueError
-            line, _, body = rest.partition(b"\n")
-            sizes: Mapping[str, int] = json.loads(line)
-            ends = np.cumsum([sizes[side] for side in SIDES])
-            parts = np.split(np.frombuffer(body, dtype="<i8").astype(np.int64), ends)
+            sizes, numbers = read_numbers(path, MAGIC)
+            parts = np.split(numbers, np.cumsum([sizes[side] for side in SIDES]))
             return dict(zip(SIDES, parts, strict=False))
         except FileNotFoundError:
             return None
@@ -125,9 +114,7 @@ class UsedRows:
             ) from None
 
     def _write(self, path: Path, keys: Keys) -> None:
-        sizes = json.dumps({side: len(keys[side]) for side in SIDES}).encode()
-        rest = sizes + b"\n" + b"".join(keys[side].astype("<i8").tobytes() for side in SIDES)
-        write_bytes(path, [MAGIC, f"{zlib.crc32(rest):08x} ".encode(), rest])
+        write_numbers(path, MAGIC, {side: len(keys[side]) for side in SIDES}, *(keys[side] for side in SIDES))
 
 
 def cost(rule: Rule, width: int = 1) -> float:
