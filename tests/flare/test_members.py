@@ -18,7 +18,7 @@ from colonnade.core import Done, Envelope, wire
 from colonnade.errors import BoundaryError, ColonnadeError, WireError
 from colonnade.federation import Settings
 from colonnade.flare.engines import conclude
-from colonnade.flare.job import issue
+from colonnade.flare.job import SITES, issue
 from colonnade.flare.simulator import write_sites
 from colonnade.runs.layout import FAILURE
 from colonnade.selection.settings import SERVER
@@ -43,7 +43,7 @@ def started(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **collab: 
         "other_clients": [],
     }
     monkeypatch.setattr(flare_members, "collab", SimpleNamespace(**(told | collab)))
-    monkeypatch.setenv(flare_members.SITES, str(folder))
+    monkeypatch.setenv(SITES, str(folder))
     member = flare_members.Member()
     flare_members.Member.start(member)
     return member
@@ -209,7 +209,7 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
         (file.parent / "lab.csv").unlink()
     context = SimpleNamespace(get_job_id=lambda: "job")
     monkeypatch.setattr(flare_members, "collab", SimpleNamespace(site_name="lab", fl_ctx=context))
-    monkeypatch.setenv(flare_members.SITES, str(tmp_path))
+    monkeypatch.setenv(SITES, str(tmp_path))
     member = flare_members.Member()
     with pytest.raises(ColonnadeError, match=words):
         flare_members.Member.start(member)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +112,7 @@ class OnThisMachine:
         out.unlink(missing_ok=True)
         self.machine.carry_out(settings, job, Path(os.devnull), None)
         if not out.exists():
-            raise failure_in(folder.parent / FAILURE) or _without(self.machine.log(job.driver))
+            raise why_nothing([folder], self.machine.log(job.driver))
         return out
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
@@ -134,8 +134,7 @@ class OnThisMachine:
         if (error := failure_in(failed)) is not None:
             raise error
         if not folder.exists():
-            others = [failure_in(self.runs(name, job.run).parent / FAILURE) for name in job.sites]
-            raise next((one for one in others if one is not None), _without(self.machine.log(job.driver)))
+            raise why_nothing([self.runs(name, job.run) for name in job.sites], self.machine.log(job.driver))
         return folder
 
     def begin(self, settings: Settings) -> Settings:
@@ -153,10 +152,6 @@ def find_engine(name: str, run: Path, startup_kit: Path | None = None, say: Say 
         if startup_kit is None:
             raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
         return Deployed(startup_kit, say)
-    return find_machine(name, run)
-
-
-def find_machine(name: str, run: Path) -> OnThisMachine:
     if name not in MACHINES:
         raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {name!r}.")
     return OnThisMachine(MACHINES[name](run.with_name(f"{run.name}.flare")))
@@ -179,17 +174,18 @@ def conclude(settings: Settings, folders: Mapping[str, Path], out: Path, log: Pa
     driver = driver_of(settings)
     error = failure_in(folders[driver].parent / FAILURE)
     if not (folders[driver] / SUMMARY).exists():
-        found = (failure_in(folder.parent / FAILURE) for folder in folders.values())  # others, that could not start
-        others = [one for one in found if one is not None]
-        raise error or next(iter(others), _without(log))
+        raise error or why_nothing(folders.values(), log)
     summary = gather(settings, folders, driver, out)
     if error is not None and not isinstance(error, BudgetExhausted):
         raise error
     return summary | {"exhausted": error is not None}
 
 
-def _without(log: Path) -> ColonnadeError:
-    return ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+def why_nothing(folders: Iterable[Path], log: Path) -> ColonnadeError:
+    """The first error that is written down at one of these sites, which may be one that could not start."""
+    found = (failure_in(folder.parent / FAILURE) for folder in folders)
+    without = ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
+    return next((error for error in found if error is not None), without)
 
 
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member
 SERVING = "colonnade.flare.serving.ServingMember"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+SITES = "COLONNADE_SITES"
+"""The environment's word for where a simulation has its sites."""
 ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
@@ -67,13 +69,11 @@ class Job:
 
     @classmethod
     def to_predict(cls, settings: Settings, run: str, file: str, owner: str | None = None, model: str = "") -> Job:
-        asker = asker_of(settings, owner)
-        return cls(asker, asked_with(settings, asker), run, predict=file, model=model)
+        return cls._of_one(settings, run, owner, predict=file, model=model)
 
     @classmethod
     def to_serve(cls, settings: Settings, run: str, owner: str | None = None, model: str = "") -> Job:
-        asker = asker_of(settings, owner)
-        return cls(asker, asked_with(settings, asker), run, serve=True, model=model)
+        return cls._of_one(settings, run, owner, serve=True, model=model)
 
     @classmethod
     def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
@@ -89,10 +89,14 @@ class Job:
         *, whole: bool = False,
     ) -> Job:  # fmt: skip
         """Something that one label owner does with those who hold columns; or who drives does with all who train."""
+        one = cls._of_one(settings, run, owner, do=do, how=how)
+        return replace(one, driver=driver_of(settings), sites=sites_of(settings)) if whole else one
+
+    @classmethod
+    def _of_one(cls, settings: Settings, run: str, owner: str | None, **what: Any) -> Job:
+        """Of one label owner, with those who hold columns."""
         asker = asker_of(settings, owner)
-        if whole:
-            return cls(driver_of(settings), sites_of(settings), run, do=do, how=how)
-        return cls(asker, asked_with(settings, asker), run, do=do, how=how)
+        return cls(asker, asked_with(settings, asker), run, **what)
 
     @property
     def trains(self) -> bool:

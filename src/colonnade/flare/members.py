@@ -27,6 +27,7 @@ from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, BudgetExhausted, ColonnadeError, ConfigError, PartyError, WireError
 from colonnade.explain.at_site import explain_at
+from colonnade.flare.job import SITES
 from colonnade.flare.orders import lead_of, opened
 from colonnade.report.page import write as write_page
 from colonnade.runs.layout import DRAINING, FAILURE
@@ -41,7 +42,6 @@ from colonnade.transport.identity import Identity
 from colonnade.transport.remote import Route
 
 log = logging.getLogger("colonnade.party")
-SITES = "COLONNADE_SITES"
 SERVER = "server"
 START, ASK = b"start", b"how is it"
 RUNNING, DONE, FAILED = b"running", b"done", b"failed"

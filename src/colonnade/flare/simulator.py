@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from colonnade.flare.job import ALLOWED, LAST, Job, Watch, follow, issue, stop, write_job
+from colonnade.flare.job import ALLOWED, LAST, SITES, Job, Watch, follow, issue, stop, write_job
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import OWN, STARTUP, all_sites, driver_of, read_own, write_agreed, write_own
 
 NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
-SITES = "COLONNADE_SITES"
 
 
 @dataclass(frozen=True)
