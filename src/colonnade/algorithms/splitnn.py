@@ -24,7 +24,6 @@ from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
 from colonnade.core import Peers, Rows
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,8 @@ class LabelOwner(embedding.Concatenating):
 
     @property
     def inputs(self) -> int:
-        if self.config.combine == "concat":
-            return super().inputs
-        if len(set(self.widths.values())) > 1:
-            told = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
-            raise ConfigError(f'combine = "mean" needs embeddings of one width; found {told}.')
-        return next(iter(self.widths.values()))
+        mean = self.config.combine == "mean"
+        return self.one_width('combine = "mean" needs embeddings of one width') if mean else super().inputs
 
     def outputs(self, h: Mapping[str, Tensor], held: Tensor | None = None) -> Tensor:
         """g([h_1 .. h_M]), or g of their mean; `held` says how many parties hold each row, where not all do."""

@@ -256,14 +256,9 @@ class Round:
         return table | {"asked": torch.tensor([part.asked for part in self.parts], dtype=torch.bool)}
 
     def _add(self, tree: int) -> int:
-        for numbers, first in (
-            (self.tree, tree),
-            (self.party, -1),
-            (self.split, -1),
-            (self.left, -1),
-            (self.right, -1),
-        ):
-            numbers.append(first)
+        self.tree.append(tree)
+        for numbers in (self.party, self.split, self.left, self.right):
+            numbers.append(-1)
         self.gain.append(0.0)
         self.absent_left.append(False)
         return len(self.tree) - 1

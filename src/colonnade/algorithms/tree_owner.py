@@ -156,12 +156,12 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         used = self._shuffled("columns", number, columns)[:keep]
         candidates = candidates[np.isin(candidates.column, used)]
         candidates = candidates[self._shuffled("candidates", number, len(candidates))]
-        self._growing = Growing.begin(
+        growing = Growing.begin(
             batch, number, slopes, chosen, bins.take(rows, axis=1), binning, candidates, self.config.min_rows,
             counts if len(rows) == len(self._train) else None,
         )  # fmt: skip
-        self.rounds = self.rounds if below else [*self.rounds[:number], _no_splits()]
-        return self._sums(asker)
+        self.rounds = self.rounds if below else [*self.rounds[:number], no_splits()]
+        return self._go_on(growing, asker)
 
     @serves
     def split(self, request: Split, asker: str | None) -> Directions:
@@ -207,10 +207,10 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
         self.expect(tuple(nodes.shape) == growing.node.T.shape, "directions have not a line for each row")
         try:
-            self._growing = growing.divided(nodes.numpy().astype(np.uint8))
+            growing = growing.divided(nodes.numpy().astype(np.uint8))
         except ValueError as error:
             self.expect(False, f"its nodes cannot be divided so: {error}")
-        return self._sums(asker)
+        return self._go_on(growing, asker)
 
     @serves
     def decide(self, request: Decide, asker: str | None) -> Directions:
@@ -267,9 +267,10 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
             most = bounds.outputs * (told if self.config.nodes == "hidden" else 1)
             self.expect(0 < trees <= most, f"{trees} trees came for {bounds.outputs} outputs")
 
-    def _sums(self, asker: str | None) -> Sums:
-        assert self._growing is not None
-        batch, made = self._growing.batch, self._growing.sums()
+    def _go_on(self, growing: Growing, asker: str | None) -> Sums:
+        """Its round stands here, and what it tells of it."""
+        self._growing = growing
+        batch, made = growing.batch, growing.sums()
         if isinstance(made, Tensor):
             return Sums(self.outbox.release(made, "sums", batch, to=asker))
         return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE, to=asker))
@@ -313,7 +314,8 @@ def with_gaps(features: Tensor, gaps: Mapping[int, int]) -> NDArray[np.float32]:
     return values
 
 
-def _no_splits() -> Table:
+def no_splits() -> Table:
+    """A party's part of a round that has not begun."""
     whole_numbers = {name: torch.zeros(0, dtype=torch.int64) for name in ("column", "rows")}
     return whole_numbers | {
         "threshold": torch.zeros(0, dtype=torch.float64),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
-from colonnade.algorithms.tree_owner import HALF, gaps_of
+from colonnade.algorithms.tree_owner import HALF, gaps_of, no_splits
 
 Table = Mapping[str, Tensor]
 KINDS = {"value": torch.float64, "absent_left": torch.bool}
@@ -29,10 +30,9 @@ class Thresholds(nn.Module):
 
     def __init__(self, rounds: Sequence[Table], gaps: Mapping[int, int]) -> None:
         super().__init__()
-        none = {"column": torch.zeros(0, dtype=torch.int64), "threshold": torch.zeros(0, dtype=torch.float64)}
-        none["gaps_left"] = torch.zeros(0, dtype=torch.bool)
-        for name, empty in none.items():
-            self.register_buffer(name, torch.cat([empty, *(table[name].cpu() for table in rounds)]))
+        tables = [no_splits(), *rounds]
+        for name in ("column", "threshold", "gaps_left"):
+            self.register_buffer(name, torch.cat([table[name].cpu() for table in tables]))
         columns, marks = self.column.tolist(), set(gaps.values())
         self.register_buffer("mark", torch.tensor([gaps.get(column, -1) for column in columns], dtype=torch.int64))
         self.register_buffer("is_mark", torch.tensor([column in marks for column in columns], dtype=torch.bool))
@@ -63,13 +63,12 @@ class Trees(nn.Module):
         self.is_forest = given.config.is_forest and len(rounds) > 0
         poisson = given.config.loss == "poisson"
         self.units = (given.mean, given.scale) if poisson else None
-        start, first, nodes = _starts(given.widths), [0] * len(given.widths), 0
+        first, nodes = list(accumulate(given.widths, initial=0))[:-1], 0
         parts: dict[str, list[Tensor]] = {name: [] for name in (*KINDS, "said", "left", "right", "roots")}
         for table in rounds:
             party = table["party"].cpu()
             inner = party >= 0
-            offset = torch.tensor([start[k] + first[k] for k in range(len(start))])
-            parts["said"].append(torch.where(inner, offset[party.clamp_min(0)] + table["split"].cpu(), -1))
+            parts["said"].append(torch.where(inner, torch.tensor(first)[party.clamp_min(0)] + table["split"].cpu(), -1))
             for name in ("left", "right"):
                 parts[name].append(torch.where(inner, table[name].cpu() + nodes, -1))
             for name, kind in KINDS.items():
@@ -109,10 +108,6 @@ def splits_by_party(state: Mapping[str, Any], parties: Sequence[str]) -> dict[st
     return {
         name: (sum(int((table["party"] == k).sum()) for table in state["rounds"]),) for k, name in enumerate(parties)
     }
-
-
-def _starts(widths: Sequence[int]) -> list[int]:
-    return [sum(widths[:k]) for k in range(len(widths))]
 
 
 def _depth(table: Table) -> int:

@@ -43,7 +43,6 @@ from colonnade.algorithms.embedding import Descend, Embed, Embedding
 from colonnade.core import Batches, Organisation, Peers, Released, Request, State, Step, mapped, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.party import seed_for
-from colonnade.errors import ConfigError
 from colonnade.models import initialised
 from colonnade.optim.losses import Loss
 
@@ -115,11 +114,8 @@ class LabelOwner(embedding.LabelOwner):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        if len(set(self.widths.values())) > 1:
-            widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
-            raise ConfigError(f"VAFL averages embeddings, so all must have the same width; found {widths}.")
+        width = self.one_width("VAFL averages embeddings, so all must have the same width")
         with initialised(self.organisation.start(seed_for(self.generator.initial_seed(), "head"))):
-            width = next(iter(self.widths.values()))
             self.model = Average(len(self.widths), width, self.loss.outputs).to(self.device)
         rate, decay = self.config.learning_rate, self.config.weight_decay
         learned: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]

@@ -189,6 +189,13 @@ class LabelOwner(Party):
         """The fingerprint of what all must have agreed on."""
         return self.organisation.batches.fingerprint()
 
+    def one_width(self, rule: str) -> int:
+        """How wide everybody's embeddings are; refused by this rule where they are not as wide as each other."""
+        if len(set(self.widths.values())) > 1:
+            found = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
+            raise ConfigError(f"{rule}; found {found}.")
+        return next(iter(self.widths.values()))
+
     @property
     def widths(self) -> dict[str, int]:
         """How wide each party's embeddings are."""
