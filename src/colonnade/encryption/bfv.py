@@ -116,16 +116,9 @@ class BfvPublicKey(seal.SealPublicKey):
                 power = np.arange(entries.shape[1]) - apart * np.arange(len(entries))[:, None]
                 polynomial = np.zeros(SLOTS, dtype=np.int64)
                 polynomial[power % SLOTS] = np.where(power < 0, -entries, entries)  # x^8192 is -1
-                encoded = self._plain(polynomial) if polynomial.any() else None
-                if encoded is not None:
-                    self._evaluator.transform_to_ntt_inplace(encoded, values[0].parms_id())
+                encoded = self._turned(polynomial, values[0].parms_id())
                 for output, total in enumerate(result):
-                    one, term = values[output * len(runs) + run], need_tenseal().Ciphertext()
-                    if encoded is None:  # SEAL refuses a product that is zero for all to see
-                        term = self._zero(one)
-                        self._evaluator.transform_to_ntt_inplace(term)
-                    else:
-                        self._evaluator.multiply_plain(one, encoded, term)
+                    term = self._turned_times(values[output * len(runs) + run], encoded)
                     seal.accumulate(self._evaluator, total, at, term)
         parts = [one for total in result for one in total]
         for one in parts:
@@ -170,18 +163,29 @@ class BfvPublicKey(seal.SealPublicKey):
                 self._evaluator.rotate_rows_inplace(x, 1, self._galois)
             self._evaluator.transform_to_ntt(x, turned)  # once, for all runs of columns
             for at in range(padded.shape[1]):
-                diagonal = padded[(slot + i) % period, at, slot]
-                if diagonal.any():
-                    encoded, term = self._plain(diagonal), need_tenseal().Ciphertext()
-                    self._evaluator.transform_to_ntt_inplace(encoded, x.parms_id())
-                    self._evaluator.multiply_plain(turned, encoded, term)
-                else:  # SEAL refuses a product that is zero for all to see
-                    term = self._zero(x)
-                    self._evaluator.transform_to_ntt_inplace(term)
-                seal.accumulate(self._evaluator, sums, at, term)
+                diagonal = self._turned(padded[(slot + i) % period, at, slot], x.parms_id())
+                seal.accumulate(self._evaluator, sums, at, self._turned_times(turned, diagonal))
         for at, one in enumerate(sums):
             self._evaluator.transform_from_ntt_inplace(one)
             seal.accumulate(self._evaluator, total, at, one)
+
+    def _turned(self, slots: Whole, parms_id: Any) -> Any | None:
+        """Plain slots in NTT form; None where all are zero."""
+        if not slots.any():
+            return None
+        encoded = self._plain(slots)
+        self._evaluator.transform_to_ntt_inplace(encoded, parms_id)
+        return encoded
+
+    def _turned_times(self, x: Any, encoded: Any | None) -> Any:
+        """The same as `_times`, of what is in NTT form."""
+        if encoded is None:
+            zero = self._zero(x)
+            self._evaluator.transform_to_ntt_inplace(zero)
+            return zero
+        result = need_tenseal().Ciphertext()
+        self._evaluator.multiply_plain(x, encoded, result)
+        return result
 
     def _times(self, x: Any, slots: Whole) -> Any:
         """x times plain slots; SEAL refuses a product that is zero for all to see, so that one is encrypted."""

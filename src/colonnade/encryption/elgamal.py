@@ -96,7 +96,7 @@ class ElGamalPublicKey:
 
     def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
         """What was blinded, to be sent."""
-        return _written(self, points, shape)
+        return wrap(self, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
 
     def _base(self, value: int) -> curve.FixedBase:
         if value not in self._bases:
@@ -133,7 +133,7 @@ class ElGamalSecretKey:
         lie[different != 0] = curve.address(points)  # 0 has no point, and adds nothing
         parts = np.pad(lie[which].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # r G has nothing to add to it
         made = self._public.blinded(parts, range(rows.shape[1]), owner=owner)
-        return _written(self._public, made, tuple(flat.shape))
+        return self._public.written(made, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """All values of a row."""
@@ -234,14 +234,10 @@ def _table(reach: int) -> _Table:
     return _Table(reach)
 
 
-def _written(key: ElGamalPublicKey, points: Points, shape: tuple[int, ...]) -> Encrypted:
-    return wrap(key, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
-
-
 def _read(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
     body = unwrap(key, x, ROWS)
     if len(x.shape) != 2 or x.shape[1] != values or len(body) != x.shape[0] * (1 + values) * WIRE:
-        _misfit(x, values)
+        raise WireError(f"A ciphertext of ElGamal says {list(x.shape)}, and rows of {values} values were expected.")
     try:
         points = curve.parsed(np.frombuffer(body, dtype=np.uint8).reshape(-1, WIRE))
     except NotAPoint as error:
@@ -251,7 +247,3 @@ def _read(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
 
 def _cancelled(owner: str) -> NoReturn:
     raise WireError(f"'{owner}' was sent points that cancel out, which no honest encryption makes.")
-
-
-def _misfit(x: Encrypted, values: int) -> NoReturn:
-    raise WireError(f"A ciphertext of ElGamal says {list(x.shape)}, and rows of {values} values were expected.")
