@@ -25,7 +25,7 @@ from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError
 from colonnade.runs.layout import ORDERS
-from colonnade.transport.identity import CERTIFICATE, KEY, LEAD, Identity, read_certificate, sign_with
+from colonnade.transport.identity import CERTIFICATE, KEY, LEAD, Identity, read_certificate, read_key, sign_with
 
 CONTEXT = b"colonnade/order/1"
 VALID = timedelta(days=1)
@@ -39,10 +39,7 @@ def lead_of(driver: str) -> str:
 
 def signed(startup: Path, wish: Mapping[str, Any]) -> str:
     """An order, by the certificate and key in the folder `startup` of the lead's kit."""
-    try:
-        key = serialization.load_pem_private_key((startup / KEY).read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
-        raise ConfigError(f"{startup / KEY} is no key that can be read. Take it from the lead's kit again.") from None
+    key = read_key(startup / KEY, "the lead's kit")
     if not isinstance(key, rsa.RSAPrivateKey):
         raise ConfigError(f"{startup / KEY} is no RSA key. Take it from the lead's kit again.")
     said = json.dumps({**wish, "at": datetime.now(UTC).isoformat(), "once": secrets.token_hex(16)})

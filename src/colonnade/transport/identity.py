@@ -24,6 +24,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
 from colonnade.errors import BoundaryError, ConfigError
@@ -46,18 +47,13 @@ class Identity:
     certificate: bytes  # DER
     key: rsa.RSAPrivateKey
     root: x509.Certificate
-    pinned: Mapping[
-        str, str
-    ]  # fingerprints of the peers' certificates, from party.toml; empty: whatever the root issued
+    pinned: Mapping[str, str]  # the peers' fingerprints, from party.toml; empty: whatever the root issued
 
     @classmethod
     def load(cls, kit: Path, name: str, pinned: Mapping[str, str] | None = None) -> Identity:
         """From a startup kit's folder `startup`. A kit of another's, or one that is out of date, is told at once."""
         own, root = read_certificate(kit / CERTIFICATE), read_certificate(kit / ROOT)
-        try:
-            key = serialization.load_pem_private_key((kit / KEY).read_bytes(), password=None)
-        except (OSError, ValueError, TypeError):
-            raise ConfigError(f"{kit / KEY} is no key that can be read. Take it from the startup kit again.") from None
+        key = read_key(kit / KEY, "the startup kit")
         if not isinstance(key, rsa.RSAPrivateKey) or key.public_key() != own.public_key():
             raise ConfigError(f"{kit / KEY} does not belong to {kit / CERTIFICATE}. Take both from one startup kit.")
         made = cls(name, own.public_bytes(serialization.Encoding.DER), key, root, dict(pinned or {}))
@@ -132,6 +128,13 @@ def certified(kit: Path) -> tuple[str, str]:
     """The name in a startup kit's certificate, and its fingerprint."""
     found = read_certificate(kit / CERTIFICATE)
     return common_name(found), fingerprint(found.public_bytes(serialization.Encoding.DER))
+
+
+def read_key(file: Path, kit: str) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        raise ConfigError(f"{file} is no key that can be read. Take it from {kit} again.") from None
 
 
 def read_certificate(file: Path) -> x509.Certificate:
