@@ -24,11 +24,11 @@ import torch
 
 from colonnade import datasets
 from colonnade.benchmark import Result
+from colonnade.core.party import cores
 from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.settings.federation_file import Settings
-from colonnade.transport.in_process import cores
 
 PARTIES, BATCH, ROWS = 14, 1024, 8192
 ALGORITHMS = ("vimadmm", "vimadmm_joint", "fdml", "splitnn", "vimsgd", "vafl", "compressed_vfl")

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from colonnade.benchmark import Result, race
 from colonnade.core import Step
+from colonnade.core.party import cores
 from colonnade.encryption import points
 from colonnade.federation import Federation
 
@@ -37,7 +38,6 @@ def run(quick: bool) -> list[Result]:
 
 def encrypted(rows: int) -> Iterator[Result]:
     steps, processor, megabytes = _second(_federation(rows, "elgamal", 10))
-    cores = points.cores()
     whole = rows == ROWS
     yield Result(
         f"a tree of {rows:,} rows, ElGamal, one core",
@@ -53,7 +53,7 @@ def encrypted(rows: int) -> Iterator[Result]:
         holds=megabytes <= 4,
         numbers={"megabytes": megabytes},
     )
-    if cores > 1:
+    if cores() > 1:
         best = race({"one": lambda: _tree(steps, 1), "two": lambda: _tree(steps, 2)}, turns=1 if rows < ROWS else 3)
         alone, together = best["one"], best["two"]
         faster = alone / together

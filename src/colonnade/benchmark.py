@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
-import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.party import cores
 from colonnade.reproduction.cells import matching, module_at
 from colonnade.reproduction.expected import check_known, installed
 
@@ -128,10 +127,10 @@ def machine() -> str:
     about = Path("/proc/cpuinfo")
     lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    count = cores()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    cores = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
-    return f"{cores}{gpu}, torch {torch.__version__.partition('+')[0]}"
+    of = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    return f"{of}{gpu}, torch {torch.__version__.partition('+')[0]}"
 
 
 def race(

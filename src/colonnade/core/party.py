@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -236,6 +238,11 @@ def seed_for(seed: int, *words: str) -> int:
     """A seed of its own for each use, so that nobody shares a stream of random numbers."""
     digest = hashlib.sha256("/".join([str(seed), *words]).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 class Tasks(threading.local):

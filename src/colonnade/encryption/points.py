@@ -12,7 +12,6 @@ same machine, may learn something about scalars.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core.party import cores
 from colonnade.errors import ConfigError
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -224,11 +224,6 @@ def limited(threads: int) -> Iterator[None]:
         yield
     finally:
         _limits.pop()
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:

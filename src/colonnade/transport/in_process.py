@@ -8,8 +8,6 @@ computes with one torch thread, so that the choice cannot change a single bit.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
-from colonnade.core.party import TASKS, Party
+from colonnade.core.party import TASKS, Party, cores
 from colonnade.core.peers import Transport
 from colonnade.core.roles import by_row
 from colonnade.core.wire import Envelope
@@ -35,11 +33,6 @@ LOOKS = 3
 NO_WARM_UP = 0.1
 """So many calls of a kind are timed and the fastest counts, since a first call also warms up; one that takes longer
 than this many seconds needs no second look."""
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 class InProcess:
