@@ -34,7 +34,7 @@ from colonnade.core import (
 from colonnade.core.party import seed_for, serves
 from colonnade.models import initialised
 from colonnade.optim.descent import Descent, Pass
-from colonnade.optim.losses import Loss, make_optimizer, norms
+from colonnade.optim.losses import Loss, beside, make_optimizer, norms
 
 EMBEDDING = Release(
     Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"
@@ -168,6 +168,20 @@ class Concatenating(LabelOwner):
     def head_norms(self) -> dict[str, float]:
         """The norm of the block of a linear g that meets h_k; none where the parties are mixed."""
         return {} if (W := self.heads()) is None else norms(W, self.widths)
+
+
+class LinearHeads(roles.LabelOwner):
+    """Its outputs are sum_k h_k W_k; the heads W have a block of rows per party."""
+
+    heads: Tensor
+
+    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
+        """sum_k h_k W_k."""
+        return beside(h, self.widths) @ self.heads
+
+    def head_norms(self) -> dict[str, float]:
+        """||W_k||, which reflects how much each party matters (VIM, Section 5.2)."""
+        return norms(self.heads, self.widths)
 
 
 class Combining(Protocol):

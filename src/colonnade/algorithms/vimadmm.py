@@ -31,13 +31,13 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
-from colonnade.algorithms.embedding import EMBEDDING, Embed, predict
+from colonnade.algorithms.embedding import EMBEDDING, Embed, LinearHeads, predict
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
 from colonnade.optim.descent import Soon
-from colonnade.optim.losses import beside, blocks, norms, uniform_heads
+from colonnade.optim.losses import beside, blocks, uniform_heads
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class FeatureOwner(admm.FeatureOwner):
         self.head = state["head"]
 
 
-class LabelOwner(admm.LabelOwner):
+class LabelOwner(LinearHeads, admm.LabelOwner):
     """Holds labels, heads W (one block of rows per party), and the duals lambda (one row per training row)."""
 
     config: Config
@@ -134,14 +134,6 @@ class LabelOwner(admm.LabelOwner):
         super().meet(introductions)
         self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
-
-    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """sum_k h_k W_k."""
-        return beside(h, self.widths) @ self.heads
-
-    def head_norms(self) -> dict[str, float]:
-        """||W_k||, which reflects how much each party matters (Section 5.2)."""
-        return norms(self.heads, self.widths)
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Soon, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""

@@ -29,7 +29,7 @@ from colonnade.algorithms.algorithm import Algorithm
 from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.losses import Loss, beside, blocks, make_optimizer, norms, uniform_heads
+from colonnade.optim.losses import Loss, beside, blocks, make_optimizer, uniform_heads
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
 
-class LabelOwner(roles.LabelOwner):
+class LabelOwner(embedding.LinearHeads):
     """Holds labels and the heads W (one block of rows per party); drives."""
 
     loss: Loss
@@ -64,18 +64,10 @@ class LabelOwner(roles.LabelOwner):
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
         self.optimizer = make_optimizer([self.heads], self.config) if self.config.optimizer == "adam" else None
 
-    def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """sum_k h_k W_k."""
-        return beside(h, self.widths) @ self.heads
-
-    def head_norms(self) -> dict[str, float]:
-        """||W_k||, which reflects how much each party matters (Section 5.2)."""
-        return norms(self.heads, self.widths)
-
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party."""
         H, old = beside(h, self.widths), self.heads
-        loss, slope = self._slope(H @ old, batch)
+        loss, slope = self.slope(H @ old, batch)
         if self.optimizer is None:
             self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
         else:
@@ -84,16 +76,9 @@ class LabelOwner(roles.LabelOwner):
             self.optimizer.step()
         if self.config.gradient_heads == "new":
             old = self.heads
-            _, slope = self._slope(H @ old, batch)
+            _, slope = self.slope(H @ old, batch)
         heads = zip(self.widths, blocks(old, self.widths.values()), strict=True)
         return loss, {k: slope @ W_k.T for k, W_k in heads}
-
-    def _slope(self, o: Tensor, batch: str) -> tuple[float, Tensor]:
-        """The loss and dl/do."""
-        o = o.detach().requires_grad_()
-        loss = self.lost(o, batch)
-        (slope,) = torch.autograd.grad(loss, o)
-        return loss.item(), slope
 
     def state(self) -> State:
         state = super().state() | {"heads": self.heads}

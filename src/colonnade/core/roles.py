@@ -223,6 +223,13 @@ class LabelOwner(Party):
         loss: Tensor = self.loss(outputs, self.y(batch), self.counts(self.rows(batch)))
         return loss
 
+    def slope(self, outputs: Tensor, batch: str) -> tuple[float, Tensor]:
+        """That, and its gradient by the outputs."""
+        leaf = outputs.detach().requires_grad_()
+        loss = self.lost(leaf, batch)
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        return loss.item(), gradient
+
     def state(self) -> State:
         state = super().state()
         if (missing := self.peers.missing) is not None:

@@ -199,6 +199,6 @@ def make_optimizer(parameters: Iterable[Tensor], settings: Settings) -> torch.op
         raise ConfigError("A local model has no parameters, so there is nothing to train. Give it at least one layer.")
     _without_compiler()
     if settings.optimizer == "adam":
-        on_gpu = bool(tensors) and tensors[0].device.type == "cuda"
+        on_gpu = tensors[0].device.type == "cuda"
         return torch.optim.Adam(tensors, rate, betas=(momentum, 0.999), weight_decay=decay, capturable=on_gpu)
     return torch.optim.SGD(tensors, rate, momentum=momentum, weight_decay=decay)
