@@ -115,12 +115,7 @@ class Message:
         if not fields and (known := vars(self).get("_crossing")) is not None:  # both ends write it down
             return known  # type: ignore[no-any-return]
         found: list[Released | Ciphertext] = []
-        for name in fields or self.hints():
-            value = getattr(self, name)
-            if type(value) in SEALED:
-                found.append(value)
-            elif isinstance(value, (tuple, dict)):
-                _collect(value, found)
+        _collect(tuple(getattr(self, name) for name in fields or self.hints()), found)
         if not fields:
             object.__setattr__(self, "_crossing", found)
         return found

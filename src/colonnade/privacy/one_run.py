@@ -17,6 +17,7 @@ sees what left and guesses the coins. Three bounds, each below the true epsilon 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
@@ -95,9 +96,8 @@ def mu_of(variation: float) -> float:
     return min(2 * float(ndtri((1 + variation) / 2)), MOST)
 
 
-def _largest(refuted: object) -> float:
+def _largest(refuted: Callable[[float], bool]) -> float:
     """By halving; what is refuted of a large value is of a smaller one."""
-    assert callable(refuted)
     low, high = 0.0, 1.0
     if not refuted(0.0):
         return 0.0
