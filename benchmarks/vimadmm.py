@@ -25,7 +25,7 @@ from colonnade import datasets, models
 from colonnade.algorithms.admm import z_update
 from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import multi_vfl
 from colonnade.core import Agreed, Batches, Organisation, Peers, Rule, Transport, roles
-from colonnade.core.batches import RoundDone
-from colonnade.core.party import seed_for
+from colonnade.core.batches import RoundDone, seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import CrossEntropy
 from colonnade.transport import Drivers, InProcess

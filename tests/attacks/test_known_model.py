@@ -20,7 +20,7 @@ from colonnade.attacks.known_model import ASSUMES, ATTACK, columns_of, improved
 from colonnade.attacks.received import received
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Batches, Transcript
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites import driving, site
 from colonnade.sites.reader import own_columns, read_own_table

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import encrypted_columns
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Organisation, Party, Peers, Rule, State, Transport, roles
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.models import build
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.transport import Cohort, Cohorts, Faulty, InProcess, Recording, Retrying, groups

@@ -26,8 +26,8 @@ from colonnade.core import (
     Rule,
     serves,
 )
+from colonnade.core.batches import seed_for
 from colonnade.core.chance import Source
-from colonnade.core.party import seed_for
 from colonnade.core.peers import NUMBERS
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.explain.trained import ALGORITHMS, fresh, trained
 
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError
 from colonnade.explain import (
     Retraining,

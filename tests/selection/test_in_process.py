@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from tests.selection.made import EVERY, Features, classes, meeting, plainly
 
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection import METHODS, Selection, in_process, information_here, select_here
 from colonnade.selection.columns import shuffled, standardised

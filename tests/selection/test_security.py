@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.selection.made import Features, classes
 
 from colonnade.core import Ciphertext, Envelope, Released, Request, wire
+from colonnade.core.batches import seed_for
 from colonnade.core.message import Message
-from colonnade.core.party import seed_for
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError
 from colonnade.selection import REVEALS, Selection, SelectionSettings, select_here

@@ -31,7 +31,8 @@ from colonnade.core import (
     Step,
     roles,
 )
-from colonnade.core.party import seed_for, serves
+from colonnade.core.batches import seed_for
+from colonnade.core.party import serves
 from colonnade.models import initialised
 from colonnade.optim.descent import Descent, Pass
 from colonnade.optim.losses import Loss, beside, make_optimizer, norms

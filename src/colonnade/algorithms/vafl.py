@@ -41,8 +41,8 @@ from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
 from colonnade.algorithms.embedding import Descend, Embed, Embedding
 from colonnade.core import Batches, Organisation, Peers, Released, Request, State, Step, mapped, roles, serves
+from colonnade.core.batches import seed_for
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.core.party import seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import Loss
 

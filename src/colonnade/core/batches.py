@@ -61,6 +61,12 @@ class Step:
     loss: float
 
 
+def seed_for(seed: int, *words: str) -> int:
+    """A seed of its own for each use, so that nobody shares a stream of random numbers."""
+    digest = hashlib.sha256("/".join([str(seed), *words]).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 class Batches:
     """Iterating gives the training batches from `done` onwards; `rows` looks any name up.
 
@@ -214,7 +220,7 @@ class Batches:
         """A batch that is drawn from all training rows, by itself."""
         found = self._drawn.get((epoch, number, device))  # parties in threads may share this: look once
         if found is None:
-            train, generator = self.splits["train"], self._generator(f"{self.seed}/{epoch}/{number}/{self.sampling}")
+            train, generator = self.splits["train"], self._generator(str(epoch), str(number), self.sampling)
             at = train.new_empty(0)
             while not len(at):
                 if self.sampling == "poisson":
@@ -226,10 +232,8 @@ class Batches:
             self._drawn = dict([*self._drawn.items()][-7:]) | {(epoch, number, device): found}
         return found
 
-    @staticmethod
-    def _generator(what: str) -> Generator:
-        digest = hashlib.sha256(what.encode()).digest()
-        return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    def _generator(self, *words: str) -> Generator:
+        return Generator().manual_seed(seed_for(self.seed, *words))
 
     def _bounds(self, epoch: int, number: int) -> tuple[int, int]:
         """Where a batch begins and ends in its epoch's order."""
@@ -249,7 +253,7 @@ class Batches:
         if order is None:
             train = self.splits["train"]
             if self.numbers is None:
-                order = mapped.permutation(train, self._generator(f"{self.seed}/{epoch}")).to(device)
+                order = mapped.permutation(train, self._generator(str(epoch))).to(device)
             else:
                 order = train[by_id.of_epoch(self.numbers[train], epoch).argsort(stable=True)].to(device)
             kept = 3 if order.nbytes < mapped.threshold() else 1  # of large ones this epoch's and the last

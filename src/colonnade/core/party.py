@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ import torch
 from torch import Generator
 
 from colonnade.core import mapped
-from colonnade.core.batches import Agreed, Batches
+from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
 from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
@@ -232,12 +231,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
-
-
-def seed_for(seed: int, *words: str) -> int:
-    """A seed of its own for each use, so that nobody shares a stream of random numbers."""
-    digest = hashlib.sha256("/".join([str(seed), *words]).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def cores() -> int:

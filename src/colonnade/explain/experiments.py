@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Generator
 
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import gather, metric_of, separable
 from colonnade.explain.holdings import at_rows, noised, only

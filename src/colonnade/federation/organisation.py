@@ -18,10 +18,10 @@ from colonnade import models
 from colonnade.algorithms import ALGORITHMS, find
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Agreed, Batches, DpEvent, Mechanism, Organisation, Plain, Rows, roles
+from colonnade.core.batches import seed_for
 from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
-from colonnade.core.party import seed_for
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from colonnade import datasets
-from colonnade.core.party import seed_for
+from colonnade.core.batches import seed_for
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Generator
 
 from colonnade.core import Ledger, Party, Request
+from colonnade.core.batches import seed_for
 from colonnade.core.checks import did_you_mean
-from colonnade.core.party import seed_for
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.baselines import brute_force, leave_one_out, random

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from colonnade.core import Batches, Ledger, Organisation, Party, Peers
+from colonnade.core.batches import seed_for
 from colonnade.core.checks import from_mapping
-from colonnade.core.party import seed_for
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.baselines import lasso
 from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, counted_by, readers
