@@ -67,8 +67,8 @@ class InProcess:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
                 self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                kind = next(type(envelope.message) for envelope in envelopes.values())
-                return self._in_turn(envelopes, self._pool) if kind in self._leave else self._at_once(envelopes)
+                left = _kind(envelopes) in self._leave
+                return (self._in_turn if left else self._at_once)(envelopes, self._pool)
             start = time.perf_counter()
             replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
@@ -84,10 +84,9 @@ class InProcess:
         with TASKS.left_to(do):
             return self.exchange(to, envelope)
 
-    def _at_once(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def _at_once(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
         """Every party in a thread."""
-        assert self._pool is not None
-        answers = [(to, self._pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
+        answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
         failures = [error for _, answer in answers if (error := answer.exception()) is not None]
         if failures:
             raise failures[0]
@@ -114,17 +113,18 @@ class InProcess:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
         if self.parallel == "never" or self.workers < 2 or len(envelopes) < 2 or on_gpu:
             return False  # a GPU computes behind Python's back anyway, and no two threads may capture a graph at once
-        request = next(iter(envelopes.values())).message
-        seconds = self._seconds.get(type(request), [])
+        seconds = self._seconds.get(_kind(envelopes), [])
         sure = len(seconds) >= LOOKS or min(seconds, default=0.0) > NO_WARM_UP
         return self.parallel == "always" or (sure and min(seconds) > WORTH_A_THREAD)
 
     def _time(self, envelopes: Mapping[str, Envelope[Request[R]]], seconds: float) -> None:
-        for envelope in envelopes.values():
-            taken = self._seconds.setdefault(type(envelope.message), [])
-            if len(taken) < LOOKS:
-                taken.append(seconds / len(envelopes))
-            break
+        if envelopes and len(taken := self._seconds.setdefault(_kind(envelopes), [])) < LOOKS:
+            taken.append(seconds / len(envelopes))
+
+
+def _kind(envelopes: Mapping[str, Envelope[Request[Any]]]) -> type[Message]:
+    """What is asked: of all the same."""
+    return type(next(iter(envelopes.values())).message)
 
 
 def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.device:
