@@ -253,8 +253,9 @@ def draw(study: Study, out: Path) -> list[Path]:
     from matplotlib.ticker import MaxNLocator
 
     rows = [[(one, "FedAvg") for one in SCENARIOS], [("4niid", one) for one in (*OPTIMIZERS, *DRAWN)]]
-    shown = [data for data in DATA if any(title.startswith(f"{data}, ") for title in study.curves)]
-    if not shown:  # of runs that were kept without their curves
+    titles = [f"{scenario}, {optimizer}" for runs in rows for scenario, optimizer in runs]
+    shown = [data for data in DATA if any(f"{data}, {title}" in study.curves for title in titles)]
+    if not shown:  # runs that were kept without their curves
         return []
     figure = Figure(figsize=(1 + 4.4 * len(shown), 7), layout="constrained")
     grid = figure.subplots(2, len(shown), squeeze=False, sharex=True)
@@ -324,13 +325,16 @@ def tables(measured: list[dict[str, Any]]) -> str:
         lines.append(f"| {title} | {' | '.join(scores)} |")
     derived = [what for what in mean if " above " in what]
     lines += ["", "| difference, in points | |", "|---|---|"] if derived else []
-    lines += [f"| {what} | {100 * mean[what]:+.1f}{_spread(spread.get(what))} |" for what in derived]
+    told = {what: "diverged" if mean[what] is None else f"{100 * mean[what]:+.1f}" for what in derived}
+    lines += [f"| {what} | {told[what]}{_spread(spread.get(what))} |" for what in derived]
     return "\n".join(lines)
 
 
 def _percent(value: float | None, deviation: float | None, seeds: int) -> str:
-    """With the deviation between seeds; a small ¹ where there is one seed alone."""
-    told = "–" if value is None else f"{100 * value:.1f}{_spread(deviation)}"
+    """With the deviation between seeds; a small ¹ where there is one seed alone, and no mean where one diverged."""
+    if value is None:
+        return "diverged" if seeds else "–"
+    told = f"{100 * value:.1f}{_spread(deviation)}"
     return f"{told}¹" if seeds == 1 else told
 
 
@@ -348,7 +352,8 @@ def known(plan: Plan, out: Path) -> None:
         study = Study(plan)
         for what, seeds in values.items():
             if what.startswith(f"{title}, round "):
-                study.record(what, seeds[plan.seeds.index(int(seed))])
+                score = seeds[plan.seeds.index(int(seed))]
+                study.record(what, math.nan if score is None else score)
         if study.measured:
             Kept(plan, out / "cells").write(cell, study, True)
 

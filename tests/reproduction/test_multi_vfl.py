@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,7 +166,26 @@ def test_new_lines_are_set_beside_the_runs_that_are_kept(tmp_path: Path) -> None
     found = reproduction.reproduce("multi-vfl", jobs=0, out=tmp_path, only="mnist, 4niid, FedAvg, seed 0")
     kept = json.loads((FULL.folder / "expected.json").read_text(encoding="utf-8"))["multi-vfl"]["measured"]
     for what, seeds in ((what, seeds) for one in kept for what, seeds in one["values"].items()):
-        assert found.measured[what].by_seed == pytest.approx(seeds, abs=2e-4), what
+        scores = [math.nan if score is None else score for score in seeds]  # of a run that diverged
+        assert found.measured[what].by_seed == pytest.approx(scores, abs=2e-4, nan_ok=True), what
+    assert not (tmp_path / "multi-vfl.svg").exists()  # curves are not kept
+
+
+def test_there_is_no_picture_without_the_lines_that_it_draws(tmp_path: Path) -> None:
+    found = reproduction.Study(FULL)
+    found.curves["mnist, 4niid, FedYogi@0.03/0.03"] = [[(1, 0.1), (2, 0.2)]]
+    assert study.draw(found, tmp_path) == []
+
+
+def test_a_line_with_a_seed_that_diverged_has_no_mean() -> None:
+    found = reproduction.Study(FULL)
+    for score in (0.1, math.nan, 0.1):
+        found.record("mnist, 4niid, FedAvg/0.1, round 20", score)
+        found.record("mnist, 4niid, FedAvg, round 20", 0.5)
+    study.finish(found)
+    lines = study.tables([one.to_json() for one in found.measured.values()]).splitlines()
+    assert "| mnist, 4niid, FedAvg/0.1 | diverged |" in lines
+    assert "| mnist: FedAvg/0.1 above FedAvg, 4niid, round 20 | diverged |" in lines
 
 
 @pytest.mark.long
