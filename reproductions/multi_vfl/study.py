@@ -43,13 +43,8 @@ LOCAL = ["FedAvg/0.003", "FedAvg/0.01", "FedAvg/0.03", "FedAvg/adam"]
 """FedAvg, whose server has no rate to choose, at other rates of the local steps than the paper's 0.001, as many as
 FedAdam is given; and with local steps of Adam at 0.001."""
 TUNED = ("FedAdam", "FedYogi", "FedDemonAdam")
-LARGER = [
-    f"{name}@{rate}/{local}"
-    for local in ("0.03", "0.01")
-    for name in TUNED
-    for rate in ("0.001", "0.003", "0.01", "0.03")
-]
-"""Adaptive optimizers at four rates of the server and larger local steps: what FedAvg does best with, or a third."""
+LARGER = [f"{name}@{rate}/0.03" for name in TUNED for rate in ("0.001", "0.003", "0.01", "0.03")]
+"""Adaptive optimizers at four rates of the server and larger local steps, those of the best of FedAvg's four."""
 BEYOND = ["FedAvg/0.1"]
 """Beyond the largest of FedAvg's four, which was the best of them."""
 LITERAL = ["FedDemonAdam-literal"]
@@ -200,8 +195,8 @@ def finish(study: Study) -> None:
 
 def _tuned(study: Study, data: str, number: int) -> None:
     """FedAvg at the local rate, and FedAdam at the server's rate, that do best on validation rows, both of four rates;
-    then adaptive optimizers with both rates chosen so, beside FedAvg with a fifth rate to choose from. Where some of an
-    optimizer's lines are missing the choice is among the others, and says how many these are."""
+    then adaptive optimizers with both rates chosen so, beside FedAvg with a fifth rate to choose from. Where a line is
+    missing there is no choice."""
     average, adaptive, plain, wider = (
         _best(study, data, number, names)
         for names in (["FedAvg", *LOCAL[:-1]], ["FedAdam", *RATES], ["FedAvg"], ["FedAvg", *LOCAL[:-1], *BEYOND])
@@ -214,18 +209,13 @@ def _tuned(study: Study, data: str, number: int) -> None:
         study.record(f"{data}: FedAvg's rate by validation rows, {at}", average.local, "")
         study.record(f"{data}: FedAdam's rate by validation rows, {at}", adaptive.server, "")
     for name in TUNED:
-        lines = [one for one in (*TUNED, *RATES, *LARGER) if parts(one)[0] == name]
-        there = [one for one in lines if f"{data}, 4niid, {one}, round {number}, validation rows" in study.measured]
-        best = _best(study, data, number, lines) or _best(study, data, number, [x for x in lines if "/0.01" not in x])
-        rows = "by validation rows"
-        if not best and any(one in LARGER for one in there):
-            best, rows = _best(study, data, number, there), f"{rows} of {len(there)} lines"
+        best = _best(study, data, number, [one for one in (*TUNED, *RATES, *LARGER) if parts(one)[0] == name])
         if best and wider:
-            what = f"{data}: {name} above FedAvg, local and server rates {rows}, {at}"
+            what = f"{data}: {name} above FedAvg, local and server rates by validation rows, {at}"
             for score, other in zip(best.scores, wider.scores, strict=False):
                 study.record(what, score - other)
-            study.record(f"{data}: {name}'s server rate, both {rows}, {at}", best.server, "")
-            study.record(f"{data}: {name}'s local rate, both {rows}, {at}", best.local, "")
+            study.record(f"{data}: {name}'s server rate, both by validation rows, {at}", best.server, "")
+            study.record(f"{data}: {name}'s local rate, both by validation rows, {at}", best.local, "")
     if wider:
         study.record(f"{data}: FedAvg's rate of five by validation rows, {at}", wider.local, "")
 

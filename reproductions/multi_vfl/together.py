@@ -40,8 +40,7 @@ LINES = {
     "rates": [f"4niid, {name}" for name in (*STUDY.RATES, *STUDY.LOCAL[:-1])],
     "adam": [f"4niid, {name}" for name in STUDY.LOCAL[-1:]],
     "delta": [f"4niid, {name}" for name in STUDY.ADAPTIVE if name.endswith("-delta")],
-    "larger": [f"4niid, {name}" for name in (*STUDY.LITERAL, *STUDY.BEYOND, *STUDY.LARGER) if "/0.01" not in name],
-    "larger-0.01": [f"4niid, {name}" for name in STUDY.LARGER if "/0.01" in name],
+    "larger": [f"4niid, {name}" for name in (*STUDY.LITERAL, *STUDY.BEYOND, *STUDY.LARGER)],
 }
 VALIDATION = 5000  # rows that no label owner was dealt: rates are chosen by them
 CHUNK = 1000  # rows that are scored at once

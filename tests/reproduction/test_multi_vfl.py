@@ -109,7 +109,7 @@ def test_the_study_has_every_line_of_both_figures() -> None:
     for data in study.DATA:
         assert {f"{data}, {scenario}, FedAvg" for scenario in TABLE_3} <= set(names)
         assert {f"{data}, 4niid, {optimizer}" for optimizer in study.OPTIMIZERS} <= set(names)
-    assert len(set(names)) == len(names) == 86
+    assert len(set(names)) == len(names) == 62
     servers = [study.settings(FULL, study.Cell(*name.split(", "))).config for name in names]
     assert {config.server for config in servers} == set(study.OPTIMIZERS.values())
     for name, config in zip(names, servers, strict=True):  # Table 2, and the listing's plain local steps
@@ -139,11 +139,11 @@ def test_the_papers_claims_are_bounds_of_what_a_whole_study_measures() -> None:
 
 
 def test_rates_are_chosen_by_validation_rows_and_not_by_test_rows() -> None:
-    """Of FedYogi's nine lines the best by validation rows is the worst by test rows; one of FedAdam's twelve is
+    """Of FedYogi's five lines the best by validation rows is the worst by test rows; one of FedAdam's eight is
     missing."""
     found = reproduction.Study(FULL)
     for name in ("FedAvg", *study.OTHERS):
-        best = name in ("FedYogi@0.003/0.01", "FedAvg/0.1")
+        best = name in ("FedYogi@0.003/0.03", "FedAvg/0.1")
         for _ in FULL.seeds:
             found.record(f"mnist, 4niid, {name}, round 500", 0.6 if best else 0.9)
             if name != "FedAdam@0.01/0.03":
@@ -151,13 +151,10 @@ def test_rates_are_chosen_by_validation_rows_and_not_by_test_rows() -> None:
     study.finish(found)
     at = "by validation rows, 4niid, round 500"
     assert found.measured[f"mnist: FedYogi's server rate, both {at}"].by_seed == [0.003]
-    assert found.measured[f"mnist: FedYogi's local rate, both {at}"].by_seed == [0.01]
+    assert found.measured[f"mnist: FedYogi's local rate, both {at}"].by_seed == [0.03]
     assert found.measured[f"mnist: FedAvg's rate of five {at}"].by_seed == [0.1]
     assert found.measured[f"mnist: FedYogi above FedAvg, local and server rates {at}"].by_seed == [0.0] * 3
-    assert f"mnist: FedAdam above FedAvg, local and server rates {at}" not in found.measured
-    of = at.replace("rows", "rows of 11 lines")
-    above = found.measured[f"mnist: FedAdam above FedAvg, local and server rates {of}"]
-    assert above.by_seed == pytest.approx([0.3] * 3)
+    assert not [what for what in found.measured if what.startswith("mnist: FedAdam above FedAvg, local and server")]
     assert found.measured[f"mnist: FedAdam above FedAvg, both rates {at}"].by_seed == [0.0] * 3  # at four rates alone
 
 
@@ -168,6 +165,7 @@ def test_new_lines_are_set_beside_the_runs_that_are_kept(tmp_path: Path) -> None
     for what, seeds in ((what, seeds) for one in kept for what, seeds in one["values"].items()):
         scores = [math.nan if score is None else score for score in seeds]  # of a run that diverged
         assert found.measured[what].by_seed == pytest.approx(scores, abs=2e-4, nan_ok=True), what
+    assert len(list((tmp_path / "cells").iterdir())) == 186
     assert not (tmp_path / "multi-vfl.svg").exists()  # curves are not kept
 
 
