@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -85,3 +86,14 @@ def test_the_cache_lies_in_the_home_folder_unless_told(monkeypatch: pytest.Monke
     assert cache_folder() == tmp_path / "colonnade" / "datasets"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "colonnade" / "datasets"
+
+
+def test_two_who_write_one_file_do_not_meet_and_a_link_that_was_laid_there_is_not_followed(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "a"
+    precious.write_bytes(b"precious")
+    (tmp_path / f".a.{os.getpid()}.tmp").symlink_to(precious)
+    with written_whole(path) as first, written_whole(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_bytes() == b"first"
+    assert precious.read_bytes() == b"precious"

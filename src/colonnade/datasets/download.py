@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -26,12 +27,17 @@ def cache_folder(what: str = "datasets") -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C."""
-    from colonnade.core.files import replaced  # with torch, which a list of data sets need not wait for
-
+    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C. Others may write
+    the same one in this folder meanwhile, or lay something there: the name until then is nobody else's."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as fresh, fresh.open("wb") as stream:
-        yield stream
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def fetch(url: str, path: Path, *, md5: str | None = None, timeout: float = 30.0) -> Path:

@@ -145,9 +145,9 @@ class Source(Asked):
         return True
 
     def _use(self, federation: Federation) -> None:
-        self.federation, self.parties = federation, list(federation.owners)
-        self.label_owner = federation.owner_named(self.owner)
-        self.index = federation.holdings.label_owners[self.label_owner].index
+        owner = federation.owner_named(self.owner)
+        index = federation.holdings.label_owners[owner].index  # which takes a while: nothing changes before it is there
+        self.federation, self.parties, self.label_owner, self.index = federation, list(federation.owners), owner, index
 
     def _load(self) -> Federation:
         found = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)

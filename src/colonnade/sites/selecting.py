@@ -215,6 +215,7 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
     site.partners().ask(Join(own.agreed))
     found = site.compare("count")
     site.keep_crossed(own.runs / run)
+    (own.runs / run).mkdir(parents=True, exist_ok=True)
     told = [asdict(one) | {"learned": one.learned()} for one in found]
     write_text(own.runs / run / ALIGNMENT, json.dumps(told, indent=2) + "\n")
     return found

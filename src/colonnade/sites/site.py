@@ -392,9 +392,9 @@ class Site:
         """Write down what crossed to find the rows to predict, or to select. A training's alignment is in the ledger of
         the training."""
         folder = run / PARTIES / self.own.name
-        folder.mkdir(parents=True, exist_ok=True)
         for ledger in (*more, *(role.ledger for role in self._compared())):
             if ledger.entries:
+                folder.mkdir(parents=True, exist_ok=True)
                 ledger.flush(folder / AFTER)
 
     def _crossed(self) -> dict[str, list[Entry]]:
