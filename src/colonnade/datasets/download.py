@@ -27,8 +27,8 @@ def cache_folder(what: str = "datasets") -> Path:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C. Until then it has
-    a name that nobody else has or can guess: others may write the same one in this folder, or lay something there."""
+    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C. Until then
+    nobody else has or can guess its name: others may write the same one in this folder, or lay something there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
