@@ -143,17 +143,17 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
 
     def arithmetic(self, H: Tensor, heads: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         duals, *y = rows
-        o = H @ heads
+        o = narrow(H, heads)
         z, duals, told = self.split(o, duals, *y)
         new = self._next_heads(H, heads, o, z, duals)
-        known = o if self.config.residual_heads == "old" else H @ new
+        known = o if self.config.residual_heads == "old" else narrow(H, new)
         return z - known - duals / self.config.rho, duals, told, new
 
     def _next_heads(self, H: Tensor, heads: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""
         rho, beta, rows = self.config.rho, self.config.weight_decay, H.shape[0]
         if self.config.head_update == "sgd":
-            gradient = H.T @ (duals + rho * (o - z)) / rows + beta * heads
+            gradient = narrow(H.T, duals + rho * (o - z)) / rows + beta * heads
             return heads - self.config.head_learning_rate * gradient
         solved = []
         for h_k, W_k in zip(blocks(H.T, self.widths.values()), blocks(heads, self.widths.values()), strict=True):
@@ -186,6 +186,11 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.heads = state["heads"]
+
+
+def narrow(a: Tensor, b: Tensor) -> Tensor:
+    """a b, where b has few columns: on a CPU the transposed product takes a fifth of the time."""
+    return (b.T @ a.T).T.contiguous()
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
