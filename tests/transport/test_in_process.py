@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from tests.conformance.echo import NAMES, Break, Echo, Multiply, Remember, Sleep, asker, echoes
+from tests.conformance.echo import NAMES, Break, Echo, Multiply, Remember, Sleep, Value, asker, echoes
+from torch import Tensor
 
 from colonnade.algorithms import embedding, splitnn
-from colonnade.core import Batches, Done, Envelope, Organisation, Request, serves
-from colonnade.core.party import TASKS
+from colonnade.core import Batches, Done, DpEvent, Envelope, Organisation, Request, serves
+from colonnade.core.chance import Source
+from colonnade.core.release import TASKS, Plain, Rule
 from colonnade.errors import PartyError
 from colonnade.models import build
 from colonnade.transport import InProcess, in_process
@@ -213,6 +215,52 @@ def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
     with pytest.raises(PartyError, match=r"'bob'.*too small"):
         peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
     assert float(parties["ada"].held[0, 0]) == 4
+
+
+class Fill(Request[Value]):
+    number: float
+
+
+class PlusOne:
+    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
+        return tensor + 1, DpEvent("plus one")
+
+
+class Filling(Echo):
+    """Releases a tensor that a task fills which it leaves; `cyd` also asks somebody in turn and reads the reply."""
+
+    @serves
+    def fill(self, request: Fill) -> Value:
+        values = torch.zeros(2, 3)
+
+        def task() -> None:
+            time.sleep(0.01)
+            values.fill_(request.number)
+
+        TASKS.leave(task)
+        if self.name == "cyd" and request.number < 7:
+            below = {"dan": Filling(self.organisation, self.features, self.model)}
+            (reply,) = asker(InProcess(below, parallel="never"))[0].ask_each({"dan": Fill(7.0)}).values()
+            assert float(reply.value.tensor[0, 0]) >= 7
+        return Value(self.outbox.release(values, "value"))
+
+
+@pytest.mark.parametrize("mechanism", [Plain(), PlusOne()])
+@pytest.mark.parametrize("through_bytes", [False, True])
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_what_is_released_before_it_is_computed_is_there_with_the_reply(
+    parallel: Literal["always", "never"], through_bytes: bool, mechanism: Plain | PlusOne
+) -> None:
+    parties = {name: Filling(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    for party in parties.values():
+        party.outbox.rules["value"] = Rule(mechanism)
+    transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)
+    transport.workers = 2
+    peers, _ = asker(transport)
+    more = 0.0 if isinstance(mechanism, Plain) else 1.0
+    for number in (1.0, 2.0, 3.0):
+        replies = peers.ask(Fill(number))
+        assert [reply.value.tensor.tolist() for reply in replies.values()] == [[[number + more] * 3] * 2] * 3
 
 
 def test_one_by_one_nobody_is_asked_after_a_failure() -> None:

@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
@@ -236,30 +236,6 @@ def same(one: Any, other: Any) -> bool:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-class Tasks(threading.local):
-    """What a thread's answers leave to be done before their replies are used, and who does it."""
-
-    do: Callable[[Callable[[], None]], object] | None = None
-
-    def leave(self, task: Callable[[], None]) -> None:
-        """Have something done that the reply to a request does not tell of, as steps of a model. It is done at once, or
-        where several parties are asked, by another thread while the next one is asked: until all is done, nobody asks
-        this party again."""
-        task() if self.do is None else self.do(task)
-
-    @contextmanager
-    def left_to(self, do: Callable[[Callable[[], None]], object]) -> Iterator[None]:
-        """Inside, such tasks of this thread are given to `do`."""
-        before, self.do = self.do, do
-        try:
-            yield
-        finally:
-            self.do = before
-
-
-TASKS = Tasks()
 
 
 class Refused(Exception):  # noqa: N818 - a condition, not an error of its own; `answer` turns it into a PartyError

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -205,6 +207,43 @@ def purpose(batch: str | None) -> str | None:
     return None if batch is None else batch.replace("[", "/").partition("/")[0].rpartition(":")[2]
 
 
+class Tasks(threading.local):
+    """Work that an answer may leave for later: it is done before anybody uses the reply or asks the party again.
+
+    Parties of one process are asked one after the other, while threads do what each has left (`InProcess`). Anywhere
+    else a task is done at once.
+    """
+
+    left: list[Callable[[], object]] | None = None  # where this thread's tasks are gathered; None: they are done
+    count = 0  # of the tasks of this thread so far
+
+    def leave(self, task: Callable[[], object]) -> None:
+        """Have something done that the rest of this answer does not read, such as steps of a model."""
+        self.count += 1
+        task() if self.left is None else self.left.append(task)
+
+    def follow(self, task: Callable[[], object]) -> None:
+        """Have something done right after what was left so far; at once where nothing was."""
+        self.left.append(task) if self.left else task()
+
+    def catch_up(self) -> None:
+        """Do now what was left so far: the next line reads it."""
+        while self.left:
+            self.left.pop(0)()
+
+    @contextmanager
+    def gathered(self, into: list[Callable[[], object]] | None) -> Iterator[None]:
+        """Inside, this thread's tasks are gathered in a list; with None they are done at once."""
+        before, self.left = self.left, into
+        try:
+            yield
+        finally:
+            self.left = before
+
+
+TASKS = Tasks()
+
+
 class Outbox:
     """Privatise, compress, write down. One per party, with the owner's rules by release name.
 
@@ -275,15 +314,27 @@ class Outbox:
         """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
         derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
         bound = self.bound(as_, batch, to, _width(tensor))
-        return tensor if bound is None else bound(tensor)
+        if bound is None:
+            return tensor
+        TASKS.catch_up()
+        return bound(tensor)
 
     def bound(self, as_: str, batch: str | None, to: str | None, width: int) -> Callable[[Tensor], Tensor] | None:
         """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
         return self._applying(as_, batch, to, width).bound
 
     def release(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
-        """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later."""
+        """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later.
+
+        What leaves as it is may still be computed by a task that was left before: its copy follows that task.
+        """
         rule = self._applying(as_, batch, to, _width(tensor))
+        if self._changes_nothing(rule, as_):
+            private = tensor.detach()
+            copy = torch.empty_like(private, memory_format=torch.contiguous_format)
+            TASKS.follow(lambda: copy.copy_(private))
+            return self._unchanged(copy, as_, batch)
+        TASKS.catch_up()
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(f"{batch}/{self.followed}" if self.followed else batch))
@@ -310,15 +361,17 @@ class Outbox:
         if len(tensors) < 2 or not self.as_it_is(as_, batch, None):
             return [self.release(tensor, as_, batch) for tensor in tensors]
         copies = torch.cat([tensor.detach() for tensor in tensors]).split([len(tensor) for tensor in tensors])  # type: ignore[no-untyped-call]
-        made = []
-        for final in copies:
-            self.released += 1
-            receipt = Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, IDENTITY, final.nbytes)
-            made.append(Released._seal(final, receipt))
-        return made
+        return [self._unchanged(copy, as_, batch) for copy in copies]
+
+    def _unchanged(self, copy: Tensor, as_: str, batch: str | None) -> Released:
+        """What leaves as it is, in memory of its own."""
+        self.released += 1
+        receipt = Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, IDENTITY, copy.nbytes)
+        return Released._seal(copy, receipt)
 
     def number(self, value: Tensor) -> float:
         """A plain number of a message, such as a mean loss: no rule applies to it, and it is in no ledger."""
+        TASKS.catch_up()
         return float(value)
 
     def _applying(self, as_: str, batch: str | None, to: str | None, width: int = 1) -> Rule:
@@ -328,7 +381,9 @@ class Outbox:
 
     def as_it_is(self, as_: str, batch: str | None, to: str | None) -> bool:
         """Whether what is released under a name to somebody leaves unchanged and uncounted."""
-        rule = self._applying(as_, batch, to)
+        return self._changes_nothing(self._applying(as_, batch, to), as_)
+
+    def _changes_nothing(self, rule: Rule, as_: str) -> bool:
         plain = type(rule.mechanism) is Plain and type(rule.codec) is Identity and as_ not in self.seals
         return plain and self.meter is None
 
@@ -338,6 +393,7 @@ class Outbox:
         """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
         and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
         through: that was meant for somebody, and is counted here, once."""
+        TASKS.catch_up()
         rule = self._applying(as_, batch, to, _width(tensor))
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
@@ -403,13 +459,9 @@ def release_stack(
     """
     if all(outbox.as_it_is(as_, batch, to) for outbox, to, batch in each):
         final = tensor.detach().clone(memory_format=torch.contiguous_format)
-        size = final[0].nbytes
-        parts = []
-        for share, (outbox, _, batch) in zip(final, each, strict=True):
-            outbox.released += 1
-            receipt = Receipt(outbox.owner, outbox.released, as_, batch, NON_PRIVATE, IDENTITY, size)
-            parts.append(Released._seal(share, receipt))
-        return final, parts
+        return final, [
+            outbox._unchanged(share, as_, batch) for share, (outbox, _, batch) in zip(final, each, strict=True)
+        ]
     shares = zip(tensor.detach(), each, strict=True)
     parts = [outbox.release(share, as_, batch, to=to) for share, (outbox, to, batch) in shares]
     return torch.stack([part.tensor for part in parts]), parts

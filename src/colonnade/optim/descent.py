@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from colonnade.core.party import TASKS
+from colonnade.core.release import TASKS
 from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Moving, forward, squared_steps, step_back
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
@@ -82,18 +82,20 @@ class Descent:
                 self.optimizer.step()
 
     def outputs(self, x: Tensor) -> Tensor:
-        """What the model gives, to be looked at until the next pass: a plain chain's stand in a buffer."""
+        """What the model gives, to be released before the next pass: a plain chain's stand in a buffer, which a task
+        that is left fills."""
         plain = self.plain(x) if x.device.type == "cpu" else None
-        with torch.no_grad():
-            if plain is None:
+        if plain is None:
+            with torch.no_grad():
                 return self.model(x)  # type: ignore[no-any-return]
-            self.room.begin()
-            layers = plain[1].over(x, self.room, None)
-            run(forward, layers, device=x.device)
-            return layers.y[-1]
+        self.room.begin()
+        layers = plain[1].over(x, self.room, None)
+        TASKS.leave(lambda: forward_pass(layers))
+        return layers.y[-1]
 
     def over(self, x: Tensor) -> Pass:
-        """A pass to learn from; what an earlier one kept is overwritten."""
+        """A pass to learn from, whose outputs may be filled by a task that is left; what an earlier one kept is
+        overwritten."""
         plain = self.plain(x) if x.device.type == "cpu" else None  # on a GPU fresh memory costs nothing
         if plain is not None:
             return WrittenOut(*plain, x, self.room)
@@ -325,8 +327,7 @@ class WrittenOut(Pass):
         SCRATCH.begin()
         self.flat, self.layers = flat, chain.over(x, room, SCRATCH)
         self._versions = [parameter._version for parameter in flat.parameters]
-        with torch.no_grad():
-            run(forward, self.layers, device=x.device)
+        TASKS.leave(lambda: forward_pass(self.layers))
         super().__init__(flat.optimizer, self.layers.y[-1].detach().requires_grad_())
 
     def step(self, made: Tensor, gradient: Tensor) -> None:
@@ -345,6 +346,11 @@ class WrittenOut(Pass):
 
         TASKS.leave(task)
         flat.moved(1)
+
+
+def forward_pass(layers: Layers) -> None:
+    with torch.no_grad():
+        run(forward, layers, device=layers.x.device)
 
 
 def kernels(device: torch.device) -> ModuleType | None:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
-from colonnade.core.party import TASKS, Party, cores
+from colonnade.core.party import Party, cores
 from colonnade.core.peers import Transport
+from colonnade.core.release import TASKS
 from colonnade.core.roles import by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
@@ -52,6 +53,10 @@ class InProcess:
         self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        with TASKS.gathered(None):
+            return self._answer(to, envelope)
+
+    def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
         if party is None:
             cause = f"no such party here; there are {sorted(self.parties)}"
@@ -60,6 +65,7 @@ class InProcess:
             return party.handle(envelope)
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
+        TASKS.catch_up()
         frame = wire.encode(Envelope(to, envelope.number, reply))
         return wire.decode(frame, device=_device(envelope, party.device), most=most).message  # type: ignore[no-any-return]
 
@@ -67,22 +73,20 @@ class InProcess:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
                 self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                left = _kind(envelopes) in self._leave
-                return (self._in_turn if left else self._at_once)(envelopes, self._pool)
+                leaves = _kind(envelopes) in self._leave
+                return (self._in_turn if leaves else self._at_once)(envelopes, self._pool)
             start = time.perf_counter()
             replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
             return replies
 
     def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        """`exchange`, and whether the party left some of its work to others is noted for the next time."""
-
-        def do(task: Callable[[], None]) -> None:
+        """`exchange`, and for the next time it is noted whether parties leave tasks when they are asked this."""
+        before = TASKS.count
+        reply = self.exchange(to, envelope)
+        if TASKS.count > before:
             self._leave.add(type(envelope.message))
-            task()
-
-        with TASKS.left_to(do):
-            return self.exchange(to, envelope)
+        return reply
 
     def _at_once(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
         """Every party in a thread."""
@@ -93,16 +97,19 @@ class InProcess:
         return {to: answer.result() for to, answer in answers}
 
     def _in_turn(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
-        """One party after the other, while threads do what each left to be done. Whatever Python does is done by one
-        thread: fourteen that wait for the interpreter's lock lose more time than that."""
+        """One party after the other, while threads do what each left to be done, a thread all that a party left.
+        Whatever else Python does is done by one thread: fourteen that wait for the interpreter's lock lose more time
+        than that."""
         replies: dict[str, R] = {}
-        tasks: list[tuple[str, Future[None]]] = []
+        under_way: list[tuple[str, Future[None]]] = []
         try:
             for to, envelope in envelopes.items():
-                with TASKS.left_to(lambda task, to=to: tasks.append((to, pool.submit(task)))):  # type: ignore[misc]
-                    replies[to] = self.exchange(to, envelope)
+                tasks: list[Callable[[], object]] = []
+                with TASKS.gathered(tasks):
+                    replies[to] = self._answer(to, envelope)
+                under_way.append((to, pool.submit(_do, tasks)))
         finally:
-            failed = [(to, error) for to, task in tasks if (error := task.exception()) is not None]
+            failed = [(to, error) for to, work in under_way if (error := work.exception()) is not None]
         for to, error in failed:
             request = envelopes[to].message
             cause = f"{type(error).__name__}: {error}"
@@ -120,6 +127,11 @@ class InProcess:
     def _time(self, envelopes: Mapping[str, Envelope[Request[R]]], seconds: float) -> None:
         if envelopes and len(taken := self._seconds.setdefault(_kind(envelopes), [])) < LOOKS:
             taken.append(seconds / len(envelopes))
+
+
+def _do(tasks: Sequence[Callable[[], object]]) -> None:
+    for task in tasks:
+        task()
 
 
 def _kind(envelopes: Mapping[str, Envelope[Request[Any]]]) -> type[Message]:
