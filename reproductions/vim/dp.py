@@ -108,8 +108,9 @@ def cells(plan: Plan) -> list[str]:
 
 def noisy(study: Study, method: str, mechanism: str, sigma: float, clip: float, rate: float, seed: int) -> Federation:
     """A method at a point of the grid. Noise is drawn where the numbers are: from a seed, which protects nobody."""
-    holdings = holdings_of(study.plan.config, study.plan.short)
-    plain = reproduction.plan(f"vim-{Settings.from_toml(study.plan.config).data.dataset}").runs[method]
+    holdings = holdings_of(study.plan.config, study.plan.short, tuple(study.plan.rows.items()))
+    data = Settings.from_toml(study.plan.config).data.dataset
+    plain = reproduction.plan({"cifar10": "vim-cifar"}.get(str(data), f"vim-{data}")).runs[method]
     told = at_rate(study, plain, rate)
     chosen = settings(study, holdings, Chosen(sigma, clip, told), Run("", mechanism, sigma))
     federation = study.federation(chosen, seed, holdings)
@@ -126,10 +127,10 @@ def at_rate(study: Study, changes: Mapping[str, Any], rate: float) -> dict[str, 
 
 
 @lru_cache(maxsize=1)
-def holdings_of(path: Path, short: bool) -> Holdings:
+def holdings_of(path: Path, short: bool, rows: tuple[tuple[str, int], ...] = ()) -> Holdings:
     holdings = from_dataset(Settings.from_toml(path))
-    if short:
-        holdings.splits["train"] = holdings.splits["train"][:QUICK_ROWS]
+    for split, most in (({"train": QUICK_ROWS} if short else {}) | dict(rows)).items():
+        holdings.splits[split] = holdings.splits[split][:most]
     return holdings
 
 

@@ -3,13 +3,14 @@
 In the control uploads are noise alone, of the same size: what it scores comes from the labels in what the label owner
 sends down. A method's columns are worth what it scores above it. Validation rows and test rows go out as they are.
 
-Every run is a cell.
+Every run is a cell, and ends at the epoch that was chosen. Where epsilons have the same choice, one run is for all.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import NamedTuple
 
 from colonnade import reproduction
@@ -35,9 +36,15 @@ def grid_of(plan: Plan) -> Plan:
     return reproduction.plan(plan.name.replace("chosen", "grid"))
 
 
+def choices(plan: Plan) -> Path:
+    """Where they are kept."""
+    path: Path = script_of(grid_of(plan)).file(grid_of(plan))
+    return path
+
+
 def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
     """By method and epsilon, the best of the grid on validation rows."""
-    path = script_of(grid_of(plan)).file(grid_of(plan))
+    path = choices(plan)
     if not path.exists():
         raise ConfigError(f"What {grid_of(plan).name} chose is not there: run it, and keep it in {path.name}.")
     found = {}
@@ -48,10 +55,18 @@ def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
     return found
 
 
+def stands_in(plan: Plan, method: str, epsilon: float) -> float:
+    """The first epsilon for which the method has the same choice, and whose runs are this one's, too."""
+    known = {} if plan.short or not choices(plan).exists() else chosen(plan)
+    wanted = known.get((method, epsilon))
+    return next((one for whose, one in known if whose == method and known[whose, one] == wanted), epsilon)
+
+
 def table(plan: Plan) -> dict[str, tuple[str, float, str, int]]:
     """Method, epsilon, what is sent, and seed by the name of the cell."""
     grid, methods = script_of(grid_of(plan)), script_of(reproduction.plan("vim-dp")).METHODS
     points = QUICK if plan.short else tuple(itertools.product(methods, grid.EPSILONS))
+    points = tuple((method, epsilon) for method, epsilon in points if stands_in(plan, method, epsilon) == epsilon)
     return {
         f"{method}, epsilon {epsilon:g}{sent}, seed {seed}": (method, epsilon, sent, seed)
         for seed, (method, epsilon), sent in itertools.product(plan.seeds, points, MECHANISMS)
@@ -67,8 +82,7 @@ def run(study: Study, cell: str) -> None:
     dp, grid = script_of(reproduction.plan("vim-dp")), script_of(grid_of(study.plan))
     one = chosen(study.plan)[method, epsilon]
     made = dp.noisy(study, method, MECHANISMS[sent], one.sigma, one.clip, one.rate, seed)
-    title = f"{method}, epsilon {epsilon:g}{sent}"
-    grid.follow(study, title, made)
+    grid.follow(study, f"{method}, epsilon {epsilon:g}{sent}", made, () if study.plan.short else (one.epoch,))
 
 
 def finish(study: Study) -> None:
@@ -77,8 +91,8 @@ def finish(study: Study) -> None:
     scored: dict[tuple[str, float], list[float]] = {}
     for (method, epsilon), one in chosen(study.plan).items():
         epoch = max(study.plan.epochs) if study.plan.short else one.epoch
-        title = f"{method}, epsilon {epsilon:g}"
-        scores, controls = (study.measured.get(f"{title}{sent}, epoch {epoch}, test") for sent in MECHANISMS)
+        title, ran = (f"{method}, epsilon {at:g}" for at in (epsilon, stands_in(study.plan, method, epsilon)))
+        scores, controls = (study.measured.get(f"{ran}{sent}, epoch {epoch}, test") for sent in MECHANISMS)
         if scores is None or controls is None:
             continue
         scored[method, epsilon] = scores.by_seed

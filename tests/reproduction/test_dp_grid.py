@@ -32,7 +32,7 @@ def test_what_was_chosen_is_on_the_grid_and_keeps_within_its_epsilon(name: str) 
     for (method, epsilon), one in chosen.items():
         assert f"{method}, sigma {one.sigma:g}, C {one.clip:g}, rate {one.rate:g}" in dp_grid.cells(plan)
         assert dp_grid.spent(plan, one.sigma, one.epoch) <= epsilon
-        later = [epoch for epoch in plan.epochs if epoch > one.epoch]
+        later = [epoch for epoch in dp_grid.epochs_of(plan, method) if epoch > one.epoch]
         assert not later or dp_grid.spent(plan, one.sigma, later[0]) > epsilon
 
 
@@ -69,7 +69,47 @@ def test_every_epsilon_has_a_point_of_ten_epochs(name: str) -> None:
     assert all(dp_grid.spent(plan, sigma, 1) <= max(dp_grid.EPSILONS) for sigma in sigmas)
 
 
-@pytest.mark.parametrize("data", ["letter", "modelnet10"])
+def test_cifar_has_few_points_of_which_one_is_table_3s_and_admm_ends_early() -> None:
+    plan = reproduction.plan("vim-dp-grid-cifar")
+    points = list(dp_grid.table(plan).values())
+    assert len(points) == len(dp_grid.cells(plan)) == 3 * 13 + 2 * 6
+    assert [point for point in points if point[1:] == dp_grid.CIFAR_TABLE_3[point.method]] == [
+        dp_grid.Point(method, *dp_grid.CIFAR_TABLE_3[method]) for method in dp.METHODS
+    ]
+    assert {point.sigma for point in points} == set(dp_grid.GRIDS[plan.name].sigmas)
+    study = Study(plan)
+    for title, point in dp_grid.table(plan).items():
+        for epoch in dp_grid.epochs_of(plan, point.method):
+            for split in dp_grid.SPLITS:
+                study.record(f"{title}, epoch {epoch}, {split}", 0.5 + 0.01 * (point.sigma == 2) + 0.001 * epoch)
+    dp_grid.finish(study)
+    at = {
+        epsilon: [study.measured[f"VIMADMM, epsilon {epsilon}: {name}"].mean for name in ("sigma", "epoch")]
+        for epsilon in (0.1, 0.3, 1)
+    }
+    assert at == {0.1: [20, 2], 0.3: [20, 2], 1: [2, 2]}
+    assert study.measured["FDML, epsilon 1: epoch"].mean == 7
+    kept = json.loads(dp_grid.kept(plan, [one.to_json() for one in study.measured.values()], "none"))
+    assert {len(one["test"]) for title, one in kept["points"].items() if title.startswith("VIMADMM")} == {2}
+
+
+def test_epsilons_with_the_same_choice_share_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, path = reproduction.plan("vim-dp-chosen-cifar"), tmp_path / "chosen.json"
+    told = {"VIMADMM, epsilon 0.1": [20, 0.01, 0.05, 2], "VIMADMM, epsilon 0.3": [20, 0.01, 0.05, 2]}
+    path.write_text(json.dumps({"chosen": told | {"VIMADMM, epsilon 1": [2, 0.1, 0.05, 2]}}))
+    monkeypatch.setattr(dp_chosen, "choices", lambda _: path)
+    ran = [cell for cell in dp_chosen.cells(plan) if cell.startswith("VIMADMM, ") and cell.endswith("seed 0")]
+    assert ran == [f"VIMADMM, epsilon {at}, seed 0" for at in ("0.1", "0.1, noise alone", "1", "1, noise alone")]
+    study = Study(plan)
+    for seed in plan.seeds:
+        study.record("VIMADMM, epsilon 0.1, epoch 2, test", 0.5 + 0.1 * seed)
+        study.record("VIMADMM, epsilon 0.1, noise alone, epoch 2, test", 0.4)
+    dp_chosen.finish(study)
+    assert study.measured["VIMADMM, epsilon 0.3: above noise alone"].by_seed == pytest.approx([0.1, 0.2, 0.3])
+    assert "VIMADMM, epsilon 1: test" not in study.measured
+
+
+@pytest.mark.parametrize("data", ["letter", "modelnet10", "cifar"])
 def test_a_set_has_the_rows_methods_and_settings_that_it_has_without_noise(data: str) -> None:
     study = Study(reproduction.plan(f"vim-dp-grid-{data}"))
     plain = reproduction.plan(f"vim-{data}")
@@ -81,7 +121,13 @@ def test_a_set_has_the_rows_methods_and_settings_that_it_has_without_noise(data:
         assert told == config | dict.fromkeys(rates, 0.7)
 
 
-@pytest.mark.parametrize("name", dp_grid.GRIDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if "cifar" in name else [])  # its pictures take long to decode
+        for name in dp_grid.GRIDS
+    ],
+)
 def test_batches_are_the_share_of_rows_that_is_accounted_for(
     name: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
