@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import colonnade
 from colonnade.algorithms.admm import z_update
 from colonnade.optim import written_out
-from colonnade.optim.descent import Buffers, Descent, Soon, kernels
+from colonnade.optim.descent import Arriving, Buffers, Descent, kernels
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss
 from colonnade.transport.cohort import Stacked
 
@@ -83,10 +83,10 @@ def test_the_z_update_is_the_same_as_on_a_cpu(loss: Loss, rho: float) -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 def test_numbers_come_as_they_were_when_they_were_asked_for(device: str) -> None:
     numbers = torch.tensor([1.5, -2.0], dtype=torch.float64, device=device)
-    soon = Soon(numbers.clone())
+    arriving = Arriving(numbers.clone())
     numbers += 1
-    assert soon.read() == [1.5, -2.0]
-    assert soon.read() == [1.5, -2.0]
+    assert arriving.read() == [1.5, -2.0]
+    assert arriving.read() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize("weights", ["equal", "balanced"])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Organisation, State, mapped, roles, serves
-from colonnade.optim.descent import Captured, Descent, Soon, kernels
+from colonnade.optim.descent import Arriving, Captured, Descent, kernels
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
@@ -102,19 +102,19 @@ class LabelOwner(roles.LabelOwner):
         z, worst = self._solve(o, duals, *y)
         return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
 
-    def advance(self, batch: str, *tensors: Tensor) -> tuple[Soon, Tensor, Sequence[Tensor]]:
-        """Do a batch's arithmetic: from some tensors, lambda, the labels and, where they differ, how much rows count
-        follow r, the new lambda, what `split` tells, and more. Lambda is remembered; z is found anew from it the next
-        time. Gives what `loss_of` reads, r, and more."""
+    def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
+        """Do a batch's arithmetic on some tensors, lambda, the labels and, where they differ, how much rows count. It
+        gives r, the new lambda, what `split` measured, and more. Lambda is remembered; z is found anew from it the next
+        time. Returns what `loss_of` reads, r, and more."""
         rows = self.rows(batch)
         counts = self.counts(rows)
         known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
-        r, self.duals[rows], told, *more = self._arithmetic(*tensors, *known)
-        return Soon(told), r, more
+        r, self.duals[rows], measures, *more = self._arithmetic(*tensors, *known)
+        return Arriving(measures), r, more
 
-    def loss_of(self, told: Soon) -> float:
+    def loss_of(self, measures: Arriving) -> float:
         """A batch's loss; where its z was not found, that is said."""
-        loss, worst = told.read()
+        loss, worst = measures.read()
         self._solve.judge(worst)
         return loss
 
@@ -186,9 +186,9 @@ class ZUpdate:
         """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
         row counts."""
         pull = dual + (truth if w is None else truth * w)
-        few = kernels(o.device)
-        if few is not None:
-            return few.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
+        own_kernels = kernels(o.device)
+        if own_kernels is not None:
+            return own_kernels.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
         z = o
         for _ in range(MAX_STEPS):
             z, gradient = self._newton_step(z, o, pull, w)

@@ -291,8 +291,8 @@ class AggregationServer(Party):
         assert self.weights is not None
         news = Adopt(self.round, self.outbox.release(self.weights, "weights"), self.took_part)
         behind = [k for k in peers if self.adopted.get(k) != self.round]
-        told, failed = peers.attempt(dict.fromkeys(behind, news))
-        self.adopted |= dict.fromkeys(told, self.round)
+        reached, failed = peers.attempt(dict.fromkeys(behind, news))
+        self.adopted |= dict.fromkeys(reached, self.round)
         return failed
 
     def state(self) -> State:

@@ -82,8 +82,8 @@ class Copy:
     def load(self, source: nn.Module) -> None:
         """Take the source's weights."""
         with torch.no_grad():
-            for mine, theirs in zip(self.model.parameters(), source.parameters(), strict=True):
-                mine.copy_(theirs)
+            for parameter, value in zip(self.model.parameters(), source.parameters(), strict=True):
+                parameter.copy_(value)
 
     def restart(self, source: nn.Module) -> None:
         """Begin a round from the source's weights. All is done in place: a captured graph knows these tensors."""
@@ -189,21 +189,21 @@ class DataOwner(Reachable):
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         k, batch = self._label_owner(asker), request.batch
         self.expect(batch.partition(":")[0] == k, f"the batch {batch} is not one of '{k}'")
-        mine, x = self.copies[k], take(self.features, self.rows(batch))
+        own, x = self.copies[k], take(self.features, self.rows(batch))
         if batch.startswith(f"{k}:train/"):
-            self.expect(mine.open, f"batch {batch} came before a round was opened")
-            h = mine.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch, to=k))
+            self.expect(own.open, f"batch {batch} came before a round was opened")
+            h = own.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch, to=k))
         else:
             with torch.no_grad():
-                h = (self.model if request.model == "aggregated" else mine.model).eval()(x)
+                h = (self.model if request.model == "aggregated" else own.model).eval()(x)
         return Embedding(self.outbox.release(h, "embedding", batch, to=k))
 
     @serves
     def descend(self, request: Descend, asker: str | None) -> Done:
-        mine, batch, shape = self.copies[self._label_owner(asker)], request.batch, request.gradient.shape
-        self.expect(mine.pending == batch, f"a gradient came for batch {batch}, but {mine.pending} is pending")
-        self.expect(shape == mine.shape, f"a gradient of shape {list(shape)} came for one of {list(mine.shape)}")
-        mine.descend(request.gradient.tensor)
+        own, batch, shape = self.copies[self._label_owner(asker)], request.batch, request.gradient.shape
+        self.expect(own.pending == batch, f"a gradient came for batch {batch}, but {own.pending} is pending")
+        self.expect(shape == own.shape, f"a gradient of shape {list(shape)} came for one of {list(own.shape)}")
+        own.descend(request.gradient.tensor)
         return Done()
 
     @serves
@@ -221,10 +221,10 @@ class DataOwner(Reachable):
                 averaged = mean(copies, weights)
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(averaged[name])
-            for k, one in self.copies.items():
-                one.stop()
+            for k, trained in self.copies.items():
+                trained.stop()
                 if k not in request.took_part:
-                    one.load(self.model)
+                    trained.load(self.model)
             self.round, self.took_part = request.round, request.took_part
         return Done()
 
@@ -232,7 +232,7 @@ class DataOwner(Reachable):
         return self.needed(asker if asker in self.copies else None, f"{asker!r} is no label owner of this federation")
 
     def state(self) -> State:
-        copies = {k: one.model.state_dict() for k, one in self.copies.items()}
+        copies = {k: trained.model.state_dict() for k, trained in self.copies.items()}
         return super().state() | {
             "model": self.model.state_dict(), "copies": copies, "round": self.round, "took_part": list(self.took_part),
         }  # fmt: skip
@@ -240,9 +240,9 @@ class DataOwner(Reachable):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.model.load_state_dict(state["model"])
-        for k, one in self.copies.items():
-            one.stop()
-            one.model.load_state_dict(state["copies"][k])
+        for k, trained in self.copies.items():
+            trained.stop()
+            trained.model.load_state_dict(state["copies"][k])
         self.round, self.took_part = int(state["round"]), tuple(state["took_part"])
 
 
@@ -280,5 +280,5 @@ def refuse_unaveraged(model: nn.Module, owner: str) -> None:
         )
     kinds = {parameter.dtype for parameter in model.parameters()}
     if len(kinds) != 1 or not next(iter(kinds)).is_floating_point:
-        found = ", ".join(sorted(map(str, kinds))) or "no parameters"
-        raise ConfigError(f"The model of '{owner}' must have parameters of one floating-point type; found {found}.")
+        types = ", ".join(sorted(map(str, kinds))) or "no parameters"
+        raise ConfigError(f"The model of '{owner}' must have parameters of one floating-point type; found {types}.")

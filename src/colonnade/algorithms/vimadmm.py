@@ -36,7 +36,7 @@ from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
-from colonnade.optim.descent import Soon
+from colonnade.optim.descent import Arriving
 from colonnade.optim.losses import beside, blocks, uniform_heads
 
 
@@ -135,19 +135,19 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
         self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
-    def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Soon, Tensor]:
+    def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        told, r, (heads,) = self.advance(batch, beside(h, self.widths), self.heads)
+        measures, r, (heads,) = self.advance(batch, beside(h, self.widths), self.heads)
         self.heads = heads.clone()  # a replay would overwrite it
-        return told, r
+        return measures, r
 
     def arithmetic(self, H: Tensor, heads: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         duals, *y = rows
         o = narrow(H, heads)
-        z, duals, told = self.split(o, duals, *y)
+        z, duals, measures = self.split(o, duals, *y)
         new = self._next_heads(H, heads, o, z, duals)
         known = o if self.config.residual_heads == "old" else narrow(H, new)
-        return z - known - duals / self.config.rho, duals, told, new
+        return z - known - duals / self.config.rho, duals, measures, new
 
     def _next_heads(self, H: Tensor, heads: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""
@@ -198,9 +198,9 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         peers.ask_each(driver.first_heads())
     for batch in batches:
         h = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
-        told, residual = driver.update(h, batch.name)
+        measures, residual = driver.update(h, batch.name)
         peers.ask_each(driver.variables_for(residual, batch.name))
-        yield Step(batch, driver.loss_of(told))
+        yield Step(batch, driver.loss_of(measures))
 
 
 ALGORITHM = Algorithm(

@@ -35,7 +35,7 @@ from colonnade.algorithms.secure_sum import Masked, Summing
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.optim.descent import Soon
+from colonnade.optim.descent import Arriving
 from colonnade.optim.losses import Loss
 
 
@@ -113,22 +113,22 @@ class LabelOwner(admm.LabelOwner):
         """sum_k o_k."""
         return torch.stack(list(o.values())).sum(0).to(self.duals.dtype)
 
-    def update(self, o: Tensor, batch: str) -> tuple[Soon, Tensor]:
+    def update(self, o: Tensor, batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        told, r, _ = self.advance(batch, o)
-        return told, r
+        measures, r, _ = self.advance(batch, o)
+        return measures, r
 
     def arithmetic(self, o: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
         duals, *y = rows
-        z, duals, told = self.split(o, duals, *y)
-        return z - o - duals / self.config.rho, duals, told
+        z, duals, measures = self.split(o, duals, *y)
+        return z - o - duals / self.config.rho, duals, measures
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
-        told, residual = driver.update(logits(driver, peers, batch), batch.name)
+        measures, residual = driver.update(logits(driver, peers, batch), batch.name)
         peers.ask(Improve(batch.name, driver.outbox.release(residual, "residual", batch.name)))
-        yield Step(batch, driver.loss_of(told))
+        yield Step(batch, driver.loss_of(measures))
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:

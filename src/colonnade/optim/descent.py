@@ -59,10 +59,10 @@ class Descent:
                 layers = chain.over(x, SCRATCH, SCRATCH)
                 error = target if head is None else SCRATCH.take(tuple(target.shape), target)
                 scale = rho / layers.y[-1].shape[-2]
-                few = kernels(x.device)
+                own_kernels = kernels(x.device)
                 with torch.no_grad():
                     run(
-                        squared_steps if few is None else few.squared_steps,
+                        squared_steps if own_kernels is None else own_kernels.squared_steps,
                         layers, moving, steps, done, target, scale, head, error, device=x.device,
                     )  # fmt: skip
 
@@ -74,9 +74,9 @@ class Descent:
         for _ in range(steps):
             for resting in turns:
                 outputs = self.model(x)
-                made = (outputs if head is None else outputs @ head) - target
+                error = (outputs if head is None else outputs @ head) - target
                 self.optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(rho / 2 * made.square().sum() / made.shape[-2])
+                torch.autograd.backward(rho / 2 * error.square().sum() / error.shape[-2])
                 for parameter in resting:
                     parameter.grad = None
                 self.optimizer.step()
@@ -258,21 +258,21 @@ class Chain:
         self.flattens, self.layers = flattens, layers
 
     @classmethod
-    def of(cls, model: nn.Module, found: Sequence[nn.Module], flat: Flat) -> Chain | None:
+    def of(cls, model: nn.Module, parts: Sequence[nn.Module], flat: Flat) -> Chain | None:
         """None where a layer is of another kind, or the optimizer moves other parameters than theirs."""
-        begins = next((number for number, layer in enumerate(found) if type(layer) is not nn.Flatten), len(found))
-        flattens, found = found[:begins], found[begins:]
+        begins = next((number for number, layer in enumerate(parts) if type(layer) is not nn.Flatten), len(parts))
+        flattens, parts = parts[:begins], parts[begins:]
         views = dict(
             zip(flat.parameters, zip(flat.each(flat.values), flat.each(flat.gradients), strict=True), strict=True)
         )
-        if {parameter for layer in found for parameter in layer.parameters()} != views.keys():
+        if {parameter for layer in parts for parameter in layer.parameters()} != views.keys():
             return None
         layers = Layers(flat.values, [], [], [], [], [], [], [])
-        for layer in found:
+        for layer in parts:
             if type(layer) is nn.Linear:
-                parts = dict(layer.named_parameters())
-                bias = parts.get("bias")
-                A, gA = views[parts["weight"]]
+                weights = dict(layer.named_parameters())
+                bias = weights.get("bias")
+                A, gA = views[weights["weight"]]
                 b, gb = (None, None) if bias is None else (part.unsqueeze(-2) for part in views[bias])
                 layers.A.append(A)
                 layers.gA.append(gA)
@@ -362,18 +362,18 @@ def kernels(device: torch.device) -> ModuleType | None:
 def _kernels() -> ModuleType | None:
     if importlib.util.find_spec("triton") is None:
         return None
-    from colonnade.optim import kernels as found
+    from colonnade.optim import kernels as module
 
-    one = torch.ones(1, 1, dtype=torch.float64, device="cuda")
+    trial = torch.ones(1, 1, dtype=torch.float64, device="cuda")
     try:
-        found.newton(one, one, None, 1.0, 1.0, 1)
+        module.newton(trial, trial, None, 1.0, 1.0, 1)
     except Exception as error:  # as its compiler may say that it needs one of C
         warnings.warn(f"Triton is here and does not work, so steps take longer: {error}", stacklevel=2)
         return None
-    return found
+    return module
 
 
-class Soon:
+class Arriving:
     """Numbers that a GPU may still be computing. They are on their way here, so that whoever reads them waits for them
     alone, and not for what the GPU was given to do meanwhile."""
 
@@ -399,11 +399,11 @@ def run(function: Callable[..., None], *given: Any, device: torch.device) -> Non
     if device.type != "cpu":
         function(*given)
         return
-    found = _COMPILED.get(function)
-    if found is None:
+    call = _COMPILED.get(function)
+    if call is None:
         with _LOCK:  # parties in threads come here at once
-            found = _COMPILED[function] = _COMPILED.get(function) or compiled(function)
-    found(*given)
+            call = _COMPILED[function] = _COMPILED.get(function) or compiled(function)
+    call(*given)
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -411,10 +411,10 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, but nothing else in torch does this without a compiler
         try:
-            made: Callable[..., None] = torch.jit.script(function)
+            script: Callable[..., None] = torch.jit.script(function)
         except (RuntimeError, AttributeError, OSError):  # no compiler in this torch, not for this Python, or no source
             return function
-        return made
+        return script
 
 
 class Captured:
@@ -447,16 +447,16 @@ class Captured:
                 outputs = self.steps(*tensors)
             torch.cuda.current_stream().wait_stream(side)
             return outputs
-        found = self._graphs[key]
-        if found is None:
+        captured = self._graphs[key]
+        if captured is None:
             inputs = tuple(t.clone() for t in tensors)
             graph = torch.cuda.CUDAGraph()
             with _no_collection(), torch.cuda.graph(graph):
                 outputs = self.steps(*inputs)
-            found = self._graphs[key] = graph, inputs, outputs
-        graph, inputs, outputs = found
-        for mine, theirs in zip(inputs, tensors, strict=True):
-            mine.copy_(theirs)
+            captured = self._graphs[key] = graph, inputs, outputs
+        graph, inputs, outputs = captured
+        for kept, given in zip(inputs, tensors, strict=True):
+            kept.copy_(given)
         graph.replay()
         return outputs
 

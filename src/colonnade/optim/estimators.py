@@ -127,8 +127,8 @@ def _best(x: Tensor, labels: Tensor, loss: Loss, seed: int) -> str:
     out, used = order[: len(order) // 5], order[len(order) // 5 :]
     if len(out) < FEW:
         return "logistic"
-    found = {name: learned(name, x[used], labels[used], loss, seed).to(x.device) for name in NAMES}
-    return min(found, key=lambda name: float(loss(found[name]([x[out]]), labels[out])))
+    candidates = {name: learned(name, x[used], labels[used], loss, seed).to(x.device) for name in NAMES}
+    return min(candidates, key=lambda name: float(loss(candidates[name]([x[out]]), labels[out])))
 
 
 def restored(state: Mapping[str, Tensor]) -> Estimated:
@@ -202,23 +202,23 @@ def _read(
 def _trees(estimator: Any, place: Tensor, offset: Tensor) -> Trees:
     """From the arrays in which HistGradientBoosting keeps its trees, one per round and output."""
     rounds = estimator._predictors
-    trees = [(tree.nodes, output) for one in rounds for output, tree in enumerate(one)]
+    trees = [(tree.nodes, output) for trees_of_round in rounds for output, tree in enumerate(trees_of_round)]
     most, said = max((len(nodes) for nodes, _ in trees), default=1), len(place)
     size = len(trees), most
-    found = {name: torch.zeros(size, dtype=torch.int64) for name in ("column", "left", "right")}
-    found |= {name: torch.zeros(size, dtype=torch.float64) for name in ("threshold", "value")}
-    found["whose"] = torch.zeros(len(trees), said, dtype=torch.float64)
+    nodes_by_tree = {name: torch.zeros(size, dtype=torch.int64) for name in ("column", "left", "right")}
+    nodes_by_tree |= {name: torch.zeros(size, dtype=torch.float64) for name in ("threshold", "value")}
+    nodes_by_tree["whose"] = torch.zeros(len(trees), said, dtype=torch.float64)
     for number, (nodes, output) in enumerate(trees):
         leaf, own, count = nodes["is_leaf"].astype(bool), np.arange(len(nodes)), len(nodes)
-        found["column"][number, :count] = _tensor(np.where(leaf, 0, nodes["feature_idx"]), torch.int64)
-        found["threshold"][number, :count] = _tensor(np.where(leaf, 0.0, nodes["num_threshold"]))
-        found["left"][number, :count] = _tensor(np.where(leaf, own, nodes["left"]), torch.int64)
-        found["right"][number, :count] = _tensor(np.where(leaf, own, nodes["right"]), torch.int64)
-        found["value"][number, :count] = _tensor(np.where(leaf, nodes["value"], 0.0))
-        found["whose"][number, output] = 1.0
+        nodes_by_tree["column"][number, :count] = _tensor(np.where(leaf, 0, nodes["feature_idx"]), torch.int64)
+        nodes_by_tree["threshold"][number, :count] = _tensor(np.where(leaf, 0.0, nodes["num_threshold"]))
+        nodes_by_tree["left"][number, :count] = _tensor(np.where(leaf, own, nodes["left"]), torch.int64)
+        nodes_by_tree["right"][number, :count] = _tensor(np.where(leaf, own, nodes["right"]), torch.int64)
+        nodes_by_tree["value"][number, :count] = _tensor(np.where(leaf, nodes["value"], 0.0))
+        nodes_by_tree["whose"][number, output] = 1.0
     deepest = max((int(nodes["depth"].max()) for nodes, _ in trees), default=0)
     start = _tensor(np.asarray(estimator._baseline_prediction)).reshape(-1)
-    return Trees(place, offset + start @ place, depth=torch.zeros(deepest, dtype=torch.int64), **found)
+    return Trees(place, offset + start @ place, depth=torch.zeros(deepest, dtype=torch.int64), **nodes_by_tree)
 
 
 def _tensor(values: Any, dtype: torch.dtype = torch.float64) -> Tensor:

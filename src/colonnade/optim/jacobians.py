@@ -1,4 +1,4 @@
-"""Every row's derivatives by every weight, and a gradient made of them put where an optimizer looks for it."""
+"""Every row's derivatives by every weight, and a gradient sums of them put where an optimizer looks for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def jacobian_by_row(model: nn.Module, x: Tensor, outputs: Tensor, u: Tensor) -> 
     """`jacobian_of` for u, which was made row by row of the model's `outputs` for x; None unless the model treats every
     row by itself, too. Then a row's derivatives by a layer's weights are what it was given times du/d(what it gave),
     and a backward pass serves one output of all rows, where `jacobian_of` goes through all rows for each of them."""
-    layers, given, made = layers_of(model) or [], list[Tensor](), list[Tensor]()
+    layers, given, sums = layers_of(model) or [], list[Tensor](), list[Tensor]()
     while layers and type(layers[0]) is nn.Flatten:
         layer, *layers = layers
         x = layer(x)
@@ -54,16 +54,16 @@ def jacobian_by_row(model: nn.Module, x: Tensor, outputs: Tensor, u: Tensor) -> 
                 given.append(x.detach().unsqueeze(-2))
                 x = x @ layer.weight.mT
                 x = x if layer.bias is None else x + layer.bias.unsqueeze(-2)
-                made.append(x)
+                sums.append(x)
             else:
                 x = layer(x.clone())  # which may work in place
     values = sum(weight.numel() for layer in linear for weight in layer.parameters()) // u.shape[:-2].numel()
     jacobian = u.new_empty(*u.shape, values)
     for number in range(u.shape[-1]):
-        one, end = torch.zeros_like(u), 0
-        one[..., number] = 1.0
-        (by_output,) = (one,) if u is outputs else torch.autograd.grad(u, outputs, one, retain_graph=True)
-        slopes = torch.autograd.grad(x, made, by_output, retain_graph=True)
+        unit, end = torch.zeros_like(u), 0
+        unit[..., number] = 1.0
+        (by_output,) = (unit,) if u is outputs else torch.autograd.grad(u, outputs, unit, retain_graph=True)
+        slopes = torch.autograd.grad(x, sums, by_output, retain_graph=True)
         for layer, slope, inputs in zip(linear, slopes, given, strict=True):
             start, end = end, end + slope.shape[-1] * inputs.shape[-1]
             into = jacobian[..., number, start:end].view(*slope.shape, inputs.shape[-1])

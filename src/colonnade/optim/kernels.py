@@ -207,7 +207,7 @@ def product(
     unit = _unit(inner, columns, *strides)
     tiles = ROWS, _tile(inner, INNER), _tile(columns, COLUMNS)
     grid = (triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[2]), parties)
-    numbers = rows, inner // unit, columns // unit, scale, *(one // unit for one in strides)
+    numbers = rows, inner // unit, columns // unit, scale, *(stride // unit for stride in strides)
     ways = way, kind, c is not None, turned, unit, *tiles
     _product[grid](a, b, more, out, *numbers, *ways, num_warps=4, num_stages=1)
 
@@ -215,13 +215,13 @@ def product(
 def over_rows(g: Tensor, x: Tensor, runs: Tensor, weights: Tensor, biases: Tensor | None) -> None:
     """g^T x and the sums of g over rows, in so many runs as `runs` has lines, at the places that gradients have."""
     (parties, rows, outs), ins = g.shape, x.shape[-1]
-    begins = [0 if one is None else int(one.storage_offset()) for one in (weights, biases)]
+    begins = [0 if part is None else int(part.storage_offset()) for part in (weights, biases)]
     strides = *g.stride()[:2], *x.stride()[:2]
     unit, tiles = _unit(outs, ins, begins[0], *strides), (_tile(outs, SIDE), _tile(ins, SIDE))
     grid = (triton.cdiv(outs, tiles[0]) * triton.cdiv(ins, tiles[1]), len(runs), parties)
     sizes = rows, outs // unit, ins // unit, triton.cdiv(rows, len(runs)), runs.shape[-1], begins[0] // unit, begins[1]
     ways = biases is not None, unit, *tiles, SIDE
-    _over_rows[grid](g, x, runs, *sizes, *(one // unit for one in strides), *ways, num_warps=4, num_stages=1)
+    _over_rows[grid](g, x, runs, *sizes, *(stride // unit for stride in strides), *ways, num_warps=4, num_stages=1)
 
 
 def move(moving: Moving, runs: Tensor, step: int) -> None:
@@ -252,7 +252,7 @@ def squared_steps(
     """As `written_out.squared_steps`, for SGD."""
 
     def stacked(tensors: list[Tensor]) -> list[Tensor]:
-        return [one if one.dim() == 3 else one[None] for one in tensors]
+        return [tensor if tensor.dim() == 3 else tensor[None] for tensor in tensors]
 
     A, y, gy, gA = (stacked(each) for each in (layers.A, layers.y, layers.gy, layers.gA))
     x, towards, off = stacked([layers.x, target, error])

@@ -159,8 +159,10 @@ def beside(h: Mapping[str, Tensor], widths: Mapping[str, int]) -> Tensor:
     h_k W_k is left out of the sum."""
     if len(h) == len(widths):
         return torch.cat(list(h.values()), dim=-1)
-    one = next(iter(h.values()))
-    return torch.cat([h[k] if k in h else one.new_zeros(*one.shape[:-1], width) for k, width in widths.items()], dim=-1)
+    like = next(iter(h.values()))
+    return torch.cat(
+        [h[k] if k in h else like.new_zeros(*like.shape[:-1], width) for k, width in widths.items()], dim=-1
+    )
 
 
 def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:

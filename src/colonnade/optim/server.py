@@ -108,7 +108,7 @@ class FedDemonAdam(FedAdam):
         """The momentum of a round: b / (1 - b) is (1 - r/R) times b1 / (1 - b1), or times that of the round before."""
         left = max(0.0, 1 - r / self.rounds)
         if self.demon == "literal":
-            left = math.prod(max(0.0, 1 - one / self.rounds) for one in range(1, r + 1))
+            left = math.prod(max(0.0, 1 - s / self.rounds) for s in range(1, r + 1))
         return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
 
     def momentum(self, r: int) -> tuple[float, float]:
@@ -156,8 +156,8 @@ def _check(weights: Weights, delta: Weights, r: int) -> None:
         _check_tensor(name, delta[name], value)
 
 
-def _check_tensor(name: str, found: Tensor, like: Tensor) -> None:
-    if found.shape != like.shape:
-        raise ConfigError(f"{name} has the shape {tuple(like.shape)}; found a change of {tuple(found.shape)}.")
-    if not found.is_floating_point():
-        raise ConfigError(f"{name} holds {found.dtype}, which has no mean. Leave counters out of what is averaged.")
+def _check_tensor(name: str, change: Tensor, like: Tensor) -> None:
+    if change.shape != like.shape:
+        raise ConfigError(f"{name} has the shape {tuple(like.shape)}; found a change of {tuple(change.shape)}.")
+    if not change.is_floating_point():
+        raise ConfigError(f"{name} holds {change.dtype}, which has no mean. Leave counters out of what is averaged.")

@@ -93,7 +93,7 @@ class CohortOutbox(Outbox):
         self, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None
     ) -> torch.Tensor:
         width = math.prod(tensor.shape[2:])
-        bounds = [outbox.bound(as_, name, one, width) for outbox, one, name in self._each(batch, to)]
+        bounds = [outbox.bound(as_, name, asker, width) for outbox, asker, name in self._each(batch, to)]
         if not any(bounds):
             return tensor
         parts = zip(bounds, tensor, strict=True)
@@ -125,9 +125,9 @@ class CohortOutbox(Outbox):
         )
 
 
-def renamed(name: str | None, whole: str, one: str) -> str | None:
+def renamed(name: str | None, whole: str, member: str) -> str | None:
     """A batch of all of them by the name that it has at one: 'north, south:train/0/3' is north's 'north:train/0/3'."""
-    return one + name[len(whole) :] if name is not None and name.startswith(f"{whole}:") else name
+    return member + name[len(whole) :] if name is not None and name.startswith(f"{whole}:") else name
 
 
 def shares(message: M, whole: str, names: Sequence[str]) -> list[M]:
@@ -316,11 +316,11 @@ class Cohorts:
 def groups(parties: Mapping[str, Party]) -> list[dict[str, FeatureOwner]]:
     """The largest sets of two or more parties that can be stacked: same role, settings, device, columns, model and
     agreed rows."""
-    found: dict[tuple[Any, ...], dict[str, FeatureOwner]] = {}
+    alike_parties: dict[tuple[Any, ...], dict[str, FeatureOwner]] = {}
     for name, party in parties.items():
         if isinstance(party, FeatureOwner) and party.stackable and why_not_stackable(party.model) is None:
-            found.setdefault(_shape(party), {})[name] = party
-    return [group for group in found.values() if len(group) > 1]
+            alike_parties.setdefault(_shape(party), {})[name] = party
+    return [group for group in alike_parties.values() if len(group) > 1]
 
 
 def worth_stacking(group: Mapping[str, FeatureOwner], rows: int) -> bool:

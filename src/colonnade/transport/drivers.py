@@ -51,10 +51,10 @@ STACKING_PAYS = 5_000_000
 class StackedBatches(Batches):
     """The training batches of several owners under one name, each with the owners' rows on a leading axis."""
 
-    def __init__(self, name: str, one: Batches, each: Callable[[int, str], Sequence[Tensor]]) -> None:
-        """As many and as large as those of `one`; `each` gives every owner's rows of an epoch."""
-        agreed: dict[str, Any] = {"epochs": one.epochs, "seed": one.seed, "reshuffle": one.reshuffle}
-        super().__init__({"train": one.splits["train"]}, batch_size=one.batch_size, owner=name, **agreed)
+    def __init__(self, name: str, first: Batches, each: Callable[[int, str], Sequence[Tensor]]) -> None:
+        """As many and as large as those of `first`; `each` gives every owner's rows of an epoch."""
+        agreed: dict[str, Any] = {"epochs": first.epochs, "seed": first.seed, "reshuffle": first.reshuffle}
+        super().__init__({"train": first.splits["train"]}, batch_size=first.batch_size, owner=name, **agreed)
         self._each = each
         self._last: tuple[tuple[int, str] | None, Tensor] = None, torch.empty(0)
 
@@ -177,7 +177,7 @@ class Drivers:
 
     def _cohort(self, group: tuple[str, ...]) -> DriverCohort:
         if group not in self.cohorts:  # a copy is a view of one stack only
-            self.cohorts = {names: one for names, one in self.cohorts.items() if not set(names) & set(group)}
+            self.cohorts = {names: cohort for names, cohort in self.cohorts.items() if not set(names) & set(group)}
             self.cohorts[group] = DriverCohort({k: self.drivers[k] for k in group})
         return self.cohorts[group]
 
@@ -231,7 +231,7 @@ def _shape(driver: Any) -> tuple[Any, ...]:
 
 def _stacked(copies: Sequence[Any]) -> Any:
     """Copies as one, over the same memory."""
-    modules = [one.model for one in copies]
+    modules = [trained.model for trained in copies]
     whole = copies[0].like(Stacked(modules, abreast=better_abreast(modules[0])))
     share_memory(whole.model, modules)
     return whole

@@ -195,14 +195,14 @@ def work(model: nn.Module, row: Tensor, rows: int) -> int:
 
 def _products(layers: nn.Sequential, row: Tensor) -> int:
     """The operations of a plain chain's products: the same number."""
-    found, x = 0, row.new_empty(row.shape, device="meta")
+    operations, x = 0, row.new_empty(row.shape, device="meta")
     for layer in layers:
         if isinstance(layer, nn.Linear):
-            found += 2 * x.numel() * layer.out_features
+            operations += 2 * x.numel() * layer.out_features
             x = x.new_empty((*x.shape[:-1], layer.out_features))
         elif isinstance(layer, nn.Flatten):
             x = layer(x)
-    return found
+    return operations
 
 
 class Recording:
