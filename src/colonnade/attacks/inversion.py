@@ -46,7 +46,7 @@ def half_square(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Attack:
-    """How x is sought."""
+    """How the attack searches for x."""
 
     prior: Prior
     weight: float  # lambda
@@ -70,25 +70,26 @@ class Defence:
     clip: float | None = None
     variance: float = 0.0  # of the noise in one entry
     mean: float = 0.0  # of the noise, already subtracted
-    within: float = 0.0  # half a level: h may be so far from f(x) and say nothing; from somebody who knows the levels
+    within: float = 0.0  # half a level of quantization: h may be so far from f(x) by rounding alone
 
 
 def defence_of(received: Received) -> Defence:
     """From the event and the codec in the receipt, and for binomial noise the grid that the values lie on."""
-    event, told = received.event.kind, received.event.parameters
+    event, parameters = received.event.kind, received.event.parameters
     sent, least = _kept(received.values) if received.codec == "top_k" else (None, None)
     if event == "gaussian":
-        return Defence(sent, least, told.get("clip"), (told["noise_multiplier"] * told.get("clip", 1.0)) ** 2)
+        sigma = parameters["noise_multiplier"] * parameters.get("clip", 1.0)
+        return Defence(sent, least, parameters.get("clip"), sigma**2)
     if event == "binomial":
         gaps = torch.unique(received.values.double()).diff()
         step = float(gaps[gaps > gaps.max() * 1e-4].min()) if len(gaps) else 0.0
-        trials, p = told["trials"], told["p"]
+        trials, p = parameters["trials"], parameters["p"]
         return Defence(sent, least, None, step**2 * trials * p * (1 - p), step * trials * p)
     return Defence(sent, least)
 
 
 def _kept(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Which entries top-k sent, and per row a bound on the others; a row with fewer than k has no others but zeros."""
+    """Which entries top-k sent, and per row a bound on the others; in a row with fewer than k these are zeros."""
     sent = values != 0
     k = sent.sum(1).max()
     least = torch.where(sent, values.abs(), torch.inf).amin(1, keepdim=True)
@@ -96,7 +97,7 @@ def _kept(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(h: Tensor, model: nn.Module, shape: tuple[int, ...], attack: Attack, known: Defence | None = None) -> Tensor:
-    """x [rows, *shape] whose embedding is h [rows, width]; sought where h lies."""
+    """x [rows, *shape] whose embedding is h [rows, width], computed on the device of h."""
     known = known or Defence()
     f = white_box(model).to(h.device)
     h = h.to(next(f.parameters()).dtype).detach()

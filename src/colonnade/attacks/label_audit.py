@@ -85,7 +85,7 @@ def label_findings(
 def guesses(
     federation: Attacked, rehearsal: Rehearsal, party: str | None, classes: int
 ) -> Iterator[tuple[LabelAttack, str, Guess]]:
-    """What each who holds columns makes of what it received: attacks that apply, who guesses, and what."""
+    """The attacks that apply, each party with columns that makes them, and what it guesses."""
     owner = federation.holdings.label_owner
     for attack in ATTACKS:
         if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
@@ -103,8 +103,8 @@ def partners(federation: Attacked) -> list[str]:
 
 
 def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
-    """What an attacking party has itself; of one that is elsewhere, its model and columns are not known, but what it
-    sent of them is."""
+    """What an attacking party has itself. The model and columns of a party elsewhere are not known, but what it sent
+    is."""
     owner = federation.holdings.label_owner
     batches, config, releases = rehearsal.between(party), federation.settings.config, federation.algorithm.releases
     columns = federation.owners[party].features.cpu() if party in federation.owners else None
@@ -118,12 +118,12 @@ def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, at
     holdings = federation.holdings
     truth, classes = holdings.labelled.labels.cpu()[guess.rows], len(holdings.encoder.classes)
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
-    found = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
+    score = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     metric = "accuracy" if classes else "squared correlation"
-    verdict = label_verdict(found.low, found.score, found.baseline)
+    verdict = label_verdict(score.low, score.score, score.baseline)
     return Finding(
-        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, found.score,
-        found.baseline, verdict, "label_inference", found.low, found.high,
+        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, score.score,
+        score.baseline, verdict, "label_inference", score.low, score.high,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
-        details={"rows": found.rows, "chance": found.chance, "majority": found.majority, "named": guess.named},
+        details={"rows": score.rows, "chance": score.chance, "majority": score.majority, "named": guess.named},
     )  # fmt: skip

@@ -17,8 +17,8 @@ often they are in one node and look for communities in that graph (ID2Graph). He
 clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
 label.
 
-Where nodes are hidden, a party still hears when one of its splits is chosen, and of no row where it is. Then what it
-can group rows by are its own columns: the same attack on these is the control.
+Where nodes are hidden, a party still hears that one of its splits is chosen, but not which rows are where. It can then
+group rows by its own columns alone: the same attack on these is the control.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def by_norm(transcript: Transcript, holdings: Holdings) -> Guess:
 def main_directions(rows: Tensor, dimensions: int) -> Tensor:
     """The rows in the few dimensions that hold most of them."""
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    found: Tensor = rows @ directions[:dimensions].T
-    return found
+    projected: Tensor = rows @ directions[:dimensions].T
+    return projected
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ def groups(points: Tensor, count: int) -> Tensor:
     from sklearn.cluster import KMeans
 
     count = min(count, len(torch.unique(points, dim=0)))
-    found = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
-    return torch.from_numpy(found).long()
+    numbers = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
+    return torch.from_numpy(numbers).long()
 
 
 def from_nodes(transcript: Transcript, holdings: Holdings) -> Guess:
@@ -80,8 +80,8 @@ def from_nodes(transcript: Transcript, holdings: Holdings) -> Guess:
     rows, paths = memberships(transcript, holdings)
     if not len(rows) or not paths.shape[1]:
         return from_columns(transcript, holdings)
-    every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
-    known = torch.cat(every, 1).double()
+    nodes = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # the last follows from the others
+    known = torch.cat(nodes, 1).double()
     flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
     if holdings.classes == 0:
         return Guess(rows, flat[:, 0], named=False)
@@ -102,22 +102,22 @@ def from_columns(transcript: Transcript, holdings: Holdings) -> Guess:
 
 def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
     """Rows, and for each tree and level, or sample, the number of the node that a row is in, [rows, trees and levels].
-    A row's way below its node comes level by level, each as a few words."""
+    The way of a row below its node comes level by level."""
     places: dict[int, int] = {}
     columns: list[Tensor] = []
     before: dict[tuple[str, int, int], Tensor] = {}
     for name in holdings.named(Kind.NODES):
-        for one in received(transcript, holdings.batches, (name,)):
-            if one.values.dim() != 2 or len(one.values) != len(one.rows):
+        for nodes in received(transcript, holdings.batches, (name,)):
+            if nodes.values.dim() != 2 or len(nodes.values) != len(nodes.rows):
                 continue
-            places = places or {row: at for at, row in enumerate(one.rows.tolist())}
-            if len(places) != len(one.rows):
+            places = places or {row: place for place, row in enumerate(nodes.rows.tolist())}
+            if len(places) != len(nodes.rows):
                 continue
-            at = torch.tensor([places[row] for row in one.rows.tolist()])
-            for tree, way in enumerate(one.values.T.long()):
-                key = one.batch, tree, len(one.values.T)
+            place = torch.tensor([places[row] for row in nodes.rows.tolist()])
+            for tree, way in enumerate(nodes.values.T.long()):
+                key = nodes.batch, tree, len(nodes.values.T)
                 path = torch.zeros_like(way)
-                path[at] = way
+                path[place] = way
                 path = before.get(key, torch.zeros_like(path)) * 3 + path
                 before[key] = torch.unique(path, return_inverse=True)[1]
                 columns.append(before[key])

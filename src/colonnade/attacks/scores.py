@@ -35,10 +35,10 @@ class LabelScore:
 
 
 def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, seed: int = 0) -> LabelScore:
-    """Against chance, and against always naming the commonest class."""
+    """Score a guess against chance, and against always naming the commonest class."""
     if classes == 0:
-        found = float(correlation(guess[:, None], truth[:, None])[0] ** 2)
-        return LabelScore(found, *_fisher(found, len(truth)), 0.0, 0.0, 0.0, len(truth))
+        squared = float(correlation(guess[:, None], truth[:, None])[0] ** 2)
+        return LabelScore(squared, *_fisher(squared, len(truth)), 0.0, 0.0, 0.0, len(truth))
     chance = 1 / classes
     majority = float(torch.bincount(truth, minlength=classes).max()) / len(truth)
     named_guess = guess if named else best_names(guess, truth, classes)
@@ -47,7 +47,7 @@ def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, see
     if not named:
         generator = Generator().manual_seed(seed)
         shuffled = [guess[torch.randperm(len(guess), generator=generator)] for _ in range(SHUFFLES)]
-        by_luck = [float((best_names(one, truth, classes) == truth).double().mean()) for one in shuffled]
+        by_luck = [float((best_names(groups, truth, classes) == truth).double().mean()) for groups in shuffled]
         baseline = max(baseline, sum(by_luck) / len(by_luck))
     low, high = wilson(right, len(truth))
     return LabelScore(right / len(truth), low, high, baseline, chance, majority, len(truth))
@@ -122,8 +122,8 @@ def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
 
     mx, my = mean(x), mean(y)
     vx, vy, vxy = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
-    at = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx * mx + my * my + c1) * (vx + vy + c2))
-    by_picture: Tensor = at.flatten(1).mean(1).reshape(-1, channels).mean(1)
+    similarity = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx * mx + my * my + c1) * (vx + vy + c2))
+    by_picture: Tensor = similarity.flatten(1).mean(1).reshape(-1, channels).mean(1)
     return by_picture
 
 
