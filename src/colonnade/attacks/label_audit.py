@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, label_verdict
+from colonnade.attacks.finding import Finding, advantage, label_verdict
 from colonnade.attacks.label_clustering import by_direction, by_norm, from_nodes
 from colonnade.attacks.label_reading import (
     from_batch_gradient,
@@ -64,22 +64,25 @@ Guesses = Mapping[tuple[str, str, str], Guess]
 
 
 def label_findings(
-    federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Guesses | None = None
+    federation: Attacked, rehearsal: Rehearsal, party: str | None, told_guesses: Guesses | None = None
 ) -> Iterator[Finding]:
-    """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
-    that is elsewhere, what it was sent is known here, and so is its own part where that left as it is; guesses that it
-    `told` can make a verdict worse and never better, and where they are all there is, nothing (`Finding.counts`)."""
+    """A finding per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker.
+    What an attacker elsewhere was sent is known here, and so is what left it unchanged. Guesses that it tells itself,
+    on rows of its choice, can make a verdict worse and never better: they replace a finding only where they show more.
+    Alone they bound nothing (`Finding.counts`)."""
     classes = len(federation.holdings.encoder.classes)
     for attack, name, guess in guesses(federation, rehearsal, party, classes):
-        word = (told or {}).get((attack.name, name, rehearsal.moment))
-        enough = [one for one in (guess, word) if one is not None and len(one.rows) >= FEWEST]
-        made = [_finding(federation, rehearsal, attack, name, one) for one in enough]
-        if word is not None and made:
-            alone = len(guess.rows) < FEWEST
-            details = {**made[-1].details, "told": alone}
-            made[-1] = dataclasses.replace(made[-1], verdict=made[-1].verdict + OWN_WORD, details=details)
-        if made:
-            yield max(made, key=lambda one: one.score)
+        own = _finding(federation, rehearsal, attack, name, guess) if len(guess.rows) >= FEWEST else None
+        told = (told_guesses or {}).get((attack.name, name, rehearsal.moment))
+        if told is not None and len(told.rows) >= FEWEST:
+            finding = _finding(federation, rehearsal, attack, name, told)
+            if own is None or finding.score > own.score:
+                details = {**finding.details, "told": own is None}
+                yield dataclasses.replace(finding, verdict=finding.verdict + OWN_WORD, details=details)
+                if own is not None and advantage(finding.score, finding.baseline) >= advantage(own.score, own.baseline):
+                    continue
+        if own is not None:
+            yield own
 
 
 def guesses(
