@@ -212,7 +212,7 @@ def importance(facts: Facts) -> Figure | None:
         Row(party, known[party], score(known[party]), "s1", *_whiskers(known[party], spread.get(party)))
         for party in sorted(known, key=lambda party: -known[party])
     ]
-    words = MEASURES[name].told
+    words = MEASURES[name].phrase
     unit = words if name in HEADS else f"{metric(importances['metric'])} {words}"
     note = f"Lines are one standard deviation over {importances['repeats']} shuffles." if spread else ""
     return bars("importance", "How much each party matters", rows, x=unit, note=note, headings=("party", unit))
