@@ -129,15 +129,18 @@ def audit_promises(
 def attempts(federation: Federation, guarantee: Guarantee, canaries: int) -> Iterator[Attempt]:
     """An attempt for each statement; a bound above its claim counts when fresh canaries show it again."""
     stated = [statement for statement in guarantee.statements if statement.epsilon is not None]
-    bounds: dict[str, Bound] = {}
-    for statement in stated:
-        assumed = f"{statement.adversary == HIDDEN} {statement.relation}"
-        if assumed not in bounds:
-            bounds[assumed] = _bound(federation, guarantee, statement, canaries)
-            if bounds[assumed].epsilon > (statement.epsilon or 0.0):
-                again = _bound(federation, guarantee, statement, canaries)
-                bounds[assumed] = min(bounds[assumed], again, key=lambda bound: bound.epsilon)
-        yield bounds[assumed].of(guarantee, statement)
+
+    def same_attack(statement: Statement) -> tuple[bool, str, float]:
+        return statement.adversary == HIDDEN, statement.relation, statement.delta
+
+    bounds: dict[tuple[bool, str, float], Bound] = {}
+    for key in dict.fromkeys(map(same_attack, stated)):
+        alike = [statement for statement in stated if same_attack(statement) == key]
+        bounds[key] = _bound(federation, guarantee, alike[0], canaries)
+        if any(bounds[key].of(guarantee, statement).broken for statement in alike):
+            again = _bound(federation, guarantee, alike[0], canaries)
+            bounds[key] = min(bounds[key], again, key=lambda bound: bound.epsilon)
+    yield from (bounds[same_attack(statement)].of(guarantee, statement) for statement in stated)
 
 
 @dataclass(frozen=True)
