@@ -28,9 +28,9 @@ from colonnade.attacks.promises import (
     Promises,
     audit_promises,
     bound_of_labels,
+    canary_setup,
     column_bound,
     sampled_bound,
-    way_out,
 )
 from colonnade.core import Batches, DpEvent, Mechanism, Organisation, Rule
 from colonnade.core.chance import Secret, Source
@@ -315,7 +315,7 @@ def test_what_is_broken_is_named() -> None:
     parties = {"lab": {"outbox": {"embedding": RULE}}}
     one = federation(frames(60), quick(parties=parties, federation={"noise": "seeded"}))
     one.fit()
-    way, went = way_out(one, "lab", one.accounts["lab"].spent()[0])
+    way, went = canary_setup(one, "lab", one.accounts["lab"].spent()[0])
     assert went
     attacked, _ = attack(way, went, 300, "replace-one")
     assert attacked.whole["what left, less the seed's noise"].right == 300

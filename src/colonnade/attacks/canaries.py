@@ -111,28 +111,31 @@ def _batch(purpose: str, number: int, rows: int, per_epoch: int) -> str:
 
 
 @dataclass(frozen=True)
-class Attacked:
+class CanaryGuesses:
     """The adversary's guesses on every canary, and on those it was surest of, by what it guessed from."""
 
     whole: dict[str, Guesses]
     sure: dict[str, Guesses]
 
 
-def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[Attacked, Organisation]:
+def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[CanaryGuesses, Organisation]:
     """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; otherwise it is
     a row, or nothing."""
     coins = (uniform((canaries,), Secret()) < 0.5).double()
     values = 2 * coins - 1 if relation == "replace-one" else coins
     rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()
     seen, organisation = released(setup, rows, turns)
-    twin, _ = released(setup, torch.zeros_like(rows), turns)  # by whoever knows the agreed seed
+    twin, _ = released(setup, torch.zeros_like(rows), turns)  # by an adversary that knows the agreed seed
     ends = (-1.0, 1.0) if relation == "replace-one" else (0.0, 1.0)
     scores = {"what left": score(setup, turns, seen, ends)}
     without = [noisy - noise for noisy, noise in zip(seen, twin, strict=True)]
     scores["what left, less the seed's noise"] = score(setup, turns, without, ends)
     truth = coins > 0.5
-    whole = {how: Guesses(canaries, canaries, int(((s > 0) == truth).sum())) for how, s in scores.items()}
-    return Attacked(whole, {how: surest(s, truth) for how, s in scores.items()}), organisation
+    whole, sure = {}, {}
+    for basis, likelihood in scores.items():
+        whole[basis] = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
+        sure[basis] = surest(likelihood, truth)
+    return CanaryGuesses(whole, sure), organisation
 
 
 def surest(scores: Tensor, truth: Tensor) -> Guesses:
@@ -182,14 +185,16 @@ def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:
     return 1.0, 1.0, 0.0
 
 
-def guess_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> dict[str, Guesses]:
+def guess_labels(
+    rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int
+) -> dict[str, Guesses]:
     """Guesses of labels 0 or 1, each set by a coin and then drawn by the rule: first wherever one of the two came out,
     then by an adversary that draws both ways with the agreed seed."""
     coins = (uniform((canaries,), Secret()) < 0.5).long()
-    drawn, _ = rule.mechanism.apply(coins, source().outbox.noise)
+    drawn, _ = rule.mechanism.apply(coins, make_organisation().outbox.noise)
     informative = drawn < min(2, classes)
     guesses = {"the drawn labels": Guesses(canaries, int(informative.sum()), int((drawn == coins)[informative].sum()))}
-    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), source().outbox.noise)[0] for n in (0, 1))
+    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), make_organisation().outbox.noise)[0] for n in (0, 1))
     differ = (zeros != ones) & ((drawn == zeros) | (drawn == ones))
     right = (drawn == ones).long()[differ] == coins[differ]
     guesses["the drawn labels, by the seed"] = Guesses(canaries, int(differ.sum()), int(right.sum()))

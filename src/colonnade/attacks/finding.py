@@ -62,7 +62,7 @@ class Finding:
         return self.threshold is not None and self.score > self.threshold
 
     def under(self, thresholds: Mapping[str, float | None]) -> Finding:
-        """With the threshold that is set for it."""
+        """The finding with the threshold that is set for it."""
         return dataclasses.replace(self, threshold=thresholds.get(self.limit))
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, of_columns, recognition_verdict
-from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
+from colonnade.attacks.inversion import PICTURE, TABLE, Search, defence_of, invert
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
 from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
@@ -62,15 +62,15 @@ def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | 
         original = features[seen.rows]
         train = rehearsal.between(victim).splits.get("train", torch.arange(len(features)))
         mean = features[train].mean(0)
-        attack = _attack(features)
+        search = _search(features)
         defence, model, shape = defence_of(seen), rehearsal.models[victim], tuple(features.shape[1:])
         span = float(features.max() - features.min())
         common = (victim, attacker, rehearsal.moment, seen.rows, original)
         protection = _protection(seen)
-        yield Rebuilt(*common, invert(seen.values, model, shape, attack, defence), mean, protection, attackers, span)
+        yield Rebuilt(*common, invert(seen.values, model, shape, search, defence), mean, protection, attackers, span)
         if defence.mean:
             naive = dataclasses.replace(defence, mean=0.0)
-            shifted = invert(seen.values + defence.mean, model, shape, attack, naive)
+            shifted = invert(seen.values + defence.mean, model, shape, search, naive)
             yield Rebuilt(*common, shifted, mean, f"{protection}, its mean unknown", attackers, span)
 
 
@@ -182,7 +182,7 @@ def _protection(seen: Received) -> str:
     return " and ".join([*done, *([] if seen.codec == "identity" else [seen.codec])]) or "unprotected"
 
 
-def _attack(features: Tensor) -> Attack:
+def _search(features: Tensor) -> Search:
     if features.dim() == 2:
         return TABLE
     return dataclasses.replace(PICTURE, bounds=(float(features.min()), float(features.max())))

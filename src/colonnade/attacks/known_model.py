@@ -29,7 +29,7 @@ DETERMINED = 1e-4
 
 
 def known_findings(federation: Attacked, first: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
-    """Against every party whose models are seeded, with its model as it was before the first batch."""
+    """Attack every party whose models are seeded, with its model as it was before the first batch."""
     victims = [name for name in federation.owners if federation.settings.models_of(name) == "seeded"]
     if not victims or federation.algorithm.learns_first or not federation.algorithm.draws_weights:
         return

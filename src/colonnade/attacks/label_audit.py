@@ -60,7 +60,7 @@ ATTACKS = (
     LabelAttack("labels by gradient length", TWO, by_norm, Kind.GRADIENT, binary=True),
 )
 Guesses = Mapping[tuple[str, str, str], Guess]
-"""Of parties elsewhere, by attack, attacker and moment."""
+"""Guesses that parties elsewhere report, by attack, attacker and moment."""
 
 
 def label_findings(

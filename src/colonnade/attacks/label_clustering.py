@@ -76,7 +76,8 @@ def groups(points: Tensor, count: int) -> Tensor:
 
 
 def from_nodes(transcript: Transcript, holdings: Holdings) -> Guess:
-    """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
+    """k-means on the rows' paths through all known trees; for numbers as labels, the position along the main direction
+    of these."""
     rows, paths = memberships(transcript, holdings)
     if not len(rows) or not paths.shape[1]:
         return from_columns(transcript, holdings)

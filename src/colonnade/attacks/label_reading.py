@@ -137,7 +137,7 @@ def from_model(transcript: Transcript, holdings: Holdings) -> Guess:
 
 
 def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
-    """Through weights and biases one after the other, with ReLU between them."""
+    """What linear layers give, with ReLU between them; `layers` has weights and biases in turn."""
     for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
         x = (x.relu() if number else x) @ weight.T + bias
     return x

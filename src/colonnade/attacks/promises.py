@@ -157,8 +157,8 @@ class Bound:
     by: str
 
     def of(self, guarantee: Guarantee, stated: Statement) -> Attempt:
-        own = stated.adversary.startswith(KNOWS)  # the account is kept against who knows the batches
-        claim = min(stated.epsilon or 0.0, self.counted) if own else stated.epsilon
+        knows_batches = stated.adversary.startswith(KNOWS)  # the account is kept against this adversary
+        claim = min(stated.epsilon or 0.0, self.counted) if knows_batches else stated.epsilon
         return Attempt(
             guarantee.party, guarantee.protects, stated.adversary, stated.relation, claim, stated.delta, self.epsilon,
             self.baseline, self.any_rows, self.canaries, self.releases, self.right, self.by,
@@ -171,32 +171,30 @@ def _bound(federation: Federation, guarantee: Guarantee, statement: Statement, c
     account = federation.accounts[guarantee.party]
     if statement.adversary == HIDDEN:
         return hidden_bound(federation, guarantee.party, canaries, statement.relation, statement.delta)
-    dearest = max(account.spent(), key=lambda way: known_batch(by_event(way), "replace-one", statement.delta))
-    setup, turns = way_out(federation, guarantee.party, dearest)
+    costliest = max(account.spent(), key=lambda counts: known_batch(by_event(counts), "replace-one", statement.delta))
+    setup, turns = canary_setup(federation, guarantee.party, costliest)
     return column_bound(setup, turns, canaries, statement.relation, statement.delta)
 
 
-def way_out(federation: Federation, party: str, way: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
-    """A party's outbox as the run built it, and the turns that release a row as often as `way` says."""
-    real = federation.organisations[party].outbox
+def canary_setup(federation: Federation, party: str, counts: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
+    """A party's outbox as the run built it, and the turns that release a row as often as `counts` says."""
+    outbox = federation.organisations[party].outbox
     engine, width = federation.settings.engine, federation.widths[party]
     turns: list[Turn] = []
-    for (name, key), times in way.items():
-        wide = int(dict(key[1]).get("coordinates", width))
-        event = event_of(key)
-        if not times or not is_private(event):
+    for (name, key), times in counts.items():
+        if not times or not is_private(event_of(key)):
             continue
-        width = wide
-        row = torch.zeros(1, wide)
-        rules = {purpose: real.rule(name, purpose, wide).mechanism for purpose in PURPOSES}
-        events = {purpose: rule.apply(row, torch.Generator())[1] for purpose, rule in rules.items()}
-        turns += [Turn(name, next(purpose for purpose in events if key_of(events[purpose]) == key))] * times
+        width = int(dict(key[1]).get("coordinates", width))
+        row = torch.zeros(1, width)
+        mechanisms = [outbox.rule(name, purpose, width).mechanism for purpose in PURPOSES]
+        keys = [key_of(mechanism.apply(row, torch.Generator())[1]) for mechanism in mechanisms]
+        turns += [Turn(name, PURPOSES[keys.index(key)])] * times
     per_row = federation.algorithm.per_row
 
     def account(batches: Batches, ids: Sequence[str]) -> Account:
         return Account(party, batches, ids, per_row=per_row)
 
-    return Setup(party, real.rules, width, engine.seed, isinstance(real.noise, Secret), account), turns
+    return Setup(party, outbox.rules, width, engine.seed, isinstance(outbox.noise, Secret), account), turns
 
 
 def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str, delta: float) -> Bound:
@@ -204,15 +202,15 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     attacked, organisation = attack(setup, turns, canaries, relation)
     account, p = organisation.outbox.meter, (1 - CONFIDENCE) / WAYS
     assert isinstance(account, Account)
-    spent = max((by_event(way) for way in account.spent()), key=lambda way: sum(way.values()))
+    spent = max((by_event(counts) for counts in account.spent()), key=lambda counts: sum(counts.values()))
     gaussians = all(key[0] == gaussian.KIND for key in spent)
     best: dict[str, tuple[float, float]] = {}
-    for how, guesses in attacked.whole.items():
-        sure = attacked.sure[how]
+    for basis, guesses in attacked.whole.items():
+        sure = attacked.sure[basis]
         rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
         tight = _as_epsilon(spent, mu_of(independent(guesses, p)), delta)
-        best[how] = max([*rows, tight]), max(rows)
-    by = max(best, key=lambda how: best[how][0])
+        best[basis] = max([*rows, tight]), max(rows)
+    by = max(best, key=lambda basis: best[basis][0])
     baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
     counted = known_batch(spent, relation, delta)
     return Bound(
@@ -226,7 +224,7 @@ def hidden_bound(federation: Federation, party: str, canaries: int, relation: st
     many batches as the run had, as it drew them. With one batch per row and epoch there is nothing to draw."""
     account = federation.accounts[party]
     ((item, rounds),) = ((item, rounds) for item, rounds in account.rounds.items() if rounds)
-    setup, _ = way_out(federation, party, {item: 1})
+    setup, _ = canary_setup(federation, party, {item: 1})
     if account.sampling == "epoch":
         return column_bound(setup, [Turn(item[0], "train")] * account.released(item)[0], canaries, relation, delta)
     seed = int(uniform((1,), Secret()) * 2**31)
@@ -241,13 +239,13 @@ def sampled_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: 
     canaries, p = min(canaries, max(CELLS // len(turns), 500)), (1 - CONFIDENCE) / (WAYS - 2)
     attacked, _ = attack(setup, turns, canaries, relation)
     best: dict[str, float] = {}
-    for how, guesses in attacked.whole.items():
+    for basis, guesses in attacked.whole.items():
         variation = independent(guesses, p)
         tight = math.log((1 + variation - 2 * delta) / (1 - variation)) if variation > delta else 0.0
         if setup.sampling == "poisson" and relation == "add-or-remove":
             tight = max(tight, poisson_epsilon(variation, setup.share, len(turns), delta))
-        best[how] = max(tight, steinke(attacked.sure[how], delta, p))
-    by = max(best, key=lambda how: best[how])
+        best[basis] = max(tight, steinke(attacked.sure[basis], delta, p))
+    by = max(best, key=lambda basis: best[basis])
     baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
     return Bound(best[by], baseline, baseline, math.inf, canaries, len(turns), attacked.whole[by].right, by)
 
@@ -261,30 +259,30 @@ def _as_epsilon(spent: Mapping[Key, int], mu: float, delta: float) -> float:
     if not binomials:
         return gaussian_epsilon(mu, delta)
     ((key, times),) = binomials[:1]
-    about = dict(key[1])
-    moved = math.sqrt(about["coordinates"] * times) * (about["levels"] - 1)
-    trials = moved**2 / (mu**2 * about["p"] * (1 - about["p"]))
-    fewer = binomial.KIND, tuple(sorted({**about, "trials": float(max(round(trials), 1))}.items()))
+    parameters = dict(key[1])
+    moved = math.sqrt(parameters["coordinates"] * times) * (parameters["levels"] - 1)
+    trials = moved**2 / (mu**2 * parameters["p"] * (1 - parameters["p"]))
+    fewer = binomial.KIND, tuple(sorted({**parameters, "trials": float(max(round(trials), 1))}.items()))
     return binomial_pld([(fewer, times)], 0.0, delta)
 
 
 def label_bound(federation: Federation, party: str, canaries: int) -> Bound:
     """The bound for labels that are drawn at random, as their owner draws them."""
-    real, engine = federation.organisations[party].outbox, federation.settings.engine
-    rule, classes = real.rules[LABELS], len(federation.holdings.encoder.classes)
+    outbox, engine = federation.organisations[party].outbox, federation.settings.engine
+    rule, classes = outbox.rules[LABELS], len(federation.holdings.encoder.classes)
     batches = federation.organisations[party].batches
 
-    def again() -> Organisation:
-        organisation = Organisation.at(party, batches, seed=engine.seed, rules=real.rules)
-        organisation.outbox.noise = Secret() if isinstance(real.noise, Secret) else organisation.outbox.noise
+    def make_organisation() -> Organisation:
+        organisation = Organisation.at(party, batches, seed=engine.seed, rules=outbox.rules)
+        organisation.outbox.noise = Secret() if isinstance(outbox.noise, Secret) else organisation.outbox.noise
         return organisation
 
-    return bound_of_labels(rule, again, canaries, classes)
+    return bound_of_labels(rule, make_organisation, canaries, classes)
 
 
-def bound_of_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
+def bound_of_labels(rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
     """Guesses of drawn labels are trials of pure epsilon-DP: Steinke's bound is exact for them."""
-    by_way: dict[str, Guesses] = guess_labels(rule, source, canaries, classes)
-    bounds = {how: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(by_way)) for how, guesses in by_way.items()}
+    by_basis: dict[str, Guesses] = guess_labels(rule, make_organisation, canaries, classes)
+    bounds = {basis: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(by_basis)) for basis, guesses in by_basis.items()}
     by = max(bounds, key=bounds.__getitem__)
-    return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, by_way[by].right, by)
+    return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, by_basis[by].right, by)

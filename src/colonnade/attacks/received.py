@@ -36,8 +36,8 @@ class Holdings:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Per row (a number in the agreed order) a label. Where `named` is false these are groups of rows that should
-    share a label, and the attacker would need one known row of each to name them."""
+    """A label for each row, which is a number in the agreed order. Where `named` is false these are groups of rows that
+    should share a label, and the attacker would need one known row of each to name them."""
 
     rows: Tensor
     labels: Tensor

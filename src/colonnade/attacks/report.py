@@ -166,7 +166,7 @@ def _bars(figure: Any, findings: list[Finding]) -> None:
 
 
 def _columns(figure: Any, rebuilt: Rebuilt, threshold: float | None) -> None:
-    """Per column how much of it was rebuilt."""
+    """How much of each column was rebuilt."""
     names = sorted(rebuilt.columns, key=lambda name: -rebuilt.columns[name])
     figure.set_size_inches(6.4, 1.1 + 0.24 * len(names))
     axes = figure.subplots()

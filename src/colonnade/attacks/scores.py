@@ -77,7 +77,7 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def r_squared(truth: Tensor, guess: Tensor, mean: Tensor, spans: Mapping[str, slice]) -> dict[str, float]:
-    """Per named column (its outputs together, where it is a category) 1 - error / error of guessing the mean. A column
+    """1 - error / error of guessing the mean, for each named column; the outputs of a category count together. A column
     that is constant on these rows has nothing to guess and is left out."""
     error = (truth - guess).double().square().sum(0)
     without = (truth - mean).double().square().sum(0)
@@ -111,8 +111,8 @@ def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
 
 
 def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """Per picture [height, width] or [channels, height, width] the mean over all places of the window, cropped to the
-    picture where it is smaller than the window."""
+    """For each picture, [height, width] or [channels, height, width], the mean over all places of the window, which is
+    cropped to smaller pictures."""
     x, y = ((pictures if pictures.dim() == 4 else pictures[:, None]).double() for pictures in (original, other))
     (_, channels, height, width), c1, c2 = x.shape, (K1 * span) ** 2, (K2 * span) ** 2
     window = torch.outer(_gaussian(height), _gaussian(width))[None, None]

@@ -25,7 +25,7 @@ from colonnade.federation import Federation
 FAR = 4.0
 """How many deviations a trigger lies from the mean, in the column that tells the classes apart best."""
 MANY = 5
-"""From this many rows that came as the same numbers on, the audit notes it."""
+"""The fewest rows which came as the same numbers that the audit notes."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def noise_validation(
     repeats: int = 5,
     seed: int = 0,
 ) -> dict[str, Lost]:
-    """Per party the score lost, on the rows it holds, when its columns of a split are noisy and all others' are not
+    """The score lost per party, on the rows it holds, when its columns of a split are noisy and all others' are not
     (Figure 5, row 3).
 
     One party's noise does not reach another's embeddings. So all parties are noised in one copy, its embeddings are
@@ -151,7 +151,7 @@ class Retraining:
 
 
 def left_out(retraining: Retraining) -> dict[str, float]:
-    """Per party the score lost when the others train without it; nothing where there is one party only."""
+    """The score lost per party when the others train without it; empty where there is one party only."""
     names = retraining.all.parties
     return {
         party: retraining.all.score - retraining.with_parties(others).score

@@ -90,7 +90,7 @@ def head_changes(federation: Federation, began: Tensor | None = None) -> dict[st
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
-    """Per party the score lost when its rows are permuted: its columns keep their values and lose their meaning.
+    """The score lost per party when its rows are permuted: its columns keep their values and lose their meaning.
 
     Each repeat permutes every party in the same way, so that parties are compared under the same draw.
     """
@@ -114,7 +114,7 @@ def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, L
 
 
 def silenced(embeddings: Embeddings) -> dict[str, float]:
-    """Per party the score lost when it says the same for every row: its mean embedding."""
+    """The score lost per party when it sends its mean embedding for every row."""
     lost_by_party = {}
     for party, h in embeddings.parts.items():
         held = embeddings.held_by(party)

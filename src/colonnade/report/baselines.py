@@ -139,14 +139,14 @@ def _one_label_owner(settings: Settings, scores: BaselineScores, where: str) -> 
         seeded = settings.with_seed(seed)
         holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
         for party in holdings.columns:
-            kept = _plainly(seeded, [party, holdings.label_owner])
+            kept = _without_rules(seeded, [party, holdings.label_owner])
             alone = scores.alone.setdefault(party, [])
             yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, alone)
         if again:
             yield "together", partial(_train, seeded, holdings, where, scores.joint)
         whole = joined(seeded, holdings)
         if whole is not None:
-            yield "all in one place", partial(_train, _plainly(seeded, []), whole, where, scores.together)
+            yield "all in one place", partial(_train, _without_rules(seeded, []), whole, where, scores.together)
             for name in USUAL if whole.columns[whole.label_owner].features.dim() == 2 else ():
                 yield name, partial(_usual, name, whole, where, scores.usual.setdefault(name, []))
 
@@ -189,7 +189,7 @@ def _several_label_owners(settings: Settings, scores: BaselineScores, where: str
 
         def alone(owner: str) -> None:
             rules = {owner: replace(seeded.label_owners[owner], outbox={})}
-            own = replace(_plainly(seeded, list(seeded.parties)), label_owners=rules)
+            own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
             share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
             _train(own, share, where, scores.alone.setdefault(owner, []))
 
@@ -208,7 +208,7 @@ def _several_label_owners(settings: Settings, scores: BaselineScores, where: str
     return jobs
 
 
-def _plainly(settings: Settings, parties: list[str]) -> Settings:
+def _without_rules(settings: Settings, parties: list[str]) -> Settings:
     """The settings with these parties, without rules and budgets, since nothing leaves."""
     kept = {name: replace(party, outbox={}, budget={}) for name, party in settings.parties.items() if name in parties}
     return replace(settings, parties=kept)

@@ -53,11 +53,11 @@ def _method(facts: Facts) -> Content:
     content: list[Content] = [
         "Trained with " if record.trains else "Told by ",
         h("b", facts.algorithm),
-        f" ({_plainly(algorithm)})" if algorithm else "",
+        f" ({_in_words(algorithm)})" if algorithm else "",
         ". ",
     ]
     if record.draws_weights:
-        content.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
+        content.append(f"Each party's model, unless it says otherwise: {_in_words(model)}. ")
     most = train.get("epochs", "?")
     unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
     size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
@@ -73,20 +73,20 @@ def _rules(facts: Facts, name: str) -> Content:
     rules = []
     for section in sections or [facts.settings.get("parties", {}).get(name, {})]:
         for release, rule in section.get("outbox", {}).items():
-            rules.append(f"{release}: {_plainly(rule)}")
+            rules.append(f"{release}: {_in_words(rule)}")
         if section.get("budget"):
-            rules.append(f"budget: {_plainly(section['budget'])}")
+            rules.append(f"budget: {_in_words(section['budget'])}")
     return "; ".join(rules) or "none: what the algorithm sends leaves as it is"
 
 
-def _plainly(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(
-            _plainly(inner) if key in ("name", "mechanism") else f"{key} {_plainly(inner)}"
+            _in_words(inner) if key in ("name", "mechanism") else f"{key} {_in_words(inner)}"
             for key, inner in value.items()
         )
     if isinstance(value, list):
-        return " and ".join(map(_plainly, value))
+        return " and ".join(map(_in_words, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

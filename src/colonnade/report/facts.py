@@ -190,7 +190,7 @@ class Facts:
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """By split; while a run is running, the last epoch's validation."""
+        """Scores by split; while a run is running, the last epoch's validation."""
         if self.summary is not None:
             return dict(self.summary.get("metrics", {}))
         last = next((record["validation"] for record in reversed(self.metrics) if "validation" in record), None)

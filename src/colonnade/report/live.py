@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
 
 
 @dataclass(frozen=True)
-class Shown:
+class Snapshot:
     """What the page shows at one time."""
 
     version: int = 0
@@ -82,7 +82,7 @@ class Live:
         self.done, self.total, self.unit, self.words = 0, 0, "epochs", ""
         self.ended = self.end_seen = False  # end_seen: a browser has shown the end
         self.looked = -LONG
-        self.shown = Shown()
+        self.shown = Snapshot()
         self._reading, self._stopped = threading.Lock(), threading.Event()
         self._again = self._count_again = 0.0
         try:
@@ -149,13 +149,13 @@ class Live:
         self.end_seen = shown.final
         return f'{json.dumps(about)[:-1]}, "main": {shown.json}}}'
 
-    def _look(self) -> Shown:
+    def _look(self) -> Snapshot:
         self.looked = time.monotonic()
         if not self.shown.version or self.ended != self.shown.final:
             self._refresh()
         return self.shown
 
-    def _progress(self, shown: Shown) -> dict[str, Any]:
+    def _progress(self, shown: Snapshot) -> dict[str, Any]:
         done, total, words = self.done, self.total, self.words
         if not total:  # nobody says more than what is written after each epoch
             done, total = shown.facts.epochs, int(shown.facts.settings.get("train", {}).get("epochs", 0))
@@ -192,7 +192,7 @@ class Live:
                 title = h("h1", "Run report: ", h("b", folder.name))
                 main = h("header", title, h("p", "The tables are being read.", class_="lede"))
             counted = known if count or final else old.counted
-            self.shown = Shown(old.version + 1, facts, main, json.dumps(main), known, counted, ended)
+            self.shown = Snapshot(old.version + 1, facts, main, json.dumps(main), known, counted, ended)
             took = SHARE * (time.thread_time() - started)
             self._again = time.monotonic() + (PAUSE if count else max(PAUSE, took))
             if count:  # the first takes longest, since libraries are loaded for it

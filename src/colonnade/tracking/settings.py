@@ -14,7 +14,7 @@ SCHEMES = ("file", "databricks", "databricks-uc")
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """By default no service follows a run. This changes nothing that is trained, so it may change on resuming."""
+    """The services that follow a run; none by default. They may change on resuming, since they change no training."""
 
     tensorboard: bool | str = False  # true: into the run directory; or a folder, where each run has one of its own
     mlflow: str | None = None  # a server's address, or a folder
