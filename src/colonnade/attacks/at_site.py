@@ -140,7 +140,7 @@ class Gather(Request[Verdict]):
 
 
 class Recorded:
-    """What one organisation received, and sent to each other, while it repeated one moment of a run."""
+    """What one organisation received, and what it sent to whom, while it repeated one moment of a run."""
 
     def __init__(self, participant: Participant) -> None:
         self.federation, self.moment = participant.federation, participant.moment
@@ -249,7 +249,7 @@ class AuditHost(Auditor):
             f"{federation.holdings.label_owner} was told: {own.audit.tell or 'nothing'}."
         )
         self.results.append(result)
-        _write(_merged(self.results), folder, self.page, whole=not all(map(_repeats_nothing, self.results)))
+        _write(_merged(self.results), folder, self.page, whole=not all(map(_left_out_moments, self.results)))
         return result
 
     def _guesses(self, federation: Attacked, rehearsals: Rehearsals, classes: int) -> Iterator[tuple[str, Guess]]:
@@ -412,7 +412,7 @@ def gathered(
     crossed = not_attacked(federation.algorithm, rehearsals, result.findings, reads=READS)
     result.not_attacked = [item for item in crossed if result.sites.get(item.owner, audit.FIGURES) == audit.FIGURES]
     result.not_attacked += _unrepeated(federation, rehearsals, None, own.name)
-    _write(result, folder.path, page, whole=not _repeats_nothing(result))
+    _write(result, folder.path, page, whole=not _left_out_moments(result))
     return result
 
 
@@ -429,7 +429,7 @@ def _unrepeated(
             yield NotAttacked(ALL, owner or "anybody", receiver, UNREPEATED + rehearsal.moment)
 
 
-def _repeats_nothing(result: Audit) -> bool:
+def _left_out_moments(result: Audit) -> bool:
     return any(item.release == ALL for item in result.not_attacked)
 
 

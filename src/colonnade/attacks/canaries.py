@@ -146,11 +146,10 @@ def surest(scores: Tensor, truth: Tensor) -> Guesses:
 
 
 def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tuple[float, float]) -> Tensor:
-    """How much likelier all of a canary's releases are with its coin up than down, in logarithms: exact for Gaussian
-    noise, and up to a monotone bend for others. `ends` says what a canary is with its coin down and up. Where batches
-    are drawn and the adversary does not know them, it sees of a row that is not in a batch what it would see of an
-    empty one: noise. That is what amplification assumes, and more than anybody gets who is sent a batch without its row
-    numbers."""
+    """The log-likelihood of all of a canary's releases with its coin up, less that with its coin down: exact for
+    Gaussian noise, and up to a monotone bend for others. `ends` are a canary's values with its coin down and up. Where
+    batches are drawn and not known, a row that is not in a batch looks like an empty one: noise. Amplification assumes
+    this, and a receiver of a batch without row numbers learns less."""
     total = torch.zeros(len(seen[0]), dtype=torch.float64)
     for number, (turn, values) in enumerate(zip(turns, seen, strict=True)):
         rule = setup.rules.get(f"{turn.purpose}.{turn.release}") or setup.rules.get(turn.release) or Rule()
@@ -161,7 +160,7 @@ def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tup
         if absent.any():
             empty, _ = rule.mechanism.apply(torch.zeros(int(absent.sum()), values.shape[1]), Secret())
             along[absent] = (empty.double() - centre).sum(1) / math.sqrt(values.shape[1])
-            variance = min(variance, float(along.abs().median() / 0.6745) ** 2)  # as it is, where that is less
+            variance = min(variance, float(along.abs().median() / 0.6745) ** 2)  # as observed, where that is less
         down, up = ((along * end * size - (end * size) ** 2 / 2) / variance for end in ends)
         total += _drawn(up, setup.share) - _drawn(down, setup.share)
     return total

@@ -34,13 +34,13 @@ Prior = Callable[[Tensor], Tensor]
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Per picture [..., height, width] the sum of absolute differences between neighbours, over the pixels' number."""
+    """The sum of absolute differences between neighbours, over the number of pixels, of each [..., height, width]."""
     down, right = x.diff(dim=-2).abs().flatten(1).sum(1), x.diff(dim=-1).abs().flatten(1).sum(1)
     return (down + right) / x[0].numel()
 
 
 def half_square(x: Tensor) -> Tensor:
-    """Per row half the squared length, over the number of columns: minus the log of a standard normal."""
+    """Half the squared length of each row, over the number of columns: minus the log of a standard normal."""
     return x.flatten(1).square().mean(1) / 2
 
 

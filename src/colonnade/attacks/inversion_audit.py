@@ -108,7 +108,7 @@ def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
 
 
 def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> Iterator[Finding]:
-    """One per reconstruction, and one for whether its class can still be seen."""
+    """A finding per reconstruction, and one on whether its class can still be seen."""
     recognisers: dict[str, Recogniser] = {}
     truth = _labels(federation)
     for rebuilt in reconstructions:

@@ -19,7 +19,7 @@ from colonnade.attacks.label_reading import (
     from_residuals,
     from_targets,
 )
-from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.received import Guess, Knowledge
 from colonnade.attacks.rehearsal import Attacked, Rehearsal
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
@@ -34,7 +34,7 @@ class LabelAttack:
 
     name: str
     assumes: str
-    guess: Callable[[Transcript, Holdings], Guess]
+    guess: Callable[[Transcript, Knowledge], Guess]
     reads: Kind
     binary: bool = False
     beside: tuple[Kind, ...] = ()
@@ -95,7 +95,7 @@ def guesses(
             continue
         for name in partners(federation):
             if name != owner and party in (None, name, owner):
-                own = _holdings(federation, rehearsal, name, classes)
+                own = _knowledge(federation, rehearsal, name, classes)
                 yield attack, name, attack.guess(rehearsal.heard_by(name), own)
 
 
@@ -105,7 +105,7 @@ def partners(federation: Attacked) -> list[str]:
     return list(dict.fromkeys([*federation.owners, *asked]))
 
 
-def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
+def _knowledge(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Knowledge:
     """What an attacking party has itself. The model and columns of a party elsewhere are not known, but what it sent
     is."""
     owner = federation.holdings.label_owner
@@ -114,7 +114,7 @@ def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: i
     model, stepped = rehearsal.models.get(party), rehearsal.stepped.get(party)
     begun = rehearsal.begun.get(party, Transcript(party))
     sent = Transcript(owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party])
-    return Holdings(party, batches, config, classes, releases, model, columns, stepped, begun, sent)
+    return Knowledge(party, batches, config, classes, releases, model, columns, stepped, begun, sent)
 
 
 def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, attacker: str, guess: Guess) -> Finding:

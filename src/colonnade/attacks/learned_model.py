@@ -45,7 +45,7 @@ from colonnade.errors import BoundaryError
 LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
 LEAST = 20
-"""Rows to score on, besides those that the attacker knows."""
+"""The fewest rows to score on, besides those that the attacker knows."""
 KNOWN_ANYWAY = 0.99
 """The R² from which on the label owner's own data tell a column, and embeddings can add nothing."""
 RIDGES = [10.0**power for power in range(-4, 5)]

@@ -14,7 +14,7 @@ from colonnade.core import Batches, DpEvent, Transcript
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Knowledge:
     """What a party knows without listening: the agreed rows and settings, what kind of label is learned, and its own
     part: its model when listening began, its columns, and the gradient it first stepped with."""
 

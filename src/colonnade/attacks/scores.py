@@ -54,7 +54,7 @@ def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, see
 
 
 def best_names(groups: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """Each group under the name that makes most rows right, no name twice."""
+    """Name each group so that most rows are right; no name is used twice."""
     from scipy.optimize import linear_sum_assignment
 
     count = max(classes, int(groups.max()) + 1)
@@ -105,7 +105,7 @@ WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 
 
 def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """Per picture 10 log10(span^2 / mean squared error), in decibels; `span` is white minus black."""
+    """10 log10(span^2 / mean squared error) of each picture, in decibels; `span` is white minus black."""
     error = (original - other).flatten(1).double().square().mean(1)
     return 10 * torch.log10(span**2 / error.clamp_min(1e-30))
 
