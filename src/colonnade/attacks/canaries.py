@@ -21,6 +21,7 @@ from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peer
 from colonnade.core.chance import Secret, uniform
 from colonnade.privacy import Account, Binomial, Gaussian
 from colonnade.privacy.one_run import Guesses
+from colonnade.settings.rules import PURPOSES
 from colonnade.transport import Fault, Faulty, InProcess, Recording
 
 BIG = 1e3
@@ -53,11 +54,10 @@ class Setup:
     batch_seed: int = 0
 
     def organisation(self, canaries: int) -> Organisation:
-        rows = torch.arange(canaries)
-        purposes = ("train", "validation", "test", "predict")
+        splits = dict.fromkeys(PURPOSES, torch.arange(canaries))
         batches = Batches(
-            dict.fromkeys(purposes, rows), batch_size=max(int(self.share * canaries), 1), epochs=1,
-            seed=self.batch_seed, reshuffle=False, sampling=self.sampling,
+            splits, batch_size=max(int(self.share * canaries), 1), epochs=1, seed=self.batch_seed, reshuffle=False,
+            sampling=self.sampling,
         )  # fmt: skip
         organisation = Organisation.at(self.owner, batches, seed=self.seed, rules=self.rules)
         organisation.outbox.noise = Secret() if self.secret else organisation.outbox.noise

@@ -39,9 +39,7 @@ def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
     if not len(rows):
         return Guess(rows, rows, named=False)
     flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
-    if knowledge.classes == 0:
-        return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(unit(flat), knowledge.classes), named=False)
+    return Guess(rows, groups(unit(flat), knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
 def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -84,9 +82,7 @@ def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
     nodes = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # the last follows from the others
     known = torch.cat(nodes, 1).double()
     flat = main_directions(known - known.mean(0), max(knowledge.classes - 1, 1))
-    if knowledge.classes == 0:
-        return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(flat, knowledge.classes), named=False)
+    return Guess(rows, groups(flat, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
 def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -98,7 +94,7 @@ def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
     rows = heard.rows
     own = knowledge.columns[rows].flatten(1).double().nan_to_num()
     flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(knowledge.classes - 1, 1))
-    return Guess(rows, flat[:, 0] if knowledge.classes == 0 else groups(flat, knowledge.classes), named=False)
+    return Guess(rows, groups(flat, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
 def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:

@@ -75,17 +75,16 @@ def _beside(audit: Audit, folder: Path) -> Audit:
     """The audit, and what is still valid of an earlier one: findings neither by nor on the party that was looked at."""
     try:
         old = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-        same = audit.checkpoint != "" and all(
-            old[key] == value for key, value in audit.to_json().items() if key in ("run", "algorithm", "checkpoint")
-        )
         before = Audit.from_json(old)
-        kept = [finding.under(audit.thresholds) for finding in before.findings if same]
+        attacked = ("run", "algorithm", "checkpoint")
+        if audit.checkpoint == "" or any(old[key] != getattr(audit, key) for key in attacked):
+            return audit
+        kept = [finding.under(audit.thresholds) for finding in before.findings]
         others = [finding for finding in kept if audit.party not in (finding.attacker, finding.victim)]
-        unread = before.not_attacked if same else []
-        missed = [item for item in unread if audit.party not in (item.owner, item.receiver)]
-        notes = dict.fromkeys([*audit.notes, *(before.notes if same else [])])
+        missed = [item for item in before.not_attacked if audit.party not in (item.owner, item.receiver)]
+        notes = dict.fromkeys([*audit.notes, *before.notes])
         again = {rebuilt.victim for rebuilt in audit.rebuilt}
-        drawn = {stem: victim for stem, victim in before.drawn.items() if same and victim not in again}
+        drawn = {stem: victim for stem, victim in before.drawn.items() if victim not in again}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or an older kind, or damaged
         return audit
     none = NONE_APPLIES.format(audit.algorithm)

@@ -41,13 +41,11 @@ def gather(folders: Sequence[Path]) -> Named:
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
-    """The page, and its figures beside it."""
     runs = gather(folders)
     return save(render(runs), figures(runs).values(), out)
 
 
 def render(runs: Named) -> str:
-    """The comparison as one document."""
     return document(f"Colonnade: {len(runs)} runs compared", main_of(runs))
 
 

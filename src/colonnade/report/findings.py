@@ -10,7 +10,6 @@ from colonnade.report.words import count, sentence
 
 
 def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the run has an audit."""
     assert facts.audit is not None
     findings = facts.audit["findings"]
     crossed = [finding for finding in findings if finding.get("crossed")]

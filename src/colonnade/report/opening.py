@@ -12,7 +12,6 @@ from colonnade.report.words import BETTER_LOW, always_one, count, epsilon, liste
 
 
 def opening(facts: Facts) -> Html:
-    """The page's header."""
     state = None
     if not facts.finished:
         unit = "round" if facts.several else "epoch"

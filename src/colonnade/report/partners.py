@@ -12,7 +12,6 @@ from colonnade.report.words import amount, metric, score, seconds, sentence, siz
 
 
 def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the run was explained."""
     importance = facts.importance
     assert importance is not None
     measures = {name: importance["measures"][name] for name in MEASURES if name in importance["measures"]}
@@ -49,7 +48,6 @@ def _added(importance: Plain) -> Html:
 
 
 def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; partners were selected."""
     selection = facts.selection
     assert selection is not None
     entropy = selection.get("entropy")
@@ -64,14 +62,13 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
         level = ", ".join(selection["level"])
         content.append(h("p", f"Within error: {level} may be as good as the last that was kept."))
     cost = selection["cost"]
-    work = f"{cost['encryptions']:,} encryptions, {cost['additions']:,} additions, {cost['decryptions']:,} decryptions"
+    work = ", ".join(f"{cost[name]:,} {name}" for name in ("encryptions", "additions", "decryptions"))
     content.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
     content.append(table("What each learned from it", ("who", "learned"), selection["learned"].items()))
     return content
 
 
 def alignment_section(facts: Facts) -> list[Content]:
-    """The section's content; rows were found by private set intersection."""
     alignment = facts.alignment
     assert alignment is not None
     rows = [

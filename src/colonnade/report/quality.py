@@ -83,7 +83,6 @@ def _positive(quality: Plain) -> str:
 
 
 def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the label owner measured it."""
     quality = facts.quality
     assert quality is not None
     content: list[Content] = [

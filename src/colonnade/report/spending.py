@@ -43,6 +43,7 @@ def spending(facts: Facts) -> list[Content]:
     notes: list[str] = []
     tables = [_adversaries(guarantee, notes) for guarantee in facts.privacy if headline(guarantee) is not None]
     listed = [h("li", sentence(note), value=at) for at, note in enumerate(notes, 1)]
+    by_party = [(guarantee["party"], note) for guarantee in facts.privacy for note in guarantee["notes"]]
     return [
         h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
           "stronger, and without one there is no such bound. Each line names whom it holds against. "
@@ -51,10 +52,7 @@ def spending(facts: Facts) -> list[Content]:
         *([h("h3", "Against whom")] if tables else []),
         *tables,
         h("ol", listed, class_="caption-note") if listed else None,
-        *[
-            h("p", h("b", guarantee["party"], ": "), sentence(note))
-            for guarantee in facts.privacy for note in guarantee["notes"]
-        ],
+        *[h("p", h("b", party, ": "), sentence(note)) for party, note in by_party],
         *[h("p", words) for words in whose_models(facts.outcome)],
     ]  # fmt: skip
 

@@ -35,7 +35,6 @@ def tree_figures(facts: Facts) -> list[Figure]:
 
 
 def trees_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the run has trees."""
     names = ["gains", *(name for name in figures if name.startswith("tree_")), "own_columns"]
     words = "A circle is a split, in its owner's colour and with its number; a square is a leaf, whose value is added "
     words += "to the score. Left are rows at or below the threshold, which its owner alone knows."
