@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from colonnade.algorithms import find
@@ -99,8 +100,9 @@ def rival_of(facts: Facts) -> tuple[str, float, str] | None:
     if not baselines or not baselines["alone"] or facts.several:
         return None
     for party, roles in facts.parties.items():
-        if "labels" in roles and party in baselines["alone"]:
-            return party, mean(baselines["alone"][party], baselines["metric"]), ", which holds the labels"
+        alone = mean(baselines["alone"].get(party, []), baselines["metric"])
+        if "labels" in roles and not math.isnan(alone):
+            return party, alone, ", which holds the labels"
     best = best_alone(baselines)
     return None if best is None else (*best, ", whose columns tell most")
 
@@ -110,7 +112,7 @@ def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
     if not baselines or not baselines["alone"]:
         return None
     scores = {party: mean(values, baselines["metric"]) for party, values in baselines["alone"].items()}
-    real = {party: score for party, score in scores.items() if score == score}
+    real = {party: score for party, score in scores.items() if not math.isnan(score)}
     best = min if baselines["metric"] in BETTER_LOW else max
     party = best(real, key=lambda name: real[name], default=None)
     return None if party is None else (party, real[party])

@@ -22,7 +22,6 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     if words := disagreement(measures, importance["ranked_by"]):
         content.append(h("p", h("b", words)))
     content.append(plates(figures, "importance"))
-    ranking = importance["ranking"]
     rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in ranking]
     headings = ("party", *(MEASURES[name].heading for name in measures))
     content.append(table(f"Measures on {importance['rows']} {importance['split']} rows", headings, rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure
 from colonnade.report.facts import Facts
@@ -113,23 +115,18 @@ def _against(facts: Facts) -> list[str]:
     assert baselines is not None
     name = baselines["metric"]
     joint = mean(baselines["joint"], name)
-    if "each" in baselines:
-        return [
-            f"{_than(mean(values, name) - mean(baselines['alone'][owner], name))} {owner} alone on its rows"
-            for owner, values in baselines["each"].items()
-            if owner in baselines["alone"]
-        ]
-    comparisons = []
-    rival, best = rival_of(facts), best_alone(baselines)
-    if rival is not None:
-        comparisons.append(f"{_than(joint - rival[1])} {rival[0]} alone{rival[2]}")
-    if best is not None and (rival is None or best[0] != rival[0]):
-        comparisons.append(f"{_than(joint - best[1])} the best single party's columns with the labels, {best[0]}")
-    if baselines["together"]:
-        comparisons.append(f"{_than(joint - mean(baselines['together'], name))} all columns in one place")
-    for usual, values in baselines.get("usual", {}).items():
-        comparisons.append(f"{_than(joint - mean(values, name))} {usual}")
-    return comparisons
+    gains: dict[str, float] = {}  # NaN where there is no score, as after a training that diverged
+    for owner, values in baselines.get("each", {}).items():
+        gains[f"{owner} alone on its rows"] = mean(values, name) - mean(baselines["alone"].get(owner, []), name)
+    if "each" not in baselines:
+        rival, best = rival_of(facts), best_alone(baselines)
+        if rival is not None:
+            gains[f"{rival[0]} alone{rival[2]}"] = joint - rival[1]
+        if best is not None and (rival is None or best[0] != rival[0]):
+            gains[f"the best single party's columns with the labels, {best[0]}"] = joint - best[1]
+        gains["all columns in one place"] = joint - mean(baselines["together"] or [], name)
+        gains |= {usual: joint - mean(values, name) for usual, values in baselines.get("usual", {}).items()}
+    return [f"{_than(gain)} {baseline}" for baseline, gain in gains.items() if not math.isnan(gain)]
 
 
 def _than(gain: float) -> str:
