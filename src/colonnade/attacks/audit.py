@@ -224,15 +224,15 @@ def on_columns(
         yield from jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
     moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
-    every: list[Rebuilt] = []
+    reconstructions: list[Rebuilt] = []
     for rehearsal in moments:
         say(f"inverting models: {rehearsal.moment}")
         rebuilt = list(rebuild(federation, rehearsal, rows, party))
         whole = joined(federation, rebuilt)
-        every += rebuilt if whole is None else [*rebuilt, whole]
-    result.rebuilt += every
+        reconstructions += rebuilt if whole is None else [*rebuilt, whole]
+    result.rebuilt += reconstructions
     say("looking at what was rebuilt")
-    yield from inversion_findings(federation, every)
+    yield from inversion_findings(federation, reconstructions)
     say("using what is known, and learning what is not")
     yield from known_findings(federation, first, rows, party)
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):

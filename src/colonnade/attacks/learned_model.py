@@ -64,13 +64,13 @@ def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
 
 def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party that sent it sums over bins."""
-    attacker, make = federation.holdings.label_owner, federation.algorithm.equations
-    if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
+    attacker, equations_of = federation.holdings.label_owner, federation.algorithm.equations
+    if equations_of is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
         return
     for victim in (name for name in victims(federation, party) if name in rehearsal.transcripts):
         heard, sent = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
-        every, batches = make(federation.driver, heard, sent), rehearsal.between(victim)
-        rows, values = side_by_side((batches.rows(equations.batch).cpu(), bits(equations)) for equations in every)
+        systems, batches = equations_of(federation.driver, heard, sent), rehearsal.between(victim)
+        rows, values = side_by_side((batches.rows(equations.batch).cpu(), bits(equations)) for equations in systems)
         if len(rows):
             yield from learned_from(
                 federation, victim, rehearsal.moment, rows, values, federation.algorithm.named(Kind.HISTOGRAMS),

@@ -32,12 +32,12 @@ def gather(folders: Sequence[Path]) -> Named:
     """The runs by name; where two folders have the same name, by as much of their paths as tells them apart."""
     if len(folders) < 2:
         raise ConfigError(f"A comparison takes two or more run directories; found {len(folders)}.")
-    every = [read(folder) for folder in folders]
+    facts_of_runs = [read(folder) for folder in folders]
     parts = [folder.resolve().parts for folder in folders]
     if len(set(parts)) < len(parts):
         raise ConfigError("A run is named twice. Name each run directory once.")
     depth = next(n for n in range(1, 99) if len({part[-n:] for part in parts}) == len(parts))
-    return {"/".join(part[-depth:]): facts for part, facts in zip(parts, every, strict=True)}
+    return {"/".join(part[-depth:]): facts for part, facts in zip(parts, facts_of_runs, strict=True)}
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
