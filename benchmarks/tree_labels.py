@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from colonnade.attacks.label_clustering import memberships
-from colonnade.attacks.received import Holdings
+from colonnade.attacks.received import Knowledge
 from colonnade.benchmark import Result
 from colonnade.federation import Federation
 
@@ -44,7 +44,7 @@ def run(quick: bool) -> list[Result]:
             pass
     assert federation.recording is not None
     own = federation.owners[attacker].features.cpu()
-    held = Holdings(
+    held = Knowledge(
         attacker, federation.agreed.one, federation.settings.config, 2, federation.algorithm.releases, columns=own
     )
     rows, paths = memberships(federation.recording.transcripts[attacker], held)

@@ -8,7 +8,7 @@ import torch
 from tests.conformance.toy import LOSSES, Task, Toy, federation, sequential
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.received import Guess, Knowledge
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Rule, Transcript
 from colonnade.optim.losses import CrossEntropy, Logistic
@@ -21,7 +21,7 @@ NOISE = Rule(Gaussian(clip=1.0, sigma=1e4))
 
 def heard(
     algorithm: AnyAlgorithm, steps: int = EPOCH, task: Task = "classes", *, noise: str = "", **settings: Any
-) -> tuple[Toy, Transcript, Holdings]:
+) -> tuple[Toy, Transcript, Knowledge]:
     """After so many steps: the federation, what 'ada' received, and what she holds. `noise` names a release of the
     label owner's that is drowned in noise."""
     toy = federation(algorithm, lambda parties: Recording(sequential(parties)), task=task, **settings)
@@ -30,7 +30,7 @@ def heard(
     toy.run(steps)
     loss = LOSSES[task]
     classes = {CrossEntropy: loss.outputs, Logistic: 2}.get(type(loss), 0)
-    return toy, toy.transport.of("ada"), Holdings("ada", toy.batches, toy.driver.config, classes, algorithm.releases)
+    return toy, toy.transport.of("ada"), Knowledge("ada", toy.batches, toy.driver.config, classes, algorithm.releases)
 
 
 def accuracy(toy: Toy, guess: Guess, classes: int = 3) -> float:

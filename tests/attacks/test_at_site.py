@@ -20,8 +20,8 @@ from colonnade import attacks
 from colonnade.attacks import Audit, Finding, audit_run
 from colonnade.attacks import audit as saying
 from colonnade.attacks.at_site import (
+    ASSUMPTIONS,
     MOMENTS,
-    TOLD,
     UNREPEATED,
     AskHeldOut,
     Attack,
@@ -31,7 +31,7 @@ from colonnade.attacks.at_site import (
     Page,
     _figures,
     _guessed,
-    _said,
+    _statement,
     audit_at,
     takes_part,
 )
@@ -138,7 +138,7 @@ def test_what_a_site_says_of_its_own_columns(tells: str | None, limits: dict[str
     every: dict[str, float | None] = {**dict.fromkeys(LIMITS), **limits}
     one = Finding("a", "clinic", "lab", "m", "", "R²", 0.4, 0.0, "", "inversion_r2").under(every)
     found = Audit("run", "vimadmm", None, every, [one])
-    assert _said(found, tells) == said
+    assert _statement(found, tells) == said
     whole = Audit("run", "vimadmm", None, {"label_inference": 1.0}, sites={"lab": said})
     assert whole.passed is (said in (saying.PASSED, saying.FIGURES))
 
@@ -253,7 +253,7 @@ def test_a_refused_moment_ends_no_other(base: Path) -> None:
 
 def test_every_attack_on_columns_is_one_that_a_site_may_name() -> None:
     sources = "".join(path.read_text() for path in Path(attacks.__file__).parent.glob("*.py") if path.stem != "at_site")
-    assert set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) == set(TOLD)
+    assert set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) == set(ASSUMPTIONS)
 
 
 def lying(base: Path, told: Any) -> Audit:
@@ -332,7 +332,7 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
     large = [json.dumps([{**FIGURE, key: 10**400}]) for key in ("score", "baseline")]
     one = AuditAnswer(saying.FIGURES, json.dumps([{**FIGURE, "assumes": WORDS[1], "limit": WORDS[1]}]), (), (), ())
     (taken,) = _figures("lab", one, federation, _nothing())
-    assert (taken.limit, taken.assumes) == ("inversion_r2", TOLD[taken.attack])  # our words, and none of its own
+    assert (taken.limit, taken.assumes) == ("inversion_r2", ASSUMPTIONS[taken.attack])  # our words, and none of its own
     for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([FIGURE] * 65), *words, *large):
         with pytest.raises(PartyError, match="'lab'"):
             list(_figures("lab", AuditAnswer(saying.FIGURES, figures, (), (), ()), federation, _nothing()))

@@ -111,13 +111,13 @@ def test_what_cannot_be_audited_is_refused(run: Path) -> None:
 def test_attacks_cannot_be_given_the_truth() -> None:
     """No attack takes a party, a federation, labels or features: what they take is here, all of it."""
     takes: dict[Callable[..., Any], set[str]] = {
-        label_reading.from_logit_gradients: {"transcript", "holdings"},
-        label_reading.from_residuals: {"transcript", "holdings"},
-        label_reading.from_targets: {"transcript", "holdings"},
-        label_clustering.by_direction: {"transcript", "holdings"},
-        label_clustering.by_norm: {"transcript", "holdings"},
-        label_reading.from_batch_gradient: {"transcript", "holdings"},
-        inversion.invert: {"h", "model", "shape", "attack", "known"},
+        label_reading.from_logit_gradients: {"transcript", "knowledge"},
+        label_reading.from_residuals: {"transcript", "knowledge"},
+        label_reading.from_targets: {"transcript", "knowledge"},
+        label_clustering.by_direction: {"transcript", "knowledge"},
+        label_clustering.by_norm: {"transcript", "knowledge"},
+        label_reading.from_batch_gradient: {"transcript", "knowledge"},
+        inversion.invert: {"h", "model", "shape", "search", "known"},
         jacobian.columns_from_jacobian: {"weight", "bias"},
     }
     for attack, names in takes.items():

@@ -12,8 +12,8 @@ from torch import Generator, Tensor, nn
 from colonnade.attacks.inversion import (
     PICTURE,
     TABLE,
-    Attack,
     Defence,
+    Search,
     defence_of,
     half_square,
     invert,
@@ -26,7 +26,7 @@ from colonnade.models import build
 from colonnade.privacy.binomial import Binomial
 from colonnade.privacy.gaussian import Gaussian
 
-EXACT = Attack(half_square, 0.0, steps=800)
+EXACT = Search(half_square, 0.0, steps=800)
 
 
 def rows(count: int, *shape: int, seed: int = 0) -> Tensor:

@@ -6,11 +6,14 @@ import dataclasses
 import math
 
 import pytest
+import torch
 from tests.attacks.runs import three, trained
 from tests.federation.small import frames
 
+from colonnade.attacks import label_audit
 from colonnade.attacks.finding import Finding
-from colonnade.attacks.label_audit import label_findings
+from colonnade.attacks.label_audit import guesses, label_findings
+from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import first_rounds, last_rounds
 from colonnade.evaluate import wilson
 from colonnade.federation import Federation
@@ -91,3 +94,33 @@ def test_weights_that_were_sent_tell_labels_once_they_are_trained(algorithm: str
     assert [f.attacker for f in made] == ["clinic", "lab"]
     assert {f.releases for f in made} == {(attack,)}
     assert max(f.score - f.baseline for f in made) > 0.1
+
+
+def test_guesses_that_a_party_tells_hide_nothing_that_is_known_without_them() -> None:
+    federation = trained("fdml")
+    rehearsal = first_rounds(federation, 512)
+    own = list(label_findings(federation, rehearsal, "lab"))
+    rows, truth = torch.arange(140), federation.holdings.labelled.labels
+    wrong = Guess(rows, (truth[rows] + 1) % 3, named=True)
+    few = Guess(rows[:3], truth[:3], named=True)
+    for told in (wrong, few):
+        by_attack = {(own[0].attack, "lab", rehearsal.moment): told}
+        assert list(label_findings(federation, rehearsal, "lab", by_attack)) == own
+
+
+def test_guesses_of_one_class_alone_do_not_replace_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their score is 1, and so is that of always saying this class."""
+    federation = trained("fdml", frames(120))
+    rehearsal = first_rounds(federation, 512)
+    labels = federation.holdings.labelled.labels
+    ((attack, name, guess),) = guesses(federation, rehearsal, "lab", 2)
+    guess.labels[:10] = 1 - labels[guess.rows[:10]]  # so that the label owner's own attack is right on most rows
+    monkeypatch.setattr(label_audit, "guesses", lambda *_: [(attack, name, guess)])
+    (own,) = label_findings(federation, rehearsal, "lab")
+    alike = (labels == 1).nonzero().flatten()[:20]
+    told = {(attack.name, "lab", rehearsal.moment): Guess(alike, torch.ones(20, dtype=torch.int64), named=True)}
+    worse, kept = label_findings(federation, rehearsal, "lab", told)
+    assert kept == own
+    assert own.verdict.startswith("can tell")
+    assert worse.score == 1.0 > own.score
+    assert worse.verdict == "no better than guessing" + label_audit.OWN_WORD

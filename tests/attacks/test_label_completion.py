@@ -10,7 +10,7 @@ from tests.attacks.listening import accuracy, heard
 from torch import nn
 
 from colonnade.algorithms import compressed_vfl, vimadmm
-from colonnade.attacks.label_reading import from_head, from_model, outputs, told
+from colonnade.attacks.label_reading import from_head, from_model, labels_of, outputs
 from colonnade.core import Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")
@@ -52,8 +52,8 @@ def test_without_weights_or_a_model_there_is_nothing() -> None:
 
 def test_outputs_mean_labels() -> None:
     logits = torch.tensor([[0.1, 2.0], [3.0, -1.0]])
-    assert told(logits, 2).tolist() == [1, 0]
-    assert told(logits[:, :1] - 1, 2).tolist() == [0, 1]
-    assert told(logits, 0).tolist() == pytest.approx([0.1, 3.0])
+    assert labels_of(logits, 2).tolist() == [1, 0]
+    assert labels_of(logits[:, :1] - 1, 2).tolist() == [0, 1]
+    assert labels_of(logits, 0).tolist() == pytest.approx([0.1, 3.0])
     x, layers = torch.randn(3, 4), [torch.randn(5, 4), torch.randn(5), torch.randn(2, 5), torch.randn(2)]
     assert torch.allclose(outputs(x, layers), (x @ layers[0].T + layers[1]).relu() @ layers[2].T + layers[3])

@@ -10,7 +10,7 @@ import torch
 from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
-from colonnade.attacks.label_audit import _holdings, label_findings
+from colonnade.attacks.label_audit import _knowledge, label_findings
 from colonnade.attacks.label_clustering import from_columns, from_nodes, memberships
 from colonnade.attacks.rehearsal import Rehearsal, first_rounds
 from colonnade.federation import Federation
@@ -45,7 +45,7 @@ def test_hidden_nodes_leave_what_own_columns_tell() -> None:
         assert other.details["rows"] == one.details["rows"]
     federation, rehearsal = rehearsed(nodes="hidden", depth=2)
     for name in ("clinic", "lab"):
-        own = _holdings(federation, rehearsal, name, 3)
+        own = _knowledge(federation, rehearsal, name, 3)
         _, paths = memberships(rehearsal.transcripts[name], own)
         assert not paths.numel()
         control = from_columns(rehearsal.transcripts[name], own)
@@ -59,7 +59,7 @@ def test_memberships_are_the_nodes_that_rows_were_in() -> None:
         "boosted_trees", given=three(200), config={"encryption": "none", "depth": 2}, train={"epochs": 1}
     )
     rehearsal = first_rounds(federation, 64)
-    rows, paths = memberships(rehearsal.transcripts["lab"], _holdings(federation, rehearsal, "lab", 3))
+    rows, paths = memberships(rehearsal.transcripts["lab"], _knowledge(federation, rehearsal, "lab", 3))
     assert sorted(rows.tolist()) == sorted(federation.batches.splits["train"].tolist())
     classes = 3
     assert paths.shape == (len(rows), classes)  # one level is told of each of three trees; the next is of leaves

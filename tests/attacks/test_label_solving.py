@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from colonnade.attacks.label_audit import label_findings
 from colonnade.attacks.label_reading import from_batch_gradient, own_jacobian, solve
-from colonnade.attacks.received import Holdings
+from colonnade.attacks.received import Knowledge
 from colonnade.attacks.rehearsal import first_rounds
 from colonnade.core import Transcript
 from colonnade.models import build
@@ -57,5 +57,5 @@ def test_what_was_summed_is_found_again_where_there_are_more_weights_than_summan
 
 def test_without_a_gradient_there_is_nothing_to_solve() -> None:
     one = trained("vfedcce", config={"mode": "plaintext"}, train={"epochs": 1})
-    own = Holdings("lab", one.agreed.one, one.settings.config, 3, one.algorithm.releases)
+    own = Knowledge("lab", one.agreed.one, one.settings.config, 3, one.algorithm.releases)
     assert len(from_batch_gradient(Transcript("lab"), own).rows) == 0

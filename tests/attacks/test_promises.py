@@ -20,15 +20,17 @@ from tests.cli.called import Caller
 from tests.federation.small import federation, frames, quick, write
 from torch import Tensor
 
+from colonnade.attacks import promises
 from colonnade.attacks.canaries import CanaryOwner, Setup, Turn, attack, released
 from colonnade.attacks.promises import (
     Attempt,
+    Bound,
     Promises,
     audit_promises,
     bound_of_labels,
+    canary_setup,
     column_bound,
     sampled_bound,
-    way_out,
 )
 from colonnade.core import Batches, DpEvent, Mechanism, Organisation, Rule
 from colonnade.core.chance import Secret, Source
@@ -37,7 +39,7 @@ from colonnade.federation import Federation, load
 from colonnade.privacy import Account, Binomial, Budget, Gaussian, RandomizedResponse
 from colonnade.privacy.accounting import dp_accounting, hidden_pld, hidden_rdp
 from colonnade.privacy.gaussian import clip_rows
-from colonnade.privacy.report import for_columns
+from colonnade.privacy.report import KNOWN, Guarantee, Statement, for_columns
 
 DELTA, MANY = 1e-5, 10_000
 EPSILONS = [1.0, 8.0]
@@ -297,11 +299,23 @@ def test_where_nothing_is_promised_it_says_so(tmp_path: Path) -> None:
     found.check()
 
 
+@pytest.mark.parametrize(("claims", "counted"), [((4.0, 2.0), 9.0), ((4.0, 4.0), 2.0)])
+def test_any_claim_below_the_bound_is_attacked_again(
+    claims: tuple[float, float], counted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two claims, or what the account counted: chance alone must not accuse anybody."""
+    bounds = iter([Bound(epsilon, 0.0, 0.0, counted, 10, 1, 9, "what left") for epsilon in (3.0, 1.0)])
+    monkeypatch.setattr(promises, "_bound", lambda *_: next(bounds))
+    statements = tuple(Statement(KNOWN, "replace-one", "-", claim, DELTA) for claim in claims)
+    attempts = promises.attempts(federation(frames(60)), Guarantee("lab", "columns", (), statements), 10)
+    assert [(attempt.bound, attempt.broken) for attempt in attempts] == [(1.0, False)] * 2
+
+
 def test_what_is_broken_is_named() -> None:
     parties = {"lab": {"outbox": {"embedding": RULE}}}
     one = federation(frames(60), quick(parties=parties, federation={"noise": "seeded"}))
     one.fit()
-    way, went = way_out(one, "lab", one.accounts["lab"].spent()[0])
+    way, went = canary_setup(one, "lab", one.accounts["lab"].spent()[0])
     assert went
     attacked, _ = attack(way, went, 300, "replace-one")
     assert attacked.whole["what left, less the seed's noise"].right == 300

@@ -8,7 +8,7 @@ import torch
 from tests.attacks.listening import heard
 
 from colonnade.algorithms import compressed_vfl, splitnn, vimadmm
-from colonnade.attacks.received import Holdings, received, stacked
+from colonnade.attacks.received import Knowledge, received, stacked
 from colonnade.core import Transcript
 
 
@@ -48,6 +48,6 @@ def test_what_is_not_one_line_per_row_is_not_stacked_and_heads_have_no_rows() ->
 
 def test_holdings_have_no_place_for_the_truth() -> None:
     """What an attack is given, by construction: the agreed rows and settings, and the party's own part."""
-    names = [field.name for field in dataclasses.fields(Holdings)]
+    names = [field.name for field in dataclasses.fields(Knowledge)]
     own = ["model", "columns", "stepped", "begun", "shown"]
     assert names == ["party", "batches", "config", "classes", "releases", *own]

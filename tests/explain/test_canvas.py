@@ -50,7 +50,7 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
 def test_names_and_scores_in_words() -> None:
     report = made_up(2)
     report.holds = {"a" * 40: {"holds": "1 column"}, "b": {"holds": "x", "region": [0, 0, 1, 1]}}
-    assert canvas.told(report) == ["a" * 23 + "…  (1 column)", "b"]
+    assert canvas.row_names(report) == ["a" * 23 + "…  (1 column)", "b"]
     assert canvas.score(report, 0.1234) == "12.3%"
     assert canvas.score(report, None) == canvas.score(report, float("nan")) == "not known"
     report.metric = "r2"

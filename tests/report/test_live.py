@@ -213,7 +213,7 @@ def test_it_lingers_only_for_those_who_look(tmp_path: Path) -> None:
         page.linger(20.0)
         assert time.monotonic() - started < 10
         state(page)
-        page.told = False
+        page.end_seen = False
         threading.Timer(0.2, lambda: state(page)).start()
         page.linger(20.0)
         assert 0.1 < time.monotonic() - started < 15

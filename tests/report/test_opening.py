@@ -66,6 +66,8 @@ def test_whom_to_compare_with() -> None:
     rival = rival_of(Facts(name="x", settings=labels, baselines=found))
     assert rival is not None
     assert rival[0] == "a"
+    diverged = {"metric": "loss", "alone": {"a": [{"loss": None}], "b": [{"loss": 0.5}]}}
+    assert rival_of(Facts(name="x", settings=labels, baselines=diverged)) == ("b", 0.5, ", whose columns tell most")
     elsewhere = {"parties": {"c": {"label": "y"}, "b": {}}}
     best = rival_of(Facts(name="x", settings=elsewhere, baselines=found))
     assert best is not None

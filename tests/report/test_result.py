@@ -88,3 +88,14 @@ def test_who_was_left_out_and_who_did_not_answer(multi: Path, away: list[int], w
     told = Page(text(result_section(changed, {}))).text
     assert words in told
     assert "lab did not always answer: its last answer was used 3 times." in told
+
+
+def test_a_baseline_that_diverged_is_in_the_table_and_in_no_comparison(noisy_facts: Facts) -> None:
+    found = noisy_facts.baselines
+    assert found is not None
+    name = found["metric"]
+    diverged = {**found, "together": [{name: None}], "usual": {"another model": [{name: None}]}}
+    section = Page(text(result_section(replace(noisy_facts, baselines=diverged), {}))).text
+    assert "another model" in section
+    assert "nan" not in section.lower().split()
+    assert f"Together, {name} is" in section

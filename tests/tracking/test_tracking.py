@@ -29,5 +29,5 @@ def test_only_a_run_directory_is_tracked(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     federation(settings=quick(tracking={"tensorboard": True})).fit()
     assert list(tmp_path.iterdir()) == []
-    assert trackers_of(TrackingSettings(), tmp_path).going == []
+    assert trackers_of(TrackingSettings(), tmp_path).active == []
     assert set(TRACKERS) <= set(vars(TrackingSettings()))

@@ -1,8 +1,8 @@
 """Every attack that applies to a run, scored: what could each party have learned from what it received?
 
-An attack is given one party's transcript and what that party holds anyway. Where it is given more, it says so: for
-inversion the victim's weights, for a regression the columns of a few rows. Where initial weights follow from the agreed
-seed, the label owner knows them anyway. Truth is used afterwards, by the scorer alone.
+An attack gets one party's transcript and what that party holds anyway. Where it gets more, it says so: inversion gets
+the victim's weights, a regression the columns of a few rows. Where initial weights follow from the agreed seed, the
+label owner knows them anyway. The scorer alone uses the truth, afterwards.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from colonnade.attacks.rehearsal import (
     predictions,
     reopen,
 )
+from colonnade.core import Released
 from colonnade.core.checks import did_you_mean
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
@@ -42,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Audit:
-    """What was found, and the reconstructions behind it, which stay in memory."""
+    """The findings on a run, and the reconstructions behind them, which stay in memory."""
 
     run: str
     algorithm: str
@@ -53,28 +54,28 @@ class Audit:
     rebuilt: list[Rebuilt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     party: str | None = None  # only attacks by or on it were made
-    checkpoint: str = ""  # of what was attacked; "" is unlike any other
-    drawn: dict[str, str] = field(default_factory=dict)  # pictures of what was rebuilt, by name: whose columns
-    sites: dict[str, str] = field(default_factory=dict)  # between sites, what each said of its own columns (`SAID`)
+    checkpoint: str = ""  # the fingerprint of what was attacked; "" equals no other
+    drawn: dict[str, str] = field(default_factory=dict)  # whose columns each picture shows, by its name
+    sites: dict[str, str] = field(default_factory=dict)  # between sites, what each said of its own columns
 
     @property
     def crossed(self) -> list[Finding]:
-        return [one for one in self.findings if one.crossed]
+        return [finding for finding in self.findings if finding.crossed]
 
     @property
     def passed(self) -> bool:
-        """Everything that could be read was attacked, and no score is above its threshold; between sites, where the
-        others say so, too: who tells nothing has not passed."""
+        """Everything that could be read was attacked, and no score is above its threshold. Between sites every other
+        site must say so too: a site that says nothing has not passed."""
         return not self.crossed and not self.not_attacked and not self.open_sites
 
     @property
     def open_sites(self) -> dict[str, str]:
-        """Of which sites it is not known that they passed, and why not."""
+        """The sites that are not known to have passed, and why not."""
         return {name: said for name, said in self.sites.items() if said not in (FIGURES, PASSED)}
 
     @property
     def limited(self) -> bool:
-        """Whether some threshold is set: then it is a gate."""
+        """Whether some threshold is set, so that the audit is a gate."""
         return any(value is not None for value in self.thresholds.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -85,23 +86,23 @@ class Audit:
             "checkpoint": self.checkpoint,
             "thresholds": {name: value for name, value in self.thresholds.items() if value is not None},
             "passed": self.passed,
-            "findings": [one.to_json() for one in self.findings],
-            "not_attacked": [dataclasses.asdict(one) for one in self.not_attacked],
+            "findings": [finding.to_json() for finding in self.findings],
+            "not_attacked": [dataclasses.asdict(item) for item in self.not_attacked],
             "notes": self.notes,
             "pictures": self.drawn,
             **({"sites": self.sites} if self.sites else {}),
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Audit:
-        """As `to_json` has it; what was rebuilt stayed where it was."""
-        given = [{key: value for key, value in one.items() if key != "crossed"} for one in found["findings"]]
+    def from_json(cls, saved: Mapping[str, Any]) -> Audit:
+        """An audit as `to_json` wrote it, without reconstructions."""
+        findings = [{key: value for key, value in finding.items() if key != "crossed"} for finding in saved["findings"]]
         return cls(
-            found["run"], found["algorithm"], None, dict.fromkeys(LIMITS) | dict(found["thresholds"]),
-            [Finding(**one | {"releases": tuple(one["releases"])}) for one in given],
-            [NotAttacked(**one) for one in found["not_attacked"]],
-            notes=list(found["notes"]), checkpoint=found["checkpoint"], drawn=dict(found["pictures"]),
-            sites=dict(found.get("sites", {})),
+            saved["run"], saved["algorithm"], None, dict.fromkeys(LIMITS) | dict(saved["thresholds"]),
+            [Finding(**finding | {"releases": tuple(finding["releases"])}) for finding in findings],
+            [NotAttacked(**item) for item in saved["not_attacked"]],
+            notes=list(saved["notes"]), checkpoint=saved["checkpoint"], drawn=dict(saved["pictures"]),
+            sites=dict(saved.get("sites", {})),
         )  # fmt: skip
 
     def check(self) -> None:
@@ -112,16 +113,16 @@ class Audit:
         if self.crossed:
             lines.append(f"{len(self.crossed)} of {len(self.findings)} findings are above their threshold in [audit]:")
             lines += [
-                f"    {one.attacker} on {one.victim}, {one.attack} ({one.moment}): {one.metric} {one.score:.3f} is "
-                f"above {one.limit} = {one.threshold}"
-                for one in self.crossed
+                f"    {finding.attacker} on {finding.victim}, {finding.attack} ({finding.moment}): "
+                f"{finding.metric} {finding.score:.3f} is above {finding.limit} = {finding.threshold}"
+                for finding in self.crossed
             ]
             lines.append("    Protect what is released, in the owner's outbox rules, or raise the threshold.")
         if self.not_attacked:
             lines.append(
                 f"{len(self.not_attacked)} releases could be read and were not attacked, so nothing bounds them:"
             )
-            lines += [f"    {one}" for one in self.not_attacked]
+            lines += [f"    {item}" for item in self.not_attacked]
             lines.append("    Hide them, or train an algorithm all of whose releases can be attacked here.")
         if self.open_sites:
             lines.append(f"{len(self.open_sites)} of {len(self.sites)} sites are not known to have passed:")
@@ -147,9 +148,9 @@ def audit_run(
                 f"--party is {party!r}, which is no party of this run{hint}; there are "
                 f"{', '.join(federation.organisations)}."
             )
-        found = audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
-        found.checkpoint = fingerprint(folder)
-        return found
+        result = audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
+        result.checkpoint = fingerprint(folder)
+        return result
 
 
 def audit_federation(
@@ -159,13 +160,13 @@ def audit_federation(
     if federation.recording is None:
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
-    found = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
+    result = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
     with one_torch_thread():  # the tensors are small, and threads would only wait for each other
-        _attack(found, federation, rows, party, say or (lambda _: None))
-    return found
+        _attack(result, federation, rows, party, say or (lambda _: None))
+    return result
 
 
-def _attack(found: Audit, federation: Federation, rows: int, party: str | None, say: Say) -> None:
+def _attack(result: Audit, federation: Federation, rows: int, party: str | None, say: Say) -> None:
     say("repeating the first rounds")
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
@@ -174,64 +175,64 @@ def _attack(found: Audit, federation: Federation, rows: int, party: str | None, 
     rehearsals = (first, asked, trained)
     findings: list[Finding] = []
     for owner in federation.holdings.label_owners:
-        part, (begins, asks, ends) = part_of(federation, owner), (one.of(federation, owner) for one in rehearsals)
-        own = begins, asks, ends
-        note(found, part, own)
+        part = part_of(federation, owner)
+        own = first.of(federation, owner), asked.of(federation, owner), trained.of(federation, owner)
+        note(result, part, own)
         findings += on_labels(part, own, party, say)
-        findings += on_columns(found, part, own, rows, party, say)
-    found.notes = list(dict.fromkeys(found.notes))
-    found.findings = [one.under(found.thresholds) for one in findings]
-    found.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
+        findings += on_columns(result, part, own, rows, party, say)
+    result.notes = list(dict.fromkeys(result.notes))
+    result.findings = [finding.under(result.thresholds) for finding in findings]
+    result.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
     if not findings:
-        found.notes.append(NONE_APPLIES.format(found.algorithm))
+        result.notes.append(NONE_APPLIES.format(result.algorithm))
 
 
 Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
-"""Of the first rounds, of a prediction, of training further."""
+"""The first rounds, a prediction, and training further."""
 
 
-def note(found: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
-    """What was refused, what arrived masked, whose models are known, and whose rows came as the same numbers."""
+def note(result: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
+    """Note what was refused, what arrived masked, whose models are known, and whose rows came as the same numbers."""
     first = rehearsals[0]
     for rehearsal in rehearsals:
         if rehearsal.refused:
-            found.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
+            result.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
     if masked := _masked(federation, first):
-        found.notes.append(
+        result.notes.append(
             f"What {', '.join(masked)} sent for each row arrived masked: {federation.holdings.label_owner} can read "
             "their sum alone, so attacks on the columns of one of them are on that sum, or do not apply."
         )
-    found.notes += whose_models(federation, masked)
-    found.notes += trigger.told(federation, first)
+    result.notes += whose_models(federation, masked)
+    result.notes += trigger.suspicious_rows(federation, first)
 
 
 def on_labels(
-    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told: Guesses | None = None
+    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told_guesses: Guesses | None = None
 ) -> Iterator[Finding]:
-    """Guesses of labels, scored by who holds them; `told` are those of parties elsewhere."""
+    """Guesses of labels, scored where the labels are; `told_guesses` are those of parties elsewhere."""
     for rehearsal in rehearsals[::2]:
         say(f"guessing labels: {rehearsal.moment}")
-        yield from label_findings(federation, rehearsal, party, told)
+        yield from label_findings(federation, rehearsal, party, told_guesses)
 
 
 def on_columns(
-    found: Audit, federation: Attacked, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
+    result: Audit, federation: Attacked, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
 ) -> Iterator[Finding]:
-    """Columns rebuilt, scored by who holds them; reconstructions are in `found`."""
+    """Columns that were rebuilt, scored where the columns are; `result` keeps the reconstructions."""
     first, asked, trained = rehearsals
     for rehearsal in (first, trained):
         yield from jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
     moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
-    every: list[Rebuilt] = []
+    reconstructions: list[Rebuilt] = []
     for rehearsal in moments:
         say(f"inverting models: {rehearsal.moment}")
         rebuilt = list(rebuild(federation, rehearsal, rows, party))
         whole = joined(federation, rebuilt)
-        every += rebuilt if whole is None else [*rebuilt, whole]
-    found.rebuilt += every
+        reconstructions += rebuilt if whole is None else [*rebuilt, whole]
+    result.rebuilt += reconstructions
     say("looking at what was rebuilt")
-    yield from inversion_findings(federation, every)
+    yield from inversion_findings(federation, reconstructions)
     say("using what is known, and learning what is not")
     yield from known_findings(federation, first, rows, party)
     for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
@@ -245,7 +246,7 @@ NO_LIMITS, NOT_TOLD = "not told: it has no limits, or one on what sites cannot m
 NOTHING_LEFT = "not known: it released nothing again, as where its budget is spent, so nothing was attacked"
 """What a site said of its own columns."""
 READS = frozenset(
-    {kind for one in ATTACKS for kind in (one.reads, *one.beside)}
+    {kind for attack in ATTACKS for kind in (attack.reads, *attack.beside)}
     | {*LEARNED, Kind.JACOBIAN, Kind.HISTOGRAMS, Kind.LENGTHS}
 )
 """The kinds of releases that some attack here is on."""
@@ -255,8 +256,8 @@ LABEL_ROWS = 512
 
 
 def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]:
-    """Of those whose releases the label owner could read: whose local models it knows from the agreed seed, and whose
-    not."""
+    """Among parties whose releases the label owner could read: whose local models it knows from the agreed seed, and
+    whose not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
     algorithm = federation.algorithm
@@ -278,23 +279,22 @@ def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]
 def _masked(federation: Attacked, rehearsal: Rehearsal) -> list[str]:
     """The parties whose releases reached the label owner as shares of a sum."""
     labels = federation.holdings.label_owner
-    receipts = [released.receipt for one in rehearsal.heard_by(labels) for released in one.message.released()]
+    receipts = [released.receipt for seen in rehearsal.heard_by(labels) for released in seen.message.released()]
     owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {labels}
     return [name for name in partners(federation) if name in owners]
 
 
-def _differs(federation: Attacked, one: Rehearsal, other: Rehearsal) -> bool:
-    """Whether a feature owner's rules treat training otherwise than questions, somebody else receives what it sends
-    then, or questions were refused."""
+def _differs(federation: Attacked, first: Rehearsal, second: Rehearsal) -> bool:
+    """Whether embeddings were released by other rules, or to other parties, in one rehearsal than in the other."""
     names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner
 
-    def rules(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
-        found: set[tuple[object, ...]] = set()
-        for receiver, transcript in rehearsal.transcripts.items():
-            for receipt in (released.receipt for seen in transcript for released in seen.message.released()):
-                event = receipt.event
-                if receipt.name in names and receipt.owner not in (labels, receiver):
-                    found.add((receiver, receipt.owner, receipt.codec, event.kind, *sorted(event.parameters.items())))
-        return found
+    def releases(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
+        described: set[tuple[object, ...]] = set()
+        for receiver, item in rehearsal.arrivals():
+            receipt, event = item.receipt, item.receipt.event
+            if isinstance(item, Released) and receipt.name in names and receipt.owner not in (labels, receiver):
+                parameters = sorted(event.parameters.items())
+                described.add((receiver, receipt.owner, receipt.codec, event.kind, *parameters))
+        return described
 
-    return rules(one) != rules(other)
+    return releases(first) != releases(second)

@@ -3,8 +3,8 @@ calls that arrive twice, and a checkpoint between two releases.
 
 A canary is far outside of what a rule lets through, so that a missing clip shows. From one release to the next its sign
 changes, as the adversary knows: it adds up what it sees with these signs, so that independent noise adds up as ever and
-noise that is used again cancels. Whoever knows the agreed seed also makes the party's noise itself and subtracts it,
-which is no use against noise from the operating system.
+noise that is used again cancels. An adversary that knows the agreed seed also makes the party's noise itself and
+subtracts it, which is no use against noise from the operating system.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peer
 from colonnade.core.chance import Secret, uniform
 from colonnade.privacy import Account, Binomial, Gaussian
 from colonnade.privacy.one_run import Guesses
+from colonnade.settings.rules import PURPOSES
 from colonnade.transport import Fault, Faulty, InProcess, Recording
 
 BIG = 1e3
@@ -40,7 +41,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Setup:
-    """One owner's way out, to be made as often as it is needed: each time as a process of its own would make it."""
+    """An owner's rules, noise and account, from which its organisation is built afresh, as in a process of its own."""
 
     owner: str
     rules: Mapping[str, Rule]
@@ -53,16 +54,15 @@ class Setup:
     batch_seed: int = 0
 
     def organisation(self, canaries: int) -> Organisation:
-        rows = torch.arange(canaries)
-        purposes = ("train", "validation", "test", "predict")
+        splits = dict.fromkeys(PURPOSES, torch.arange(canaries))
         batches = Batches(
-            dict.fromkeys(purposes, rows), batch_size=max(int(self.share * canaries), 1), epochs=1,
-            seed=self.batch_seed, reshuffle=False, sampling=self.sampling,
+            splits, batch_size=max(int(self.share * canaries), 1), epochs=1, seed=self.batch_seed, reshuffle=False,
+            sampling=self.sampling,
         )  # fmt: skip
-        made = Organisation.at(self.owner, batches, seed=self.seed, rules=self.rules)
-        made.outbox.noise = Secret() if self.secret else made.outbox.noise
-        made.outbox.meter = self.account(batches, [str(row) for row in range(canaries)])
-        return made
+        organisation = Organisation.at(self.owner, batches, seed=self.seed, rules=self.rules)
+        organisation.outbox.noise = Secret() if self.secret else organisation.outbox.noise
+        organisation.outbox.meter = self.account(batches, [str(row) for row in range(canaries)])
+        return organisation
 
 
 class CanaryOwner(Party):
@@ -82,8 +82,8 @@ class CanaryOwner(Party):
 
 
 def released(setup: Setup, rows: Tensor, turns: Sequence[Turn]) -> tuple[list[Tensor], Organisation]:
-    """All that reached the adversary, turn by turn in the order of the rows, over a call that comes twice and a
-    checkpoint halfway; NaN for a row that was not in a batch. And the organisation whose account paid for it."""
+    """All that reached the adversary, turn by turn in the order of the rows, with NaN for a row that was not in the
+    batch, and the organisation whose account paid for it. Each call comes twice, and a checkpoint is halfway."""
     organisation, seen, at = setup.organisation(len(rows)), [], len(turns) // 2
     for part in (range(at), range(at, len(turns))):
         if part.start:
@@ -111,43 +111,45 @@ def _batch(purpose: str, number: int, rows: int, per_epoch: int) -> str:
 
 
 @dataclass(frozen=True)
-class Attacked:
-    """What the adversary guessed: on every canary, and on those it was surest of; by what it had in hand."""
+class CanaryGuesses:
+    """The adversary's guesses on every canary, and on those it was surest of, by what it guessed from."""
 
     whole: dict[str, Guesses]
     sure: dict[str, Guesses]
 
 
-def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[Attacked, Organisation]:
+def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[CanaryGuesses, Organisation]:
     """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; otherwise it is
     a row, or nothing."""
     coins = (uniform((canaries,), Secret()) < 0.5).double()
     values = 2 * coins - 1 if relation == "replace-one" else coins
     rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()
     seen, organisation = released(setup, rows, turns)
-    twin, _ = released(setup, torch.zeros_like(rows), turns)  # by whoever knows the agreed seed
+    twin, _ = released(setup, torch.zeros_like(rows), turns)  # by an adversary that knows the agreed seed
     ends = (-1.0, 1.0) if relation == "replace-one" else (0.0, 1.0)
     scores = {"what left": score(setup, turns, seen, ends)}
-    without = [one - other for one, other in zip(seen, twin, strict=True)]
+    without = [noisy - noise for noisy, noise in zip(seen, twin, strict=True)]
     scores["what left, less the seed's noise"] = score(setup, turns, without, ends)
     truth = coins > 0.5
-    whole = {how: Guesses(canaries, canaries, int(((s > 0) == truth).sum())) for how, s in scores.items()}
-    return Attacked(whole, {how: surest(s, truth) for how, s in scores.items()}), organisation
+    whole, sure = {}, {}
+    for basis, likelihood in scores.items():
+        whole[basis] = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
+        sure[basis] = surest(likelihood, truth)
+    return CanaryGuesses(whole, sure), organisation
 
 
 def surest(scores: Tensor, truth: Tensor) -> Guesses:
     """A guess on those canaries whose scores are farthest from the middle."""
-    made = max(1, round(SURE * len(scores)))
-    chosen = scores.abs().topk(made).indices
-    return Guesses(len(scores), made, int(((scores[chosen] > 0) == truth[chosen]).sum()))
+    guessed = max(1, round(SURE * len(scores)))
+    chosen = scores.abs().topk(guessed).indices
+    return Guesses(len(scores), guessed, int(((scores[chosen] > 0) == truth[chosen]).sum()))
 
 
 def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tuple[float, float]) -> Tensor:
-    """How much likelier all of a canary's releases are with its coin up than down, in logarithms: exact for Gaussian
-    noise, and up to a monotone bend for others. `ends` says what a canary is with its coin down and up. Where batches
-    are drawn and the adversary does not know them, it sees of a row that is not in a batch what it would see of an
-    empty one: noise. That is what amplification assumes, and more than anybody gets who is sent a batch without its row
-    numbers."""
+    """The log-likelihood of all of a canary's releases with its coin up, less that with its coin down: exact for
+    Gaussian noise, and up to a monotone bend for others. `ends` are a canary's values with its coin down and up. Where
+    batches are drawn and not known, a row that is not in a batch looks like an empty one: noise. Amplification assumes
+    this, and a receiver of a batch without row numbers learns less."""
     total = torch.zeros(len(seen[0]), dtype=torch.float64)
     for number, (turn, values) in enumerate(zip(turns, seen, strict=True)):
         rule = setup.rules.get(f"{turn.purpose}.{turn.release}") or setup.rules.get(turn.release) or Rule()
@@ -158,22 +160,22 @@ def score(setup: Setup, turns: Sequence[Turn], seen: Sequence[Tensor], ends: tup
         if absent.any():
             empty, _ = rule.mechanism.apply(torch.zeros(int(absent.sum()), values.shape[1]), Secret())
             along[absent] = (empty.double() - centre).sum(1) / math.sqrt(values.shape[1])
-            variance = min(variance, float(along.abs().median() / 0.6745) ** 2)  # as it is, where that is less
+            variance = min(variance, float(along.abs().median() / 0.6745) ** 2)  # as observed, where that is less
         down, up = ((along * end * size - (end * size) ** 2 / 2) / variance for end in ends)
         total += _drawn(up, setup.share) - _drawn(down, setup.share)
     return total
 
 
 def _drawn(likelihood: Tensor, share: float) -> Tensor:
-    """Of a row that is in a batch with this chance only, and empty otherwise."""
+    """The likelihood of a row that is in a batch with this chance only, and empty otherwise."""
     if share >= 1:
         return likelihood
     return torch.logaddexp(torch.full_like(likelihood, math.log1p(-share)), likelihood + math.log(share))
 
 
 def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:
-    """By how much a canary moves what its mechanism releases, along its direction; the noise's variance there; and the
-    value between both ends. Others are taken as they come."""
+    """How far a canary moves what its mechanism releases, along its direction; the noise's variance there; and the
+    value between both ends. For other mechanisms these are 1, 1 and 0."""
     if isinstance(mechanism, Gaussian):
         return mechanism.clip, (mechanism.sigma * mechanism.clip) ** 2, 0.0
     if isinstance(mechanism, Binomial):
@@ -182,15 +184,17 @@ def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:
     return 1.0, 1.0, 0.0
 
 
-def guess_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> dict[str, Guesses]:
-    """Labels 0 or 1 by a coin each, drawn by the rule; guessed where one of the two came out, and once more by whoever
-    draws both ways with the agreed seed."""
+def guess_labels(
+    rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int
+) -> dict[str, Guesses]:
+    """Guesses of labels 0 or 1, each set by a coin and then drawn by the rule: first wherever one of the two came out,
+    then by an adversary that draws both ways with the agreed seed."""
     coins = (uniform((canaries,), Secret()) < 0.5).long()
-    drawn, _ = rule.mechanism.apply(coins, source().outbox.noise)
-    told = drawn < min(2, classes)
-    found = {"the drawn labels": Guesses(canaries, int(told.sum()), int((drawn == coins)[told].sum()))}
-    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), source().outbox.noise)[0] for n in (0, 1))
+    drawn, _ = rule.mechanism.apply(coins, make_organisation().outbox.noise)
+    informative = drawn < min(2, classes)
+    guesses = {"the drawn labels": Guesses(canaries, int(informative.sum()), int((drawn == coins)[informative].sum()))}
+    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), make_organisation().outbox.noise)[0] for n in (0, 1))
     differ = (zeros != ones) & ((drawn == zeros) | (drawn == ones))
     right = (drawn == ones).long()[differ] == coins[differ]
-    found["the drawn labels, by the seed"] = Guesses(canaries, int(differ.sum()), int(right.sum()))
-    return found
+    guesses["the drawn labels, by the seed"] = Guesses(canaries, int(differ.sum()), int(right.sum()))
+    return guesses

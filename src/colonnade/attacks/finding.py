@@ -1,12 +1,12 @@
-"""What an attack found, in words for whoever decides about a release.
+"""What an attack found, in words for those who decide about a release.
 
-Of what crossed and no attack looked at, an audit cannot say that it is safe.
+An audit cannot say that a release which no attack looked at is safe.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,8 +53,8 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether it bounds what it read: the attacker's own guesses can show that something leaks, never that nothing
-        does."""
+        """Whether the finding bounds what its releases tell: guesses that an attacker reported itself can show that
+        something leaks, never that nothing does."""
         return self.crossed or not self.details.get("told", False)
 
     @property
@@ -62,7 +62,7 @@ class Finding:
         return self.threshold is not None and self.score > self.threshold
 
     def under(self, thresholds: Mapping[str, float | None]) -> Finding:
-        """With the threshold that is set for it."""
+        """The finding with the threshold that is set for it."""
         return dataclasses.replace(self, threshold=thresholds.get(self.limit))
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def of_columns(
     attack: str, attacker: str, victim: str, moment: str, assumes: str, by_column: Mapping[str, float], *,
     metric: str = "R² of the best column", releases: tuple[str, ...] = (), details: Mapping[str, Any],
 ) -> Finding:  # fmt: skip
-    """By the column that the attack comes nearest to."""
+    """A finding whose score is that of the column which was rebuilt best."""
     best = max(by_column, key=by_column.__getitem__, default="")
     score = by_column.get(best, 0.0)
     return Finding(
@@ -84,14 +84,14 @@ def of_columns(
 
 def suggested(findings: Sequence[Finding]) -> tuple[str, float]:
     """A threshold to begin with: a fifth of the way from what needs no attack to knowing everything."""
-    limit = min((one.limit for one in findings if one.limit), key=LIMITS.index, default=LIMITS[0])
-    baseline = max((max(one.baseline, 0.0) for one in findings if one.limit == limit), default=0.5)
+    limit = min((finding.limit for finding in findings if finding.limit), key=LIMITS.index, default=LIMITS[0])
+    baseline = max((max(finding.baseline, 0.0) for finding in findings if finding.limit == limit), default=0.5)
     value = baseline + 0.2 * (1 - baseline)
-    return limit, next((some for digits in range(2, 17) if baseline < (some := round(value, digits)) < 1), 1.0)
+    return limit, next((rounded for digits in range(2, 17) if baseline < (rounded := round(value, digits)) < 1), 1.0)
 
 
 def label_verdict(low: float, score: float, baseline: float) -> str:
-    """By how much of what a guess leaves open the attack closes, when that is more than chance would give."""
+    """In words, how far the attack gets from guessing to knowing all labels, where it beats chance."""
     if low <= baseline:
         return "no better than guessing"
     return _words(LABELS, advantage(score, baseline), "learns something about labels")
@@ -144,37 +144,29 @@ def not_attacked(
     reads: Collection[Kind],
     party: str | None = None,
 ) -> list[NotAttacked]:
-    """All that crossed in some rehearsal and could be read there. `reads` are the kinds that there are attacks on;
-    `party` narrows to what it sent or received."""
+    """All that crossed in some rehearsal, could be read, and no finding covers. `reads` are the kinds that there are
+    attacks on; `party` narrows to what it sent or received."""
     counting: dict[tuple[str, str, str], bool] = {}
-    for one in findings:
-        for receiver in (one.attacker, *one.details.get("reached", ())):
-            for name in one.releases:
-                key = one.victim, receiver, name
-                counting[key] = one.counts or counting.get(key, False)
+    for finding in findings:
+        for receiver in (finding.attacker, *finding.details.get("reached", ())):
+            for name in finding.releases:
+                key = finding.victim, receiver, name
+                counting[key] = finding.counts or counting.get(key, False)
     attacked = {key for key, counts in counting.items() if counts}
-    found: dict[tuple[str, str, str], NotAttacked] = {}
-    for receiver, item in (pair for rehearsal in rehearsals for pair in _arrived(rehearsal)):
+    missing: dict[tuple[str, str, str], NotAttacked] = {}
+    for receiver, item in (arrival for rehearsal in rehearsals for arrival in rehearsal.arrivals()):
         name, owner = item.receipt.name, item.receipt.owner
         key = owner, receiver, name
-        if key not in attacked and party in (None, owner, receiver):
-            why = BY_WORD.format(receiver) if key in counting else _why(algorithm, item, reads)
-            found.setdefault(key, NotAttacked(name, owner, receiver, why))
-    return list(found.values())
-
-
-def _arrived(rehearsal: Rehearsal) -> Iterator[tuple[str, Released | Ciphertext]]:
-    """By party, what it received from others and could read."""
-    for receiver, transcript in rehearsal.transcripts.items():
-        for seen in transcript:
-            for item in seen.message.crossing():
-                if item.receipt.owner != receiver and _readable(item):
-                    yield receiver, item
+        if owner == receiver or key in attacked or party not in (None, owner, receiver) or not _readable(item):
+            continue
+        why = BY_WORD.format(receiver) if key in counting else _why(algorithm, item, reads)
+        missing.setdefault(key, NotAttacked(name, owner, receiver, why))
+    return list(missing.values())
 
 
 def _readable(item: Released | Ciphertext) -> bool:
     event = item.receipt.event
-    if isinstance(item, Ciphertext):  # whoever passes on what its receiver can undo says so
+    if isinstance(item, Ciphertext):  # the event of a ciphertext that its receiver can decrypt says so
         return event == NON_PRIVATE or item.encrypted.scheme == NOT_ENCRYPTED
     return not costs_nothing(event)
 

@@ -30,23 +30,23 @@ from torch import Tensor, nn
 from colonnade.attacks.received import Received
 
 Prior = Callable[[Tensor], Tensor]
-"""Per row how implausible it is."""
+"""How implausible each row is."""
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Per picture [..., height, width] the sum of absolute differences between neighbours, over the pixels' number."""
+    """The sum of absolute differences between neighbours, over the number of pixels, of each [..., height, width]."""
     down, right = x.diff(dim=-2).abs().flatten(1).sum(1), x.diff(dim=-1).abs().flatten(1).sum(1)
     return (down + right) / x[0].numel()
 
 
 def half_square(x: Tensor) -> Tensor:
-    """Per row half the squared length, over the number of columns: minus the log of a standard normal."""
+    """Half the squared length of each row, over the number of columns: minus the log of a standard normal."""
     return x.flatten(1).square().mean(1) / 2
 
 
 @dataclass(frozen=True)
-class Attack:
-    """How x is sought."""
+class Search:
+    """How the attack searches for x."""
 
     prior: Prior
     weight: float  # lambda
@@ -57,7 +57,7 @@ class Attack:
     bounds: tuple[float, float] | None = None  # pixels have a range that everybody knows
 
 
-PICTURE, TABLE = Attack(total_variation, 0.1, 0.3), Attack(half_square, 0.01)
+PICTURE, TABLE = Search(total_variation, 0.1, 0.3), Search(half_square, 0.01)
 """The weights that rebuilt most of MNIST strips, and of tables, among 0.001, 0.01, 0.1 and 0.3."""
 
 
@@ -70,57 +70,58 @@ class Defence:
     clip: float | None = None
     variance: float = 0.0  # of the noise in one entry
     mean: float = 0.0  # of the noise, already subtracted
-    within: float = 0.0  # half a level: h may be so far from f(x) and say nothing; from somebody who knows the levels
+    within: float = 0.0  # half a level of quantization: h may be so far from f(x) by rounding alone
 
 
 def defence_of(received: Received) -> Defence:
-    """From the event and the codec in the receipt, and for binomial noise the grid that the values lie on."""
-    event, told = received.event.kind, received.event.parameters
+    """The defence by the event and the codec in the receipt, and for binomial noise by the grid of the values."""
+    event, parameters = received.event.kind, received.event.parameters
     sent, least = _kept(received.values) if received.codec == "top_k" else (None, None)
     if event == "gaussian":
-        return Defence(sent, least, told.get("clip"), (told["noise_multiplier"] * told.get("clip", 1.0)) ** 2)
+        sigma = parameters["noise_multiplier"] * parameters.get("clip", 1.0)
+        return Defence(sent, least, parameters.get("clip"), sigma**2)
     if event == "binomial":
         gaps = torch.unique(received.values.double()).diff()
         step = float(gaps[gaps > gaps.max() * 1e-4].min()) if len(gaps) else 0.0
-        trials, p = told["trials"], told["p"]
+        trials, p = parameters["trials"], parameters["p"]
         return Defence(sent, least, None, step**2 * trials * p * (1 - p), step * trials * p)
     return Defence(sent, least)
 
 
 def _kept(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Which entries top-k sent, and per row a bound on the others; a row with fewer than k has no others but zeros."""
+    """Which entries top-k sent, and per row a bound on the others; in a row with fewer than k these are zeros."""
     sent = values != 0
     k = sent.sum(1).max()
     least = torch.where(sent, values.abs(), torch.inf).amin(1, keepdim=True)
     return sent, torch.where(sent.sum(1, keepdim=True) < k, 0.0, least)
 
 
-def invert(h: Tensor, model: nn.Module, shape: tuple[int, ...], attack: Attack, known: Defence | None = None) -> Tensor:
-    """x [rows, *shape] whose embedding is h [rows, width]; sought where h lies."""
+def invert(h: Tensor, model: nn.Module, shape: tuple[int, ...], search: Search, known: Defence | None = None) -> Tensor:
+    """x [rows, *shape] whose embedding is h [rows, width], computed on the device of h."""
     known = known or Defence()
     f = white_box(model).to(h.device)
     h = h.to(next(f.parameters()).dtype).detach()
     x = torch.zeros(len(h), *shape, dtype=h.dtype, device=h.device, requires_grad=True)
     spread = (h - h.mean(0)).square().sum(1).mean().clamp_min(1e-12)
-    weight = attack.weight
+    weight = search.weight
     if known.variance:
         by_variance = 2 * known.variance * math.prod(shape) / float(spread)
-        weight = max(weight, by_variance) if attack.weight_in_noise is None else attack.weight_in_noise
-    optimizer = torch.optim.Adam([x], attack.rate, betas=(attack.momentum, 0.999))
-    for step in range(attack.steps):
-        optimizer.param_groups[0]["lr"] = attack.rate * (1 + math.cos(math.pi * step / attack.steps)) / 2
+        weight = max(weight, by_variance) if search.weight_in_noise is None else search.weight_in_noise
+    optimizer = torch.optim.Adam([x], search.rate, betas=(search.momentum, 0.999))
+    for step in range(search.steps):
+        optimizer.param_groups[0]["lr"] = search.rate * (1 + math.cos(math.pi * step / search.steps)) / 2
         out = f(x)
         if known.clip is not None:
             out = out * (known.clip / out.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
         miss = torch.nn.functional.softshrink(out - h, known.within)
         if known.sent is not None and known.least is not None:
             miss = torch.where(known.sent, miss, (out.abs() - known.least).relu())
-        energy = miss.square().sum(1) / spread + weight * attack.prior(x)
+        energy = miss.square().sum(1) / spread + weight * search.prior(x)
         (x.grad,) = torch.autograd.grad(energy.sum(), x)
         optimizer.step()
-        if attack.bounds is not None:
+        if search.bounds is not None:
             with torch.no_grad():
-                x.clamp_(*attack.bounds)
+                x.clamp_(*search.bounds)
     return x.detach()
 
 

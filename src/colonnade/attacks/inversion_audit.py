@@ -12,7 +12,7 @@ from torch import Tensor
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, of_columns, recognition_verdict
-from colonnade.attacks.inversion import PICTURE, TABLE, Attack, defence_of, invert
+from colonnade.attacks.inversion import PICTURE, TABLE, Search, defence_of, invert
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
 from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
@@ -27,7 +27,7 @@ WHITE_BOX = "has the victim's model weights (white box)"
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """A victim's attacked rows and what the attack made of them. It stays in memory, but for public pictures."""
+    """A victim's attacked rows and what the attack made of them. It stays in memory, except for public pictures."""
 
     victim: str
     attacker: str
@@ -47,38 +47,38 @@ class Rebuilt:
 
 
 def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Rebuilt]:
-    """Attack each victim once, and where its noise has a mean, once more by somebody who is not told it. Where parties
+    """Attack each victim once, and where its noise has a mean, once more without knowing that mean. Where parties
     hold no torch models there is nothing to invert."""
     if federation.algorithm.local_model is None:
         return
     for victim, owner in federation.owners.items():
-        found = _first(federation, rehearsal, victim, party)
-        if found is None:
+        reached = _first(federation, rehearsal, victim, party)
+        if reached is None:
             continue
-        attackers, seen = found
+        attackers, seen = reached
         attacker = attackers[0]
         seen = dataclasses.replace(seen, rows=seen.rows[:rows], values=seen.values[:rows])
         features = owner.features.cpu()
         original = features[seen.rows]
         train = rehearsal.between(victim).splits.get("train", torch.arange(len(features)))
         mean = features[train].mean(0)
-        attack = _attack(features)
+        search = _search(features)
         defence, model, shape = defence_of(seen), rehearsal.models[victim], tuple(features.shape[1:])
         span = float(features.max() - features.min())
         common = (victim, attacker, rehearsal.moment, seen.rows, original)
-        told = _protection(seen)
-        yield Rebuilt(*common, invert(seen.values, model, shape, attack, defence), mean, told, attackers, span)
+        protection = _protection(seen)
+        yield Rebuilt(*common, invert(seen.values, model, shape, search, defence), mean, protection, attackers, span)
         if defence.mean:
             naive = dataclasses.replace(defence, mean=0.0)
-            shifted = invert(seen.values + defence.mean, model, shape, attack, naive)
-            yield Rebuilt(*common, shifted, mean, f"{told}, its mean unknown", attackers, span)
+            shifted = invert(seen.values + defence.mean, model, shape, search, naive)
+            yield Rebuilt(*common, shifted, mean, f"{protection}, its mean unknown", attackers, span)
 
 
 def joined(federation: Attacked, rebuilt: list[Rebuilt]) -> Rebuilt | None:
     """The whole pictures, where the same attacker rebuilt every part of them."""
-    parts = [one for one in rebuilt if "unknown" not in one.defence]
-    whole = [one.victim for one in parts] == list(federation.owners) and len({one.attacker for one in parts}) == 1
-    whole = whole and all(torch.equal(one.rows, parts[0].rows) for one in parts)
+    parts = [part for part in rebuilt if "unknown" not in part.defence]
+    whole = [part.victim for part in parts] == list(federation.owners) and len({part.attacker for part in parts}) == 1
+    whole = whole and all(torch.equal(part.rows, parts[0].rows) for part in parts)
     data = federation.settings.data
     fits = data.split == "strips" or (data.split == "patches" and data.patch is None)
     if not whole or not parts[0].picture or not fits:
@@ -87,12 +87,12 @@ def joined(federation: Attacked, rebuilt: list[Rebuilt]) -> Rebuilt | None:
         _put_together(federation, pieces)
         for pieces in ([p.original for p in parts], [p.guess for p in parts], [p.mean for p in parts])
     )
-    span = float(max(one.span for one in parts))
+    span = float(max(part.span for part in parts))
     return dataclasses.replace(parts[0], victim=EVERYBODY, original=original, guess=guess, mean=mean, span=span)
 
 
 def _put_together(federation: Attacked, parts: list[Tensor]) -> Tensor:
-    """Of strips, or of patches that do not overlap."""
+    """Join strips, or patches that do not overlap, into whole pictures."""
     data = federation.settings.data
     if data.split == "strips":
         return torch.cat(parts, dim=-2)
@@ -107,54 +107,55 @@ def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
     return _put_together(federation, [owner.features.cpu()[rows] for owner in federation.owners.values()])
 
 
-def inversion_findings(federation: Attacked, rebuilt: list[Rebuilt]) -> Iterator[Finding]:
-    """One per reconstruction, and one for whether its class can still be seen."""
+def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> Iterator[Finding]:
+    """A finding per reconstruction, and one on whether its class can still be seen."""
     recognisers: dict[str, Recogniser] = {}
     truth = _labels(federation)
-    for one in rebuilt:
-        details: dict[str, Any] = {"rows": len(one.rows), "release": one.defence, "reached": list(one.reached)}
-        found = _picture(one, details) if one.picture else _table(federation, one, details)
-        yield dataclasses.replace(found, releases=federation.algorithm.named(*EMBEDDINGS))
-        others = _others(federation, one.victim, one.rows)
+    for rebuilt in reconstructions:
+        details: dict[str, Any] = {"rows": len(rebuilt.rows), "release": rebuilt.defence}
+        details["reached"] = list(rebuilt.reached)
+        finding = _picture(rebuilt, details) if rebuilt.picture else _table(federation, rebuilt, details)
+        yield dataclasses.replace(finding, releases=federation.algorithm.named(*EMBEDDINGS))
+        others = _others(federation, rebuilt.victim, rebuilt.rows)
         if truth is None or int((truth[others] != truth[others][:1]).sum()) == 0:
             continue
-        if one.victim not in recognisers:
-            columns = _columns(federation, one.victim, others)
-            recognisers[one.victim] = Recogniser(columns, truth[others], seed=federation.settings.engine.seed)
-        yield _recognition(recognisers[one.victim], one, truth[one.rows], details)
+        if rebuilt.victim not in recognisers:
+            columns = _columns(federation, rebuilt.victim, others)
+            recognisers[rebuilt.victim] = Recogniser(columns, truth[others], seed=federation.settings.engine.seed)
+        yield _recognition(recognisers[rebuilt.victim], rebuilt, truth[rebuilt.rows], details)
 
 
-def _picture(one: Rebuilt, details: dict[str, Any]) -> Finding:
-    span = one.span
-    blank = one.mean.expand_as(one.original)
-    found, without = (float(ssim(one.original, other, span).mean()) for other in (one.guess, blank))
-    decibels = [float(psnr(one.original, other, span).mean()) for other in (one.guess, blank)]
-    flat = [part.flatten()[:, None] for part in (one.original, one.guess)]
+def _picture(rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
+    span = rebuilt.span
+    blank = rebuilt.mean.expand_as(rebuilt.original)
+    similarity, baseline = (float(ssim(rebuilt.original, other, span).mean()) for other in (rebuilt.guess, blank))
+    decibels = [float(psnr(rebuilt.original, other, span).mean()) for other in (rebuilt.guess, blank)]
+    flat = [part.flatten()[:, None] for part in (rebuilt.original, rebuilt.guess)]
     linked = float(correlation(*flat)[0])
     details = {**details, "psnr": decibels[0], "psnr_baseline": decibels[1], "correlation": linked}
     return Finding(
-        ATTACK, one.attacker, one.victim, one.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM", found,
-        without, column_verdict(found, without), "inversion_ssim", details=details,
+        ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM",
+        similarity, baseline, column_verdict(similarity, baseline), "inversion_ssim", details=details,
     )  # fmt: skip
 
 
-def _table(federation: Attacked, one: Rebuilt, details: dict[str, Any]) -> Finding:
-    spans = spans_of(federation, one.victim)
-    by_column = r_squared(one.original, one.guess, one.mean, spans)
-    one.columns.update(by_column)
-    together = correlation(one.original, one.guess)
+def _table(federation: Attacked, rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
+    spans = spans_of(federation, rebuilt.victim)
+    by_column = r_squared(rebuilt.original, rebuilt.guess, rebuilt.mean, spans)
+    rebuilt.columns.update(by_column)
+    together = correlation(rebuilt.original, rebuilt.guess)
     linked = {name: float(together[span].mean()) for name, span in spans.items() if name in by_column}
     mean = sum(by_column.values()) / max(len(by_column), 1)
     details = {**details, "mean_r2": mean, "r2": by_column, "correlation": linked}
-    return of_columns(ATTACK, one.attacker, one.victim, one.moment, WHITE_BOX, by_column, details=details)
+    return of_columns(ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, WHITE_BOX, by_column, details=details)
 
 
-def _recognition(recogniser: Recogniser, one: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
-    score, original = (recogniser.accuracy(columns, truth) for columns in (one.guess, one.original))
+def _recognition(recogniser: Recogniser, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
+    score, original = (recogniser.accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original))
     low, high = wilson(round(score * len(truth)), len(truth))
     baseline = float(torch.bincount(truth).max()) / len(truth)
     return Finding(
-        "class seen in rebuilt rows", one.attacker, one.victim, one.moment,
+        "class seen in rebuilt rows", rebuilt.attacker, rebuilt.victim, rebuilt.moment,
         f"{WHITE_BOX}; has other rows with their classes", "accuracy", score, baseline,
         recognition_verdict(low, score, baseline), "recognition", low, high,
         details={**details, "accuracy_on_the_original": original},
@@ -170,32 +171,31 @@ def _first(
     for attacker in sorted(rehearsal.transcripts, key=lambda name: name != labels):
         seen = received(rehearsal.transcripts[attacker], rehearsal.between(victim, attacker), names, victim)
         first = next(seen, None)
-        wanted = party in (None, attacker, victim)
-        if wanted and first is not None and first.values.is_floating_point() and first.values.dim() == 2:
+        if party in (None, attacker, victim) and first is not None and first.real_matrix:
             reached[attacker] = first
     return (tuple(reached), next(iter(reached.values()))) if reached else None
 
 
 def _protection(seen: Received) -> str:
-    """What the owner did to it, in words."""
+    """In words, how the owner protected a release."""
     done = [] if seen.event.kind == "non-private" else [f"{seen.event.kind} noise"]
     return " and ".join([*done, *([] if seen.codec == "identity" else [seen.codec])]) or "unprotected"
 
 
-def _attack(features: Tensor) -> Attack:
+def _search(features: Tensor) -> Search:
     if features.dim() == 2:
         return TABLE
     return dataclasses.replace(PICTURE, bounds=(float(features.min()), float(features.max())))
 
 
 def _labels(federation: Attacked) -> Tensor | None:
-    """The classes of all rows; None of numbers, and at a site where labels are elsewhere."""
+    """The classes of all rows; None where labels are numbers, or are held elsewhere."""
     if federation.driver is None or federation.holdings.encoder.task != "classification":
         return None
     return federation.holdings.labelled.labels.cpu()
 
 
 def _others(federation: Attacked, victim: str, attacked: Tensor) -> Tensor:
-    """Training rows of the victim's that were not attacked."""
+    """The victim's training rows that were not attacked."""
     train = federation.agreed_apart.get(victim, federation.agreed).splits.get("train", attacked[:0])
     return train[~torch.isin(train, attacked)][:TRAINING_ROWS]

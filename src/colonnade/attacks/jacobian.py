@@ -29,13 +29,13 @@ def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, par
     attacker = federation.holdings.label_owner
     for victim in victims(federation, party):
         batches, heard = rehearsal.between(victim), rehearsal.heard_by(attacker)
-        found = next(received(heard, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
+        jacobian = next(received(heard, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
         at = first_layer(rehearsal.models[victim])
-        if found is None or at is None:
+        if jacobian is None or at is None:
             continue
-        guess = read(found.values, len(found.rows), *at)[:rows]
+        guess = read(jacobian.values, len(jacobian.rows), *at)[:rows]
         features = federation.owners[victim].features.cpu().flatten(1)
-        truth, train = features[found.rows[:rows]], batches.splits["train"]
+        truth, train = features[jacobian.rows[:rows]], batches.splits["train"]
         preprocessor = federation.holdings.columns[victim].preprocessor
         names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
         by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)

@@ -25,28 +25,29 @@ ATTACK = "columns by the known initial model"
 ASSUMES = "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model"
 STEPS = 60
 DETERMINED = 1e-4
-"""How small the derivative may be in some direction, beside the largest, for x to follow from f(x) there."""
+"""The smallest derivative in any direction, as a share of the largest, with which f(x) still determines x."""
 
 
 def known_findings(federation: Attacked, first: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
-    """Against every party whose models are seeded, with its model as it was before the first batch."""
+    """Attack every party whose models are seeded, with its model as it was before the first batch."""
     victims = [name for name in federation.owners if federation.settings.models_of(name) == "seeded"]
     if not victims or federation.algorithm.learns_first or not federation.algorithm.draws_weights:
         return
-    for one in rebuild(federation, first, rows, party):
-        if one.victim not in victims or "unknown" in one.defence:
+    for rebuilt in rebuild(federation, first, rows, party):
+        if rebuilt.victim not in victims or "unknown" in rebuilt.defence:
             continue
-        finding = next(inversion_findings(federation, [_exact(federation, one, first)]))
+        finding = next(inversion_findings(federation, [_exact(federation, rebuilt, first)]))
         yield dataclasses.replace(finding, attack=ATTACK, assumes=ASSUMES)
 
 
-def _exact(federation: Attacked, one: Rebuilt, first: Rehearsal) -> Rebuilt:
-    """With every row improved until its embedding is the one that came; noise, codecs and pictures are left alone."""
-    if one.picture or one.defence != "unprotected":
-        return one
+def _exact(federation: Attacked, rebuilt: Rebuilt, first: Rehearsal) -> Rebuilt:
+    """Improve every row until its embedding is the one that came; noise, codecs and pictures are left alone."""
+    if rebuilt.picture or rebuilt.defence != "unprotected":
+        return rebuilt
     names = federation.algorithm.named(*EMBEDDINGS)
-    seen = next(received(first.transcripts[one.attacker], first.between(one.victim), names, one.victim))
-    return dataclasses.replace(one, guess=improved(one.guess, seen.values[: len(one.rows)], first.models[one.victim]))
+    victim = rebuilt.victim
+    h = next(received(first.transcripts[rebuilt.attacker], first.between(victim), names, victim)).values
+    return dataclasses.replace(rebuilt, guess=improved(rebuilt.guess, h[: len(rebuilt.rows)], first.models[victim]))
 
 
 def columns_of(h: Tensor, model: nn.Module, width: int) -> Tensor:
@@ -55,7 +56,7 @@ def columns_of(h: Tensor, model: nn.Module, width: int) -> Tensor:
 
 
 def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:
-    """From a guess to where f(x) is h; a row that its embedding does not determine stays as guessed, by its prior."""
+    """Move a guess to where f(x) is h; a row that its embedding does not determine stays as guessed, by its prior."""
     f, h, x = white_box(model).double(), h.detach().cpu().double(), guess.detach().cpu().double()
     eye = torch.eye(x.shape[1], dtype=x.dtype)
     damping = torch.full((len(x), 1, 1), 1e-3, dtype=x.dtype)
@@ -75,7 +76,7 @@ def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:
 
 def _differentiated(f: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) [rows, outputs], and by row its derivative [rows, outputs, columns]."""
-    at = x.clone().requires_grad_()
-    out = f(at)
-    by_output = [torch.autograd.grad(one.sum(), at, retain_graph=True)[0] for one in out.unbind(1)]
+    inputs = x.clone().requires_grad_()
+    out = f(inputs)
+    by_output = [torch.autograd.grad(output.sum(), inputs, retain_graph=True)[0] for output in out.unbind(1)]
     return out.detach(), torch.stack(by_output, 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, label_verdict
+from colonnade.attacks.finding import Finding, advantage, label_verdict
 from colonnade.attacks.label_clustering import by_direction, by_norm, from_nodes
 from colonnade.attacks.label_reading import (
     from_batch_gradient,
@@ -19,7 +19,7 @@ from colonnade.attacks.label_reading import (
     from_residuals,
     from_targets,
 )
-from colonnade.attacks.received import Guess, Holdings
+from colonnade.attacks.received import Guess, Knowledge
 from colonnade.attacks.rehearsal import Attacked, Rehearsal
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
@@ -34,7 +34,7 @@ class LabelAttack:
 
     name: str
     assumes: str
-    guess: Callable[[Transcript, Holdings], Guess]
+    guess: Callable[[Transcript, Knowledge], Guess]
     reads: Kind
     binary: bool = False
     beside: tuple[Kind, ...] = ()
@@ -60,39 +60,42 @@ ATTACKS = (
     LabelAttack("labels by gradient length", TWO, by_norm, Kind.GRADIENT, binary=True),
 )
 Guesses = Mapping[tuple[str, str, str], Guess]
-"""Of parties elsewhere, by attack, attacker and moment."""
+"""Guesses that parties elsewhere report, by attack, attacker and moment."""
 
 
 def label_findings(
-    federation: Attacked, rehearsal: Rehearsal, party: str | None, told: Guesses | None = None
+    federation: Attacked, rehearsal: Rehearsal, party: str | None, told_guesses: Guesses | None = None
 ) -> Iterator[Finding]:
-    """One per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker. Of one
-    that is elsewhere, what it was sent is known here, and so is its own part where that left as it is; guesses that it
-    `told` can make a verdict worse and never better, and where they are all there is, nothing (`Finding.counts`)."""
+    """A finding per attack and feature owner that does not hold the labels itself. `party` narrows to one attacker.
+    What an attacker elsewhere was sent is known here, and so is what left it unchanged. Guesses that it tells itself,
+    on rows of its choice, can make a verdict worse and never better: they replace a finding only where they show more.
+    Alone they bound nothing (`Finding.counts`)."""
     classes = len(federation.holdings.encoder.classes)
     for attack, name, guess in guesses(federation, rehearsal, party, classes):
-        word = (told or {}).get((attack.name, name, rehearsal.moment))
-        enough = [one for one in (guess, word) if one is not None and len(one.rows) >= FEWEST]
-        made = [_finding(federation, rehearsal, attack, name, one) for one in enough]
-        if word is not None and made:
-            alone = len(guess.rows) < FEWEST
-            details = {**made[-1].details, "told": alone}
-            made[-1] = dataclasses.replace(made[-1], verdict=made[-1].verdict + OWN_WORD, details=details)
-        if made:
-            yield max(made, key=lambda one: one.score)
+        own = _finding(federation, rehearsal, attack, name, guess) if len(guess.rows) >= FEWEST else None
+        told = (told_guesses or {}).get((attack.name, name, rehearsal.moment))
+        if told is not None and len(told.rows) >= FEWEST:
+            finding = _finding(federation, rehearsal, attack, name, told)
+            if own is None or finding.score > own.score:
+                details = {**finding.details, "told": own is None}
+                yield dataclasses.replace(finding, verdict=finding.verdict + OWN_WORD, details=details)
+                if own is not None and advantage(finding.score, finding.baseline) >= advantage(own.score, own.baseline):
+                    continue
+        if own is not None:
+            yield own
 
 
 def guesses(
     federation: Attacked, rehearsal: Rehearsal, party: str | None, classes: int
 ) -> Iterator[tuple[LabelAttack, str, Guess]]:
-    """What each who holds columns makes of what it received: attacks that apply, who guesses, and what."""
+    """The attacks that apply, each party with columns that makes them, and what it guesses."""
     owner = federation.holdings.label_owner
     for attack in ATTACKS:
         if not federation.algorithm.named(attack.reads) or (attack.binary and classes != 2):
             continue
         for name in partners(federation):
             if name != owner and party in (None, name, owner):
-                own = _holdings(federation, rehearsal, name, classes)
+                own = _knowledge(federation, rehearsal, name, classes)
                 yield attack, name, attack.guess(rehearsal.heard_by(name), own)
 
 
@@ -102,28 +105,28 @@ def partners(federation: Attacked) -> list[str]:
     return list(dict.fromkeys([*federation.owners, *asked]))
 
 
-def _holdings(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Holdings:
-    """What an attacking party has itself; of one that is elsewhere, its model and columns are not known, but what it
-    sent of them is."""
+def _knowledge(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Knowledge:
+    """What an attacking party has itself. The model and columns of a party elsewhere are not known, but what it sent
+    is."""
     owner = federation.holdings.label_owner
     batches, config, releases = rehearsal.between(party), federation.settings.config, federation.algorithm.releases
     columns = federation.owners[party].features.cpu() if party in federation.owners else None
     model, stepped = rehearsal.models.get(party), rehearsal.stepped.get(party)
     begun = rehearsal.begun.get(party, Transcript(party))
     sent = Transcript(owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party])
-    return Holdings(party, batches, config, classes, releases, model, columns, stepped, begun, sent)
+    return Knowledge(party, batches, config, classes, releases, model, columns, stepped, begun, sent)
 
 
 def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, attacker: str, guess: Guess) -> Finding:
     holdings = federation.holdings
     truth, classes = holdings.labelled.labels.cpu()[guess.rows], len(holdings.encoder.classes)
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
-    found = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
+    score = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     metric = "accuracy" if classes else "squared correlation"
-    verdict = label_verdict(found.low, found.score, found.baseline)
+    verdict = label_verdict(score.low, score.score, score.baseline)
     return Finding(
-        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, found.score,
-        found.baseline, verdict, "label_inference", found.low, found.high,
+        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, score.score,
+        score.baseline, verdict, "label_inference", score.low, score.high,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
-        details={"rows": found.rows, "chance": found.chance, "majority": found.majority, "named": guess.named},
+        details={"rows": score.rows, "chance": score.chance, "majority": score.majority, "named": guess.named},
     )  # fmt: skip

@@ -17,8 +17,8 @@ often they are in one node and look for communities in that graph (ID2Graph). He
 clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
 label.
 
-Where nodes are hidden, a party still hears when one of its splits is chosen, and of no row where it is. Then what it
-can group rows by are its own columns: the same attack on these is the control.
+Where nodes are hidden, a party still hears that one of its splits is chosen, but not which rows are where. It can then
+group rows by its own columns alone: the same attack on these is the control.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.received import Guess, Holdings, received, stacked
+from colonnade.attacks.received import Guess, Knowledge, received, stacked
 from colonnade.core import Transcript
 
 RESTARTS = 8
 
 
-def by_direction(transcript: Transcript, holdings: Holdings) -> Guess:
+def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """k-means on the gradients' directions; for numbers as labels, the position along their main direction."""
-    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
+    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT)))
     if not len(rows):
         return Guess(rows, rows, named=False)
-    flat = main_directions(gradient.flatten(1).double(), max(holdings.classes, 1))
-    if holdings.classes == 0:
-        return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(unit(flat), holdings.classes), named=False)
+    flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
+    return Guess(rows, groups(unit(flat), knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
-def by_norm(transcript: Transcript, holdings: Holdings) -> Guess:
+def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """Two classes: rows of the rarer one are fitted worse, so their gradients are longer."""
-    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.GRADIENT)))
+    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT)))
     if not len(rows):
         return Guess(rows, rows, named=False)
     lengths = gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()
@@ -54,14 +52,14 @@ def by_norm(transcript: Transcript, holdings: Holdings) -> Guess:
 
 
 def main_directions(rows: Tensor, dimensions: int) -> Tensor:
-    """The rows in the few dimensions that hold most of them."""
+    """The rows along their main directions, by singular values."""
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    found: Tensor = rows @ directions[:dimensions].T
-    return found
+    projected: Tensor = rows @ directions[:dimensions].T
+    return projected
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Each row at length 1; a row of zeros stays."""
+    """Rows scaled to length 1; a row of zeros stays."""
     scaled: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
     return scaled
 
@@ -71,53 +69,52 @@ def groups(points: Tensor, count: int) -> Tensor:
     from sklearn.cluster import KMeans
 
     count = min(count, len(torch.unique(points, dim=0)))
-    found = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
-    return torch.from_numpy(found).long()
+    numbers = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
+    return torch.from_numpy(numbers).long()
 
 
-def from_nodes(transcript: Transcript, holdings: Holdings) -> Guess:
-    """By the rows' paths through all trees that were heard of; for numbers, the position along the main direction."""
-    rows, paths = memberships(transcript, holdings)
+def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
+    """k-means on the rows' paths through all known trees; for numbers as labels, the position along the main direction
+    of these."""
+    rows, paths = memberships(transcript, knowledge)
     if not len(rows) or not paths.shape[1]:
-        return from_columns(transcript, holdings)
-    every = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # one of them follows from the others
-    known = torch.cat(every, 1).double()
-    flat = main_directions(known - known.mean(0), max(holdings.classes - 1, 1))
-    if holdings.classes == 0:
-        return Guess(rows, flat[:, 0], named=False)
-    return Guess(rows, groups(flat, holdings.classes), named=False)
+        return from_columns(transcript, knowledge)
+    nodes = [torch.nn.functional.one_hot(column)[:, :-1] for column in paths.T]  # the last follows from the others
+    known = torch.cat(nodes, 1).double()
+    flat = main_directions(known - known.mean(0), max(knowledge.classes - 1, 1))
+    return Guess(rows, groups(flat, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
-def from_columns(transcript: Transcript, holdings: Holdings) -> Guess:
+def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """The control: the party's own columns of the rows that trees are grown on, grouped in the same way."""
-    heard = next(received(transcript, holdings.batches, holdings.named(Kind.NODES)), None)
-    if heard is None or holdings.columns is None:
+    heard = next(received(transcript, knowledge.batches, knowledge.named(Kind.NODES)), None)
+    if heard is None or knowledge.columns is None:
         nothing = torch.empty(0, dtype=torch.int64)
         return Guess(nothing, nothing, named=False)
     rows = heard.rows
-    own = holdings.columns[rows].flatten(1).double().nan_to_num()
-    flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(holdings.classes - 1, 1))
-    return Guess(rows, flat[:, 0] if holdings.classes == 0 else groups(flat, holdings.classes), named=False)
+    own = knowledge.columns[rows].flatten(1).double().nan_to_num()
+    flat = main_directions((own - own.mean(0)) / own.std(0).clamp_min(1e-12), max(knowledge.classes - 1, 1))
+    return Guess(rows, groups(flat, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
-def memberships(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
+def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Rows, and for each tree and level, or sample, the number of the node that a row is in, [rows, trees and levels].
-    A row's way below its node comes level by level, each as a few words."""
+    The way of a row below its node comes level by level."""
     places: dict[int, int] = {}
     columns: list[Tensor] = []
     before: dict[tuple[str, int, int], Tensor] = {}
-    for name in holdings.named(Kind.NODES):
-        for one in received(transcript, holdings.batches, (name,)):
-            if one.values.dim() != 2 or len(one.values) != len(one.rows):
+    for name in knowledge.named(Kind.NODES):
+        for nodes in received(transcript, knowledge.batches, (name,)):
+            if nodes.values.dim() != 2 or len(nodes.values) != len(nodes.rows):
                 continue
-            places = places or {row: at for at, row in enumerate(one.rows.tolist())}
-            if len(places) != len(one.rows):
+            places = places or {row: place for place, row in enumerate(nodes.rows.tolist())}
+            if len(places) != len(nodes.rows):
                 continue
-            at = torch.tensor([places[row] for row in one.rows.tolist()])
-            for tree, way in enumerate(one.values.T.long()):
-                key = one.batch, tree, len(one.values.T)
+            place = torch.tensor([places[row] for row in nodes.rows.tolist()])
+            for tree, way in enumerate(nodes.values.T.long()):
+                key = nodes.batch, tree, len(nodes.values.T)
                 path = torch.zeros_like(way)
-                path[at] = way
+                path[place] = way
                 path = before.get(key, torch.zeros_like(path)) * 3 + path
                 before[key] = torch.unique(path, return_inverse=True)[1]
                 columns.append(before[key])

@@ -53,7 +53,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.received import Guess, Holdings, received, stacked
+from colonnade.attacks.received import Guess, Knowledge, received, stacked
 from colonnade.core import Released, Transcript
 from colonnade.core.message import Seen
 from colonnade.core.receipt import NON_PRIVATE
@@ -61,33 +61,33 @@ from colonnade.core.release import IDENTITY
 from colonnade.optim.jacobians import jacobian_of
 
 
-def from_targets(transcript: Transcript, holdings: Holdings) -> Guess:
+def from_targets(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """Compressed VFL tells every party the labels, or what randomized response made of them."""
-    rows, targets = stacked(received(transcript, holdings.batches, holdings.named(Kind.LABELS)))
-    return Guess(rows, targets.flatten() if holdings.classes == 0 else targets.flatten().long(), named=True)
+    rows, targets = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.LABELS)))
+    return Guess(rows, targets.flatten() if knowledge.classes == 0 else targets.flatten().long(), named=True)
 
 
-def from_logit_gradients(transcript: Transcript, holdings: Holdings) -> Guess:
+def from_logit_gradients(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """FDML: the negative entry of every row's gradient."""
-    rows, gradient = stacked(received(transcript, holdings.batches, holdings.named(Kind.LOGIT_GRADIENT)))
-    return Guess(rows, read(gradient, holdings.classes) if len(rows) else rows, named=True)
+    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.LOGIT_GRADIENT)))
+    return Guess(rows, read(gradient, knowledge.classes) if len(rows) else rows, named=True)
 
 
-def from_residuals(transcript: Transcript, holdings: Holdings) -> Guess:
+def from_residuals(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """VIMADMM and VIMADMM-J: follow every row's lambda, and read its negative entry."""
-    rows, duals = follow_duals(transcript, holdings)
-    return Guess(rows, read(duals, holdings.classes) if len(rows) else rows, named=True)
+    rows, duals = follow_duals(transcript, knowledge)
+    return Guess(rows, read(duals, knowledge.classes) if len(rows) else rows, named=True)
 
 
-def follow_duals(transcript: Transcript, holdings: Holdings) -> tuple[Tensor, Tensor]:
-    """The rows of which residuals came, and the estimate e of each one's lambda."""
-    found = list(received(transcript, holdings.batches, holdings.named(Kind.RESIDUAL)))
-    if not found:
+def follow_duals(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    """The rows whose residuals came, and the estimate e of the lambda of each."""
+    residuals = list(received(transcript, knowledge.batches, knowledge.named(Kind.RESIDUAL)))
+    if not residuals:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
-    rows = torch.unique(torch.cat([one.rows for one in found]))
-    duals = torch.zeros(int(rows.max()) + 1, found[0].values.shape[-1], dtype=found[0].values.dtype)
-    for one in found:
-        duals[one.rows] = (duals[one.rows] - holdings.config.rho * one.values) / 2
+    rows = torch.unique(torch.cat([residual.rows for residual in residuals]))
+    duals = torch.zeros(int(rows.max()) + 1, residuals[0].values.shape[-1], dtype=residuals[0].values.dtype)
+    for residual in residuals:
+        duals[residual.rows] = (duals[residual.rows] - knowledge.config.rho * residual.values) / 2
     return rows, duals[rows]
 
 
@@ -99,77 +99,78 @@ def read(slope: Tensor, classes: int) -> Tensor:
     return slope.argmin(-1) if slope.shape[-1] > 1 else (slope[:, 0] < 0).long()
 
 
-def from_head(transcript: Transcript, holdings: Holdings) -> Guess:
-    """With the first head that came, for all rows that were trained on meanwhile."""
-    heads = [one for seen in transcript for one in _of(seen, holdings, Kind.HEAD)]
+def from_head(transcript: Transcript, knowledge: Knowledge) -> Guess:
+    """Labels by the first head that came, for all rows that were trained on meanwhile."""
+    heads = [head for seen in transcript for head in _of(seen, knowledge, Kind.HEAD)]
     batches = dict.fromkeys(seen.batch for seen in transcript if (seen.batch or "").startswith("train/"))
     if not heads or not batches:
         return _nothing()
-    rows = torch.cat([holdings.batches.rows(name) for name in batches if name])
-    h, head = _embedded(holdings, rows), heads[0].tensor.cpu()
+    rows = torch.cat([knowledge.batches.rows(name) for name in batches if name])
+    h, head = _embedded(knowledge, rows), heads[0].tensor.cpu()
     if h is None or head.dim() != 2 or h.shape[-1] != head.shape[0]:
         return _nothing()
-    return Guess(rows, told(h @ head, holdings.classes), named=True)
+    return Guess(rows, labels_of(h @ head, knowledge.classes), named=True)
 
 
-def from_model(transcript: Transcript, holdings: Holdings) -> Guess:
-    """With the model that came for each batch, and what the others embedded of it."""
-    layouts = [one for seen in (*holdings.begun, *transcript) for one in _of(seen, holdings, Kind.LAYOUT)]
+def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
+    """Labels by the model that came for each batch, and the others' embeddings of it."""
+    layouts = [layout for seen in (*knowledge.begun, *transcript) for layout in _of(seen, knowledge, Kind.LAYOUT)]
     rows: list[Tensor] = []
     labels: list[Tensor] = []
     for seen in transcript:
-        layers = [one.tensor.cpu() for one in _of(seen, holdings, Kind.MODEL)]
+        layers = [layer.tensor.cpu() for layer in _of(seen, knowledge, Kind.MODEL)]
         if not layers or not layouts or seen.batch is None:
             continue
         places = layouts[0].tensor.cpu().view(torch.int64)
-        at = holdings.batches.rows(seen.batch)
-        others = [one.tensor.cpu() for one in _of(seen, holdings, Kind.EMBEDDING)]
-        h = _embedded(holdings, at)
+        batch_rows = knowledge.batches.rows(seen.batch)
+        others = [embedding.tensor.cpu() for embedding in _of(seen, knowledge, Kind.EMBEDDING)]
+        h = _embedded(knowledge, batch_rows)
         if h is None:
             continue
         joined = torch.cat([h, *others], dim=-1)
         if joined.shape[-1] != len(places) or len(places) != layers[0].shape[-1]:
             continue
-        rows.append(at)
-        labels.append(told(outputs(torch.empty_like(joined).index_copy_(1, places, joined), layers), holdings.classes))
+        rows.append(batch_rows)
+        inputs = torch.empty_like(joined).index_copy_(1, places, joined)
+        labels.append(labels_of(outputs(inputs, layers), knowledge.classes))
     return Guess(torch.cat(rows), torch.cat(labels), named=True) if rows else _nothing()
 
 
 def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
-    """Through weights and biases one after the other, with ReLU between them."""
+    """What linear layers give, with ReLU between them; `layers` has weights and biases in turn."""
     for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
         x = (x.relu() if number else x) @ weight.T + bias
     return x
 
 
-def told(logits: Tensor, classes: int) -> Tensor:
-    """The label that outputs mean."""
+def labels_of(logits: Tensor, classes: int) -> Tensor:
+    """The label that the outputs stand for."""
     if classes == 0:
         return logits[:, 0]
     return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[:, 0] > 0).long()
 
 
-def _of(seen: Seen, holdings: Holdings, kind: Kind) -> list[Released]:
-    """What a message has of this kind that is not the party's own."""
-    names = holdings.named(kind)
+def _of(seen: Seen, knowledge: Knowledge, kind: Kind) -> list[Released]:
+    """The releases of this kind in a message that are not the party's own."""
+    names = knowledge.named(kind)
     parts = seen.message.released()
-    return [one for one in parts if one.receipt.name in names and one.receipt.owner != holdings.party]
+    return [part for part in parts if part.receipt.name in names and part.receipt.owner != knowledge.party]
 
 
-def _embedded(holdings: Holdings, rows: Tensor) -> Tensor | None:
-    """The party's own embeddings: as it first sent them, where they left as they are and so the label owner has them,
-    too; else by its model as it was when it began to listen."""
-    came = received(holdings.shown, holdings.batches, holdings.named(Kind.EMBEDDING), holdings.party)
-    at, sent = stacked(one for one in came if one.event == NON_PRIVATE and one.codec == IDENTITY)
-    places = {row: place for place, row in reversed(list(enumerate(at.tolist())))}
+def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
+    """The party's own embeddings: as it first sent them, where neither noise nor a codec changed them; otherwise by
+    its model as it was when it began to listen."""
+    arrived = received(knowledge.shown, knowledge.batches, knowledge.named(Kind.EMBEDDING), knowledge.party)
+    sent_rows, sent = stacked(part for part in arrived if part.event == NON_PRIVATE and part.codec == IDENTITY)
+    places = {row: place for place, row in reversed(list(enumerate(sent_rows.tolist())))}
     known = [places.get(row, -1) for row in rows.tolist()]
     if known and min(known) >= 0:
         return sent[known]
-    if holdings.model is None or holdings.columns is None:
+    if knowledge.model is None or knowledge.columns is None:
         return None
     with torch.no_grad():
-        model = holdings.model.cpu().eval()
-        h: Tensor = model(holdings.columns[rows])
+        model = knowledge.model.cpu().eval()
+        h: Tensor = model(knowledge.columns[rows])
     return h
 
 
@@ -177,25 +178,26 @@ def _nothing() -> Guess:
     return Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True)
 
 
-MOST = 2048  # coefficients of as many weights: the equations grow with their cube
+MOST = 2048  # coefficients, and weights: the cost of solving the equations grows with their cube
 
 
-def from_batch_gradient(transcript: Transcript, holdings: Holdings) -> Guess:
+def from_batch_gradient(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """The first batch's labels, from the gradient that arrived for it, or that the party decrypted."""
     first = next((seen.batch for seen in transcript if (seen.batch or "").startswith("train/")), None)
-    found = next(received(transcript, holdings.batches, holdings.named(Kind.BATCH_GRADIENT)), None)
-    gradient = holdings.stepped if found is None else found.values
-    if first is None or gradient is None or holdings.model is None or holdings.columns is None:
+    arrived = next(received(transcript, knowledge.batches, knowledge.named(Kind.BATCH_GRADIENT)), None)
+    gradient = knowledge.stepped if arrived is None else arrived.values
+    if first is None or gradient is None or knowledge.model is None or knowledge.columns is None:
         return _nothing()
-    rows = holdings.batches.rows(first)
-    outputs = holdings.model.cpu().eval()(holdings.columns[rows[:1]]).shape[-1]
-    coefficients, weights = len(rows) * outputs, gradient.numel()
+    rows = knowledge.batches.rows(first)
+    width = knowledge.model.cpu().eval()(knowledge.columns[rows[:1]]).shape[-1]
+    coefficients, weights = len(rows) * width, gradient.numel()
     if coefficients * weights * min(coefficients, weights) > MOST**3:
         return _nothing()
-    jacobian = own_jacobian(holdings.model, holdings.columns[rows])
+    jacobian = own_jacobian(knowledge.model, knowledge.columns[rows])
     c = solve(jacobian, len(rows) * gradient.flatten()).reshape(len(rows), -1)
-    against_first = outputs == holdings.classes - 1
-    return Guess(rows, read(torch.cat([-c.sum(1, keepdim=True), c], 1) if against_first else c, holdings.classes), True)
+    if width == knowledge.classes - 1:  # log-odds against the first class
+        c = torch.cat([-c.sum(1, keepdim=True), c], 1)
+    return Guess(rows, read(c, knowledge.classes), named=True)
 
 
 def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
@@ -206,8 +208,6 @@ def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def solve(jacobian: Tensor, gradient: Tensor) -> Tensor:
-    """The smallest c with J^T c = gradient, by least squares; directions that rounding drowns are left out."""
-    found: Tensor = torch.linalg.lstsq(jacobian.T, gradient.double()[:, None], rcond=1e-5, driver="gelsd").solution[
-        :, 0
-    ]
-    return found
+    """The smallest c with J^T c = gradient, by least squares; directions that are lost in rounding are left out."""
+    solution: Tensor = torch.linalg.lstsq(jacobian.T, gradient.double()[:, None], rcond=1e-5, driver="gelsd").solution
+    return solution[:, 0]

@@ -7,10 +7,10 @@ what the label owner holds anyway, its labels and its own columns; the score is 
 is gone with the embeddings, 1 - error with / error without. So columns that the label owner could tell anyway do not
 count.
 
-The regression is linear, with a ridge whose weight is chosen by leaving out one row after the other; somebody with more
-known rows and a better model may do better.
+The regression is linear, with a ridge whose weight is chosen by leaving out one row after the other; an attacker with
+more known rows and a better model may do better.
 
-Just so columns follow from what is worked out of other releases first:
+The same regression is made on values that are first computed from other releases:
 
     sums over bins      Of trees, each sum is an equation in which rows are in the group (`Equations`). There are far
                         fewer equations than rows, so the attacker takes the bits nearest to what every row would have
@@ -45,32 +45,32 @@ from colonnade.errors import BoundaryError
 LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
 LEAST = 20
-"""Rows to score on, besides those that the attacker knows."""
-TOLD = 0.99
-"""R² from which on the label owner's own data tell a column, and embeddings can add nothing."""
+"""The fewest rows to score on, besides those that the attacker knows."""
+KNOWN_ANYWAY = 0.99
+"""The R² from which on the label owner's own data tell a column, and embeddings can add nothing."""
 RIDGES = [10.0**power for power in range(-4, 5)]
 RIDGE = 1e-6
-"""Of the equations' own size: rounded sums may contradict each other a little."""
+"""As a share of the equations' own size: rounded sums may contradict each other a little."""
 
 
 def learned_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
     """The label owner against every party whose embeddings it received."""
     names, heard = federation.algorithm.named(*LEARNED), rehearsal.heard_by(federation.holdings.label_owner)
     for victim in victims(federation, party):
-        came = received(heard, rehearsal.between(victim), names, victim)
-        rows, values = stacked(_joined(came))
+        embeddings = received(heard, rehearsal.between(victim), names, victim)
+        rows, values = stacked(_joined(embeddings))
         yield from learned_from(federation, victim, rehearsal.moment, rows, values, names)
 
 
 def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None) -> Iterator[Finding]:
-    """The label owner against every party that told it sums."""
-    attacker, make = federation.holdings.label_owner, federation.algorithm.equations
-    if make is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
+    """The label owner against every party that sent it sums over bins."""
+    attacker, equations_of = federation.holdings.label_owner, federation.algorithm.equations
+    if equations_of is None or attacker not in rehearsal.transcripts or federation.driver is None:  # it is elsewhere
         return
-    for victim in (one for one in victims(federation, party) if one in rehearsal.transcripts):
-        heard, told = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
-        found, batches = make(federation.driver, heard, told), rehearsal.between(victim)
-        rows, values = side_by_side((batches.rows(one.batch).cpu(), bits(one)) for one in found)
+    for victim in (name for name in victims(federation, party) if name in rehearsal.transcripts):
+        heard, sent = rehearsal.transcripts[attacker], rehearsal.transcripts[victim]
+        systems, batches = equations_of(federation.driver, heard, sent), rehearsal.between(victim)
+        rows, values = side_by_side((batches.rows(equations.batch).cpu(), bits(equations)) for equations in systems)
         if len(rows):
             yield from learned_from(
                 federation, victim, rehearsal.moment, rows, values, federation.algorithm.named(Kind.HISTOGRAMS),
@@ -78,12 +78,12 @@ def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None)
             )  # fmt: skip
 
 
-def bits(given: Equations) -> Tensor:
-    """For each row and candidate how likely the row is on the left, [rows, candidates]: of all that fit the equations
-    the nearest to equal shares."""
-    weights, sums = given.weights.double(), given.sums.double()
+def bits(equations: Equations) -> Tensor:
+    """For each row and candidate how likely the row is on the left, [rows, candidates]: the solution of the equations
+    that is nearest to equal shares."""
+    weights, sums = equations.weights.double(), equations.sums.double()
     share = (sums[1:2] / weights[1].sum().clamp_min(1e-12)).nan_to_num(0.5).clamp(0, 1)  # of the root's Hessians
-    left = (sums - weights.sum(1, keepdim=True) * share).nan_to_num(0.0)  # what was not told says nothing
+    left = (sums - weights.sum(1, keepdim=True) * share).nan_to_num(0.0)  # a sum that was not sent says nothing
     square = weights @ weights.T
     square = square + RIDGE * square.diagonal().mean().clamp_min(1e-12) * torch.eye(len(square), dtype=square.dtype)
     solved: Tensor = torch.linalg.solve(square, left)
@@ -96,38 +96,39 @@ def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
     scores, lengths = algorithm.named(Kind.LOGITS), algorithm.named(Kind.LENGTHS)
     for victim in victims(federation, party) if lengths else ():
         rows, along = side_by_side(_directions(rehearsal, attacker, victim, scores, lengths))
-        names, told = (*scores, *lengths), "columns from scores of many rounds"
+        names, attack = (*scores, *lengths), "columns from scores of many rounds"
         if along.shape[1]:
             yield _scaled(federation, victim, rehearsal.moment, rows, along, names)
         else:
             rows, along = side_by_side(_sums(rehearsal, attacker, victim, scores))
-            told = "columns from sums of scores of many rounds"
+            attack = "columns from sums of scores of many rounds"
         if along.shape[1]:
-            yield from learned_from(federation, victim, rehearsal.moment, rows, along, names, attack=told)
+            yield from learned_from(federation, victim, rehearsal.moment, rows, along, names, attack=attack)
 
 
 def _directions(
     rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...], lengths: tuple[str, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each round the rows, and what they are along a direction of length one. What came masked is no score."""
+    """The rows of each round, and their values along a direction of length one; masked scores are left out."""
     for seen in rehearsal.heard_by(attacker):
-        sent = {one.receipt.name: one for one in seen.message.released() if one.receipt.owner == victim}
-        values, told = (next((sent[name] for name in names if name in sent), None) for names in (scores, lengths))
-        if values is not None and told is not None and values.tensor.is_floating_point() and float(told.tensor[0]) > 0:
-            rows = rehearsal.between(victim).rows(str(values.receipt.batch)).cpu()
-            each = float(told.tensor[0]) * len(rows) / values.tensor.shape[1]  # it is of all outputs together
-            yield rows, values.tensor.cpu().double() / each**0.5
+        sent = {item.receipt.name: item for item in seen.message.released() if item.receipt.owner == victim}
+        values, length = (next((sent[name] for name in names if name in sent), None) for names in (scores, lengths))
+        if values is None or length is None or not values.tensor.is_floating_point() or not float(length.tensor[0]) > 0:
+            continue
+        rows = rehearsal.between(victim).rows(str(values.receipt.batch)).cpu()
+        squared = float(length.tensor[0]) * len(rows) / values.tensor.shape[1]  # the length is of all outputs together
+        yield rows, values.tensor.cpu().double() / squared**0.5
 
 
 def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each round in which everybody's scores arrived masked, the rows and the sum; each told in its own units."""
+    """The rows and the sum of each round in which everybody's scores arrived masked, scaled to a largest entry of 1."""
     shares: dict[tuple[object, ...], dict[str, Released]] = {}
-    for one in (one for seen in rehearsal.heard_by(attacker) for one in seen.message.released()):
-        if one.receipt.name in scores and one.receipt.codec == SHARES.name and one.packed is not None:
-            shares.setdefault(tuple(one.packed.settings.values()), {})[one.receipt.owner] = one
+    for share in (share for seen in rehearsal.heard_by(attacker) for share in seen.message.released()):
+        if share.receipt.name in scores and share.receipt.codec == SHARES.name and share.packed is not None:
+            shares.setdefault(tuple(share.packed.settings.values()), {})[share.receipt.owner] = share
     for parts in (parts for parts in shares.values() if victim in parts):
         try:
-            total = open_sum({name: one.tensor.cpu() for name, one in parts.items()}, parts)
+            total = open_sum({name: share.tensor.cpu() for name, share in parts.items()}, parts)
         except BoundaryError:  # at a site: what the others sent is not known there, and masks are left over
             continue
         if total.numel() and (size := float(total.abs().max())) > 0:
@@ -137,16 +138,16 @@ def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, .
 def _scaled(
     federation: Attacked, victim: str, moment: str, rows: Tensor, along: Tensor, names: tuple[str, ...]
 ) -> Finding:
-    """How near some direction, as it is, comes to a column, up to the sign."""
+    """How near the best direction comes to each column, up to the sign."""
     truth = federation.owners[victim].features.cpu().flatten(1)[rows]
     guesses = torch.cat([along, -along], 1)
     wrong = torch.cdist(truth.T, guesses.T)  # [columns, directions]
     guess, spans = guesses[:, wrong.argmin(1)], spans_of(federation, victim)
-    found = r_squared(truth, guess, truth.mean(0), spans)
+    by_column = r_squared(truth, guess, truth.mean(0), spans)
     return of_columns(
         "columns from scores and lengths", federation.holdings.label_owner, victim, moment,
-        "looks at what it receives, and tries both signs of each direction", found,
-        releases=names, details={"r2": found, "directions": along.shape[1]},
+        "looks at what it receives, and tries both signs of each direction", by_column,
+        releases=names, details={"r2": by_column, "directions": along.shape[1]},
     )  # fmt: skip
 
 
@@ -160,8 +161,8 @@ def learned_from(
     *,
     attack: str = "columns by regression on known rows",
 ) -> Iterator[Finding]:
-    """What these values of rows, which were made from releases of these names, tell of the victim's columns; nothing
-    where there are too few rows to know some and score others."""
+    """What these values, computed from releases of these names, tell of the victim's columns; nothing where there are
+    too few rows to know some and score others."""
     kept = _once(rows, federation.settings.engine.seed)
     rows, values = rows[kept], values[kept]
     numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
@@ -180,7 +181,7 @@ def learned_from(
         "known_rows": most,
         "r2": with_them[most],
         "r2_without_embeddings": without[most],
-        "by_known_rows": {str(number): max(found.values(), default=0.0) for number, found in gains.items()},
+        "by_known_rows": {str(number): max(by_column.values(), default=0.0) for number, by_column in gains.items()},
     }
     yield of_columns(
         attack, federation.holdings.label_owner, victim, moment,
@@ -189,14 +190,14 @@ def learned_from(
     )  # fmt: skip
 
 
-def _joined(came: Iterator[Received]) -> Iterator[Received]:
-    """All that came about the same batch as one; only as wide as the first batch's, since a regression needs that."""
-    found: dict[str, list[Received]] = {}
-    for one in came:
-        if one.values.is_floating_point() and one.values.dim() == 2:
-            found.setdefault(one.batch, []).append(one)
+def _joined(embeddings: Iterator[Received]) -> Iterator[Received]:
+    """The embeddings of each batch side by side; batches that are not as wide as the first one are left out."""
+    by_batch: dict[str, list[Received]] = {}
+    for embedding in embeddings:
+        if embedding.real_matrix:
+            by_batch.setdefault(embedding.batch, []).append(embedding)
     width = None
-    for parts in found.values():
+    for parts in by_batch.values():
         joined = torch.cat([part.values for part in parts], 1)
         width = joined.shape[1] if width is None else width
         if joined.shape[1] == width:
@@ -204,34 +205,34 @@ def _joined(came: Iterator[Received]) -> Iterator[Received]:
 
 
 def _gains(with_them: Mapping[str, float], without: Mapping[str, float]) -> dict[str, float]:
-    """By column that own data do not tell: how much of the error that they leave is gone with the embeddings."""
-    left = {name: 1 - max(own, 0.0) for name, own in without.items() if own < TOLD}
+    """For columns that own data do not tell: how much of the error that they leave is gone with the embeddings."""
+    left = {name: 1 - max(own, 0.0) for name, own in without.items() if own < KNOWN_ANYWAY}
     return {name: 1 - (1 - with_them[name]) / error for name, error in left.items()}
 
 
 def _once(rows: Tensor, seed: int) -> Tensor:
-    """The places of the rows, each once, in an order that has nothing to do with anybody's."""
+    """The places of the rows, each row once, in random order."""
     kept = torch.from_numpy(np.sort(np.unique(rows.numpy(), return_index=True)[1]))
     return kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(seed))]
 
 
 def _own(federation: Attacked, rows: Tensor) -> Tensor:
-    """What the label owner holds about these rows without anybody's help; nothing that is known where it is elsewhere:
-    there the score is over guessing the mean."""
+    """What the label owner itself holds about these rows. Where the label owner is elsewhere this is unknown and empty,
+    so the score is over guessing the mean."""
     holdings = federation.holdings
     if federation.driver is None:
         return torch.empty(len(rows), 0)
-    mine = holdings.columns.get(holdings.label_owner)
+    own_columns = holdings.columns.get(holdings.label_owner)
     labels = holdings.labelled.labels.cpu()[rows]
     if holdings.encoder.task == "classification":
         labels = torch.nn.functional.one_hot(labels, len(holdings.encoder.classes)).float()
     parts = [labels.reshape(len(rows), -1).float()]
-    parts += [] if mine is None else [mine.features.cpu()[rows].flatten(1)]
+    parts += [] if own_columns is None else [own_columns.features.cpu()[rows].flatten(1)]
     return torch.cat(parts, 1)
 
 
 def _score(inputs: Tensor, columns: Tensor, known: int, spans: Mapping[str, slice]) -> dict[str, float]:
-    """On all rows but the known ones, of which alone the regression has the columns."""
+    """R² on all rows except the known ones, from which the regression learns."""
     guess = regressed(inputs[:known], columns[:known], inputs[known:])
     return r_squared(columns[known:], guess, columns[:known].mean(0), spans)
 
@@ -249,7 +250,7 @@ def regressed(inputs: Tensor, columns: Tensor, others: Tensor) -> Tensor:
     best, weights = float("inf"), torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype)
     for ridge in RIDGES:
         shrunk = size.square() / (size.square() + ridge * len(x))
-        own = (left.square() @ shrunk + 1 / len(x)).clamp_max(1 - 1e-9)  # how much a row's guess is its own value
+        own = (left.square() @ shrunk + 1 / len(x)).clamp_max(1 - 1e-9)  # the weight of a row's own value in its guess
         wrong = (y - left @ (shrunk[:, None] * (left.T @ y))) / (1 - own)[:, None]
         if (error := float((wrong / scale).square().sum())) < best:
             best = error

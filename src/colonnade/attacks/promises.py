@@ -1,9 +1,9 @@
 """Every promise of `colonnade privacy`, attacked: a lower bound on epsilon beside the claim.
 
-For each owner whose rules promise something, canaries go out as often as the row of this run that paid most: over all
-epochs, validations, tests, predictions and explanations that its account counts, each call delivered twice and with a
-checkpoint in between (`canaries`). Labels that are drawn at random are drawn anew with canaries among them. A bound
-that is above its claim is looked at again with fresh canaries, so that chance alone does not accuse anybody.
+For each owner whose rules promise something, canaries are released as often as the row of this run that paid most: over
+all epochs, validations, tests, predictions and explanations that its account counts, each call delivered twice and with
+a checkpoint in between (`canaries`). Labels that are drawn at random are drawn anew with canaries among them. A bound
+that is above its claim is measured again with fresh canaries, so that chance alone does not accuse anybody.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from colonnade.settings.rules import LABELS, PURPOSES
 
 CANARIES = 10_000
 WAYS = 6
-"""Bounds that are tried for one claim, three on each of two scores: each at that share of the whole risk."""
+"""How many bounds are tried for one claim, three on each of two scores; each has an equal share of the whole risk."""
 CELLS = 5_000_000
-"""Canaries times training batches that are kept in memory, at most."""
+"""The most canaries times training batches that are kept in memory."""
 KNOWS = KNOWN.partition(":")[0]
 
 
@@ -83,11 +83,11 @@ class Promises:
 
     @property
     def broken(self) -> list[Attempt]:
-        return [one for one in self.attempts if one.broken]
+        return [attempt for attempt in self.attempts if attempt.broken]
 
     def to_json(self) -> dict[str, Any]:
         """The figures, as JSON can hold them."""
-        attempts = [dataclasses.asdict(one) | {"broken": one.broken} for one in self.attempts]
+        attempts = [dataclasses.asdict(attempt) | {"broken": attempt.broken} for attempt in self.attempts]
         return {
             "run": self.run, "algorithm": self.algorithm, "confidence": CONFIDENCE, "passed": not self.broken,
             "attempts": attempts, "notes": self.notes,
@@ -99,9 +99,9 @@ class Promises:
             return
         lines = [f"{len(self.broken)} of {len(self.attempts)} promises do not hold, at {CONFIDENCE:.0%}:"]
         lines += [
-            f"    {one.party}'s {one.protects} against {one.adversary} ({one.relation}): epsilon is at least "
-            f"{one.bound:.3f}, and {one.claim:.3f} is claimed; shown by {one.by}"
-            for one in self.broken
+            f"    {attempt.party}'s {attempt.protects} against {attempt.adversary} ({attempt.relation}): epsilon is at "
+            f"least {attempt.bound:.3f}, and {attempt.claim:.3f} is claimed; shown by {attempt.by}"
+            for attempt in self.broken
         ]
         lines.append('    Noise must be drawn anew for every release, from the operating system (noise = "secret").')
         raise AuditFailed("\n".join(lines))
@@ -117,27 +117,30 @@ def audit_promises(
     """Attack what a finished run promises; the run stays as it is, and nobody's budget is charged."""
     with reopen(folder, allow_models) as federation:
         federation.settings.check_one_label_owner()
-        found = Promises(folder.resolve().name, federation.settings.algorithm)
+        promises = Promises(folder.resolve().name, federation.settings.algorithm)
         for guarantee in guarantees(federation):
             (say or (lambda _: None))(f"planting canaries: {guarantee.party}'s {guarantee.protects}")
-            found.attempts += attempts(federation, guarantee, canaries)
-    if not any(one.claim is not None for one in found.attempts):
-        found.notes.append("Nothing is promised: no rule has noise, and no labels are drawn.")
-    return found
+            promises.attempts += attempts(federation, guarantee, canaries)
+    if not any(attempt.claim is not None for attempt in promises.attempts):
+        promises.notes.append("Nothing is promised: no rule has noise, and no labels are drawn.")
+    return promises
 
 
 def attempts(federation: Federation, guarantee: Guarantee, canaries: int) -> Iterator[Attempt]:
-    """One for each statement; a bound above its claim counts when fresh canaries show it again."""
-    stated = [one for one in guarantee.statements if one.epsilon is not None]
-    bounds: dict[str, Bound] = {}
-    for statement in stated:
-        what = f"{statement.adversary == HIDDEN} {statement.relation}"
-        if what not in bounds:
-            bounds[what] = _bound(federation, guarantee, statement, canaries)
-            if bounds[what].epsilon > (statement.epsilon or 0.0):
-                again = _bound(federation, guarantee, statement, canaries)
-                bounds[what] = min(bounds[what], again, key=lambda one: one.epsilon)
-        yield bounds[what].of(guarantee, statement)
+    """An attempt for each statement; a bound above its claim counts when fresh canaries show it again."""
+    stated = [statement for statement in guarantee.statements if statement.epsilon is not None]
+
+    def same_attack(statement: Statement) -> tuple[bool, str, float]:
+        return statement.adversary == HIDDEN, statement.relation, statement.delta
+
+    bounds: dict[tuple[bool, str, float], Bound] = {}
+    for key in dict.fromkeys(map(same_attack, stated)):
+        alike = [statement for statement in stated if same_attack(statement) == key]
+        bounds[key] = _bound(federation, guarantee, alike[0], canaries)
+        if any(bounds[key].of(guarantee, statement).broken for statement in alike):
+            again = _bound(federation, guarantee, alike[0], canaries)
+            bounds[key] = min(bounds[key], again, key=lambda bound: bound.epsilon)
+    yield from (bounds[same_attack(statement)].of(guarantee, statement) for statement in stated)
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,8 @@ class Bound:
     by: str
 
     def of(self, guarantee: Guarantee, stated: Statement) -> Attempt:
-        own = stated.adversary.startswith(KNOWS)  # the account is kept against who knows the batches
-        claim = min(stated.epsilon or 0.0, self.counted) if own else stated.epsilon
+        knows_batches = stated.adversary.startswith(KNOWS)  # the account is kept against this adversary
+        claim = min(stated.epsilon or 0.0, self.counted) if knows_batches else stated.epsilon
         return Attempt(
             guarantee.party, guarantee.protects, stated.adversary, stated.relation, claim, stated.delta, self.epsilon,
             self.baseline, self.any_rows, self.canaries, self.releases, self.right, self.by,
@@ -168,48 +171,46 @@ def _bound(federation: Federation, guarantee: Guarantee, statement: Statement, c
     account = federation.accounts[guarantee.party]
     if statement.adversary == HIDDEN:
         return hidden_bound(federation, guarantee.party, canaries, statement.relation, statement.delta)
-    dearest = max(account.spent(), key=lambda way: known_batch(by_event(way), "replace-one", statement.delta))
-    setup, turns = way_out(federation, guarantee.party, dearest)
+    costliest = max(account.spent(), key=lambda counts: known_batch(by_event(counts), "replace-one", statement.delta))
+    setup, turns = canary_setup(federation, guarantee.party, costliest)
     return column_bound(setup, turns, canaries, statement.relation, statement.delta)
 
 
-def way_out(federation: Federation, party: str, way: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
-    """A party's outbox as the run built it, and the releases of a row that was released this way."""
-    real = federation.organisations[party].outbox
+def canary_setup(federation: Federation, party: str, counts: Mapping[Item, int]) -> tuple[Setup, list[Turn]]:
+    """A party's outbox as the run built it, and the turns that release a row as often as `counts` says."""
+    outbox = federation.organisations[party].outbox
     engine, width = federation.settings.engine, federation.widths[party]
     turns: list[Turn] = []
-    for (name, key), times in way.items():
-        wide = int(dict(key[1]).get("coordinates", width))
-        event = event_of(key)
-        if not times or not is_private(event):
+    for (name, key), times in counts.items():
+        if not times or not is_private(event_of(key)):
             continue
-        width = wide
-        row = torch.zeros(1, wide)
-        rules = {one: real.rule(name, one, wide).mechanism for one in PURPOSES}
-        purpose = next(one for one, rule in rules.items() if key_of(rule.apply(row, torch.Generator())[1]) == key)
-        turns += [Turn(name, purpose)] * times
+        width = int(dict(key[1]).get("coordinates", width))
+        row = torch.zeros(1, width)
+        mechanisms = [outbox.rule(name, purpose, width).mechanism for purpose in PURPOSES]
+        keys = [key_of(mechanism.apply(row, torch.Generator())[1]) for mechanism in mechanisms]
+        turns += [Turn(name, PURPOSES[keys.index(key)])] * times
     per_row = federation.algorithm.per_row
 
     def account(batches: Batches, ids: Sequence[str]) -> Account:
         return Account(party, batches, ids, per_row=per_row)
 
-    return Setup(party, real.rules, width, engine.seed, isinstance(real.noise, Secret), account), turns
+    return Setup(party, outbox.rules, width, engine.seed, isinstance(outbox.noise, Secret), account), turns
 
 
 def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str, delta: float) -> Bound:
-    """What so many releases show of a canary."""
+    """The bound on epsilon that these releases of canaries show."""
     attacked, organisation = attack(setup, turns, canaries, relation)
     account, p = organisation.outbox.meter, (1 - CONFIDENCE) / WAYS
     assert isinstance(account, Account)
-    spent = max((by_event(way) for way in account.spent()), key=lambda way: sum(way.values()))
+    spent = max((by_event(counts) for counts in account.spent()), key=lambda counts: sum(counts.values()))
     gaussians = all(key[0] == gaussian.KIND for key in spent)
     best: dict[str, tuple[float, float]] = {}
-    for how, guesses in attacked.whole.items():
-        sure = attacked.sure[how]
+    for basis, guesses in attacked.whole.items():
+        sure = attacked.sure[basis]
         rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
         tight = _as_epsilon(spent, mu_of(independent(guesses, p)), delta)
-        best[how] = max([*rows, tight]), max(rows)
-    by = max(best, key=lambda how: best[how][0])
+        best[basis] = max([*rows, tight]), max(rows)
+    by = max(best, key=lambda basis: best[basis][0])
     baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
     counted = known_batch(spent, relation, delta)
     return Bound(
@@ -219,11 +220,11 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
 
 
 def hidden_bound(federation: Federation, party: str, canaries: int, relation: str, delta: float) -> Bound:
-    """Of training alone, against who does not know the batches: canaries are drawn into as many batches as the run had,
-    in the way it drew them. Where every row is in one batch of each epoch, that is known without the batches."""
+    """The bound for training alone, against an adversary that does not know the batches: canaries are drawn into as
+    many batches as the run had, as it drew them. With one batch per row and epoch there is nothing to draw."""
     account = federation.accounts[party]
     ((item, rounds),) = ((item, rounds) for item, rounds in account.rounds.items() if rounds)
-    setup, _ = way_out(federation, party, {item: 1})
+    setup, _ = canary_setup(federation, party, {item: 1})
     if account.sampling == "epoch":
         return column_bound(setup, [Turn(item[0], "train")] * account.released(item)[0], canaries, relation, delta)
     seed = int(uniform((1,), Secret()) * 2**31)
@@ -234,54 +235,54 @@ def hidden_bound(federation: Federation, party: str, canaries: int, relation: st
 
 
 def sampled_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str, delta: float) -> Bound:
-    """What so many drawn batches show of a canary to whoever does not know them."""
+    """The bound on epsilon that drawn batches of canaries show to an adversary that does not know the batches."""
     canaries, p = min(canaries, max(CELLS // len(turns), 500)), (1 - CONFIDENCE) / (WAYS - 2)
     attacked, _ = attack(setup, turns, canaries, relation)
     best: dict[str, float] = {}
-    for how, guesses in attacked.whole.items():
+    for basis, guesses in attacked.whole.items():
         variation = independent(guesses, p)
         tight = math.log((1 + variation - 2 * delta) / (1 - variation)) if variation > delta else 0.0
         if setup.sampling == "poisson" and relation == "add-or-remove":
             tight = max(tight, poisson_epsilon(variation, setup.share, len(turns), delta))
-        best[how] = max(tight, steinke(attacked.sure[how], delta, p))
-    by = max(best, key=lambda how: best[how])
+        best[basis] = max(tight, steinke(attacked.sure[basis], delta, p))
+    by = max(best, key=lambda basis: best[basis])
     baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
     return Bound(best[by], baseline, baseline, math.inf, canaries, len(turns), attacked.whole[by].right, by)
 
 
 def _as_epsilon(spent: Mapping[Key, int], mu: float, delta: float) -> float:
-    """Of the mechanism that was used, with so much less noise that a canary moves it by `mu` deviations: Gaussian as it
-    is, and binomial with fewer trials."""
+    """The epsilon of the mechanism that was used, with so much less noise that a canary moves it by `mu` deviations:
+    Gaussian as it is, and binomial with fewer trials."""
     if not mu:
         return 0.0
     binomials = [(key, times) for key, times in spent.items() if key[0] == binomial.KIND]
     if not binomials:
         return gaussian_epsilon(mu, delta)
     ((key, times),) = binomials[:1]
-    about = dict(key[1])
-    moved = math.sqrt(about["coordinates"] * times) * (about["levels"] - 1)
-    trials = moved**2 / (mu**2 * about["p"] * (1 - about["p"]))
-    fewer = binomial.KIND, tuple(sorted({**about, "trials": float(max(round(trials), 1))}.items()))
+    parameters = dict(key[1])
+    moved = math.sqrt(parameters["coordinates"] * times) * (parameters["levels"] - 1)
+    trials = moved**2 / (mu**2 * parameters["p"] * (1 - parameters["p"]))
+    fewer = binomial.KIND, tuple(sorted({**parameters, "trials": float(max(round(trials), 1))}.items()))
     return binomial_pld([(fewer, times)], 0.0, delta)
 
 
 def label_bound(federation: Federation, party: str, canaries: int) -> Bound:
-    """Of labels that are drawn at random, in the way their owner draws them."""
-    real, engine = federation.organisations[party].outbox, federation.settings.engine
-    rule, classes = real.rules[LABELS], len(federation.holdings.encoder.classes)
+    """The bound for labels that are drawn at random, as their owner draws them."""
+    outbox, engine = federation.organisations[party].outbox, federation.settings.engine
+    rule, classes = outbox.rules[LABELS], len(federation.holdings.encoder.classes)
     batches = federation.organisations[party].batches
 
-    def again() -> Organisation:
-        made = Organisation.at(party, batches, seed=engine.seed, rules=real.rules)
-        made.outbox.noise = Secret() if isinstance(real.noise, Secret) else made.outbox.noise
-        return made
+    def make_organisation() -> Organisation:
+        organisation = Organisation.at(party, batches, seed=engine.seed, rules=outbox.rules)
+        organisation.outbox.noise = Secret() if isinstance(outbox.noise, Secret) else organisation.outbox.noise
+        return organisation
 
-    return bound_of_labels(rule, again, canaries, classes)
+    return bound_of_labels(rule, make_organisation, canaries, classes)
 
 
-def bound_of_labels(rule: Rule, source: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
+def bound_of_labels(rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
     """Guesses of drawn labels are trials of pure epsilon-DP: Steinke's bound is exact for them."""
-    found: dict[str, Guesses] = guess_labels(rule, source, canaries, classes)
-    bounds = {how: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(found)) for how, guesses in found.items()}
+    by_basis: dict[str, Guesses] = guess_labels(rule, make_organisation, canaries, classes)
+    bounds = {basis: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(by_basis)) for basis, guesses in by_basis.items()}
     by = max(bounds, key=bounds.__getitem__)
-    return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, found[by].right, by)
+    return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, by_basis[by].right, by)

@@ -14,7 +14,7 @@ from colonnade.core import Batches, DpEvent, Transcript
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Knowledge:
     """What a party knows without listening: the agreed rows and settings, what kind of label is learned, and its own
     part: its model when listening began, its columns, and the gradient it first stepped with."""
 
@@ -26,8 +26,8 @@ class Holdings:
     model: nn.Module | None = None
     columns: Tensor | None = None
     stepped: Tensor | None = None
-    begun: Transcript = field(default_factory=lambda: Transcript(""))  # what it was told when the run began
-    shown: Transcript = field(default_factory=lambda: Transcript(""))  # what the label owner had of it meanwhile
+    begun: Transcript = field(default_factory=lambda: Transcript(""))  # what reached it when the run began
+    shown: Transcript = field(default_factory=lambda: Transcript(""))  # what it sent to the label owner meanwhile
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is sent."""
@@ -36,8 +36,8 @@ class Holdings:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Per row (a number in the agreed order) a label. Where `named` is false these are groups of rows that should
-    share a label, and the attacker would need one known row of each to name them."""
+    """A label for each row, which is a number in the agreed order. Where `named` is false these are groups of rows that
+    should share a label, and the attacker would need one known row of each to name them."""
 
     rows: Tensor
     labels: Tensor
@@ -54,12 +54,17 @@ class Received:
     event: DpEvent
     codec: str
 
+    @property
+    def real_matrix(self) -> bool:
+        """Whether it is [rows, numbers], as embeddings are; masked shares are integers."""
+        return self.values.is_floating_point() and self.values.dim() == 2
+
 
 def received(
     transcript: Transcript, batches: Batches, names: tuple[str, ...], owner: str | None = None
 ) -> Iterator[Received]:
     """The tensors that others released under these names and that reached this party, in order, with the rows they are
-    about. One may come by way of a third party; its owner's receipt stays on it."""
+    about. A tensor may come by way of a third party; its owner's receipt stays on it."""
     for seen in transcript:
         for released in seen.message.released():
             receipt = released.receipt
@@ -70,19 +75,19 @@ def received(
                 yield Received(batches.rows(batch), released.tensor.cpu(), batch, receipt.event, receipt.codec)
 
 
-def stacked(found: Iterator[Received]) -> tuple[Tensor, Tensor]:
-    """Rows and values of all that have a line per row, one after the other."""
-    every = [one for one in found if one.values.dim() and len(one.values) == len(one.rows)]
-    if not every:
+def stacked(tensors: Iterator[Received]) -> tuple[Tensor, Tensor]:
+    """Rows and values of all tensors that have a line per row, one after the other."""
+    per_row = [tensor for tensor in tensors if tensor.values.dim() and len(tensor.values) == len(tensor.rows)]
+    if not per_row:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
-    return torch.cat([one.rows for one in every]), torch.cat([one.values for one in every])
+    return torch.cat([tensor.rows for tensor in per_row]), torch.cat([tensor.values for tensor in per_row])
 
 
 def side_by_side(rounds: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Rows and values of all rounds over the same rows, in the order of the first."""
     rows, parts = torch.empty(0, dtype=torch.int64), []
-    for mine, values in rounds:
-        rows = mine if not len(rows) else rows
-        if len(mine) == len(rows) and torch.equal(mine.sort().values, rows.sort().values):
-            parts.append(values[mine.argsort()[rows.argsort().argsort()]])
+    for rows_of_round, values in rounds:
+        rows = rows_of_round if not len(rows) else rows
+        if len(rows_of_round) == len(rows) and torch.equal(rows_of_round.sort().values, rows.sort().values):
+            parts.append(values[rows_of_round.argsort()[rows.argsort().argsort()]])
     return rows, torch.cat(parts, 1).float() if parts else torch.empty(len(rows), 0)

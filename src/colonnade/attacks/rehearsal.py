@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
-from colonnade.core import Agreed, Batches, Transcript
+from colonnade.core import Agreed, Batches, Ciphertext, Released, Transcript
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
 from colonnade.rows.holdings import Holdings
@@ -45,16 +45,16 @@ class Rehearsal:
     models: Mapping[str, nn.Module]
     stepped: Mapping[str, Tensor] = field(default_factory=dict)  # the gradient each party first stepped with
     refused: str = ""  # why it ended early: a party would not release any more
-    begun: Mapping[str, Transcript] = field(default_factory=dict)  # what each was told when the run began, if earlier
-    apart: Mapping[str, Batches] = field(default_factory=dict)  # of parties that lack rows, batches of those they hold
+    begun: Mapping[str, Transcript] = field(default_factory=dict)  # what reached each when the run began, if earlier
+    apart: Mapping[str, Batches] = field(default_factory=dict)  # for parties that lack rows, batches of those they hold
 
     def of(self, federation: Federation, owner: str) -> Rehearsal:
-        """What one label owner and those who hold columns heard of each other."""
+        """The part that passed between one label owner and those who hold columns."""
 
         def kept(transcripts: Mapping[str, Transcript]) -> dict[str, Transcript]:
             return {
-                party: Transcript(party, [seen for seen in one if owner in (party, seen.sender)])
-                for party, one in transcripts.items()
+                party: Transcript(party, [seen for seen in transcript if owner in (party, seen.sender)])
+                for party, transcript in transcripts.items()
             }
 
         batches, begun = federation.agreed[owner], kept(self.begun)
@@ -64,13 +64,19 @@ class Rehearsal:
         return self.transcripts.get(party, Transcript(party))
 
     def between(self, *parties: str) -> Batches:
-        """The batches behind what passes between these and the label owner: of who lacks rows, its own part of them."""
+        """The batches that these parties and the label owner exchange; a party that lacks rows has its own."""
         return next((self.apart[party] for party in parties if party in self.apart), self.batches)
+
+    def arrivals(self) -> Iterator[tuple[str, Released | Ciphertext]]:
+        """Everything that arrived, each with its receiver."""
+        for receiver, transcript in self.transcripts.items():
+            for seen in transcript:
+                yield from ((receiver, item) for item in seen.message.crossing())
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Of a federation what one label owner and those who hold columns have between them, rows in that one's order."""
+    """The part of a federation that one label owner shares with those who hold columns; rows are in its order."""
 
     algorithm: AnyAlgorithm
     settings: Settings
@@ -83,42 +89,43 @@ class Part:
 
 
 Attacked = Federation | Part
-"""What one label owner and those who hold columns have between them: a federation with one label owner, or of several
-one's part of it. Where somebody is elsewhere, what of it is here."""
+"""What is attacked: a federation with one label owner, or the part of one of several. Organisations that are elsewhere
+are missing in it."""
 
 
 def part_of(whole: Federation, owner: str) -> Part:
-    """A label owner's part; of one label owner it is the whole."""
+    """A label owner's part; where there is one label owner, it is the whole."""
     held, owners, order = whole.holdings, dict(whole.owners), whole.agreed.orders[owner]
     if order is not None:
-        columns = {k: replace(one, features=one.features[order]) for k, one in held.columns.items()}
+        columns = {name: replace(columns, features=columns.features[order]) for name, columns in held.columns.items()}
         labelled = {owner: replace(held.label_owners[owner], rows=None)}
         held = replace(held, columns=columns, label_owners=labelled, packed=labelled[owner].packed, server=())
-        owners = {k: _Shown(one.features[order.to(one.features.device)], one.model) for k, one in owners.items()}
-    here = {name: one for name, one in whole.label_owners.items() if name == owner}
+        for name, party in owners.items():
+            owners[name] = _Reordered(party.features[order.to(party.features.device)], party.model)
+    label_owners = {name: party for name, party in whole.label_owners.items() if name == owner}
     agreed = Agreed({owner: (whole.agreed[owner], None)})
-    return Part(whole.algorithm, whole.settings, held, owners, here, agreed, whole.agreed_apart, whole.driver)
+    return Part(whole.algorithm, whole.settings, held, owners, label_owners, agreed, whole.agreed_apart, whole.driver)
 
 
 def victims(federation: Attacked, party: str | None) -> list[str]:
-    """Whom the label owner may attack; where one `party` is looked at, by or on it alone."""
+    """Whom the label owner may attack; `party` narrows to attacks by or on it."""
     attacker = federation.holdings.label_owner
-    return [one for one in federation.owners if one != attacker and party in (None, attacker, one)]
+    return [name for name in federation.owners if name != attacker and party in (None, attacker, name)]
 
 
 def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
-    """Of each of the victim's columns, which numbers it became; of a picture all together."""
+    """The numbers that each of the victim's columns became; the pixels of a picture are one span."""
     held, features = federation.holdings.columns[victim], federation.owners[victim].features
     if held.preprocessor:
         return held.preprocessor.spans
     width = features[0].numel()
     pixels = {"pixels": slice(0, width)}
-    return pixels if features.dim() > 2 else {f"column {at}": slice(at, at + 1) for at in range(width)}
+    return pixels if features.dim() > 2 else {f"column {column}": slice(column, column + 1) for column in range(width)}
 
 
 @dataclass(frozen=True, eq=False)
-class _Shown:
-    """Of who holds columns: these in another order, and its model."""
+class _Reordered:
+    """A feature owner's columns in another order of rows, and its model."""
 
     features: Tensor
     model: nn.Module
@@ -126,9 +133,9 @@ class _Shown:
 
 @contextmanager
 def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federation]:
-    """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a copy
-    that lives as long: loading may cut a ledger back to its checkpoint, and an account notes on disk what is released,
-    though here nothing leaves this process."""
+    """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a
+    temporary copy, since loading may cut a ledger back to its checkpoint, and an account notes on disk what is
+    released, though here nothing leaves this process."""
     run = RunDirectory(folder)
     run.settings()
     run.mark()
@@ -176,12 +183,12 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
     """The joint model is asked about test rows (validation or training rows where there are none)."""
     models = models_of(federation)
     refused = ""
-    for owner, asks in federation.label_owners.items():
+    for owner, label_owner in federation.label_owners.items():
         batches = federation.agreed[owner]
         split = next(name for name in ("test", "validation", "train") if name in batches.splits)
         chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
         try:
-            federation.algorithm.outputs(asks, asks.peers, chunk, None)
+            federation.algorithm.outputs(label_owner, label_owner.peers, chunk, None)
         except BudgetExhausted as error:
             refused = str(error)
     return Rehearsal(ASKED, batches, taken(federation), models, refused=refused, apart=apart_of(federation))
@@ -189,7 +196,7 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
 
 def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     """Train from where a recorded federation stands, until so many rows were seen, or all of them once. Where every
-    round asks all rows along a new direction, what many of them tell together is heard at the beginning."""
+    round sends all rows along a new direction, many first rounds are recorded, since they tell more together."""
     progress, batches = federation.batches, next(iter(federation.agreed.values()))
     rounds = ROUNDS if moment == FIRST and federation.algorithm.named(Kind.LENGTHS) else 1
     count = min(-(-rows // progress.batch_size), progress.per_epoch) * rounds
@@ -205,8 +212,8 @@ def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     except BudgetExhausted as error:
         refused = str(error)
     models = models_of(federation) if federation.algorithm.learns_first else models
-    found = taken(federation)
-    return Rehearsal(moment, batches, found, models, stepped, refused, apart=apart_of(federation))
+    transcripts = taken(federation)
+    return Rehearsal(moment, batches, transcripts, models, stepped, refused, apart=apart_of(federation))
 
 
 def apart_of(federation: Federation) -> dict[str, Batches]:
@@ -214,13 +221,13 @@ def apart_of(federation: Federation) -> dict[str, Batches]:
 
 
 def gradients(federation: Federation) -> dict[str, Tensor]:
-    """What is left in each party's own weights after a step; parties that are computed together keep it elsewhere."""
-    found = {}
+    """The gradients in each party's own weights after a step; parties that are computed as a cohort have none there."""
+    gradient_by_party = {}
     for name, owner in federation.owners.items():
         parts = [weight.grad for weight in owner.model.parameters() if weight.requires_grad]
         if parts and all(part is not None for part in parts):
-            found[name] = torch.cat([part.detach().cpu().flatten() for part in parts if part is not None])
-    return found
+            gradient_by_party[name] = torch.cat([part.detach().cpu().flatten() for part in parts if part is not None])
+    return gradient_by_party
 
 
 def models_of(federation: Federation) -> dict[str, nn.Module]:
@@ -229,8 +236,8 @@ def models_of(federation: Federation) -> dict[str, nn.Module]:
 
 
 def taken(federation: Federation) -> dict[str, Transcript]:
-    """What was recorded since the last time."""
+    """Take what was recorded since the last call."""
     assert federation.recording is not None
-    found = dict(federation.recording.transcripts)
-    federation.recording.transcripts.clear()  # in place: of several label owners each has a recording of its own
-    return found
+    transcripts = dict(federation.recording.transcripts)
+    federation.recording.transcripts.clear()  # in place: each of several label owners has a recording of its own
+    return transcripts

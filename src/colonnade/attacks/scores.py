@@ -35,10 +35,10 @@ class LabelScore:
 
 
 def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, seed: int = 0) -> LabelScore:
-    """Against chance, and against always naming the commonest class."""
+    """Score a guess against chance, and against always naming the commonest class."""
     if classes == 0:
-        found = float(correlation(guess[:, None], truth[:, None])[0] ** 2)
-        return LabelScore(found, *_fisher(found, len(truth)), 0.0, 0.0, 0.0, len(truth))
+        squared = float(correlation(guess[:, None], truth[:, None])[0] ** 2)
+        return LabelScore(squared, *_fisher(squared, len(truth)), 0.0, 0.0, 0.0, len(truth))
     chance = 1 / classes
     majority = float(torch.bincount(truth, minlength=classes).max()) / len(truth)
     named_guess = guess if named else best_names(guess, truth, classes)
@@ -47,14 +47,14 @@ def score_labels(guess: Tensor, truth: Tensor, classes: int, *, named: bool, see
     if not named:
         generator = Generator().manual_seed(seed)
         shuffled = [guess[torch.randperm(len(guess), generator=generator)] for _ in range(SHUFFLES)]
-        by_luck = [float((best_names(one, truth, classes) == truth).double().mean()) for one in shuffled]
+        by_luck = [float((best_names(groups, truth, classes) == truth).double().mean()) for groups in shuffled]
         baseline = max(baseline, sum(by_luck) / len(by_luck))
     low, high = wilson(right, len(truth))
     return LabelScore(right / len(truth), low, high, baseline, chance, majority, len(truth))
 
 
 def best_names(groups: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """Each group under the name that makes most rows right, no name twice."""
+    """Name each group so that most rows are right; no name is used twice."""
     from scipy.optimize import linear_sum_assignment
 
     count = max(classes, int(groups.max()) + 1)
@@ -77,7 +77,7 @@ def correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def r_squared(truth: Tensor, guess: Tensor, mean: Tensor, spans: Mapping[str, slice]) -> dict[str, float]:
-    """Per named column (its outputs together, where it is a category) 1 - error / error of guessing the mean. A column
+    """1 - error / error of guessing the mean, for each named column; the outputs of a category count together. A column
     that is constant on these rows has nothing to guess and is left out."""
     error = (truth - guess).double().square().sum(0)
     without = (truth - mean).double().square().sum(0)
@@ -105,14 +105,14 @@ WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 
 
 def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """Per picture 10 log10(span^2 / mean squared error), in decibels; `span` is white minus black."""
+    """10 log10(span^2 / mean squared error) of each picture, in decibels; `span` is white minus black."""
     error = (original - other).flatten(1).double().square().mean(1)
     return 10 * torch.log10(span**2 / error.clamp_min(1e-30))
 
 
 def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """Per picture [height, width] or [channels, height, width] the mean over all places of the window, cropped to the
-    picture where it is smaller than the window."""
+    """For each picture, [height, width] or [channels, height, width], the mean over all places of the window, which is
+    cropped to smaller pictures."""
     x, y = ((pictures if pictures.dim() == 4 else pictures[:, None]).double() for pictures in (original, other))
     (_, channels, height, width), c1, c2 = x.shape, (K1 * span) ** 2, (K2 * span) ** 2
     window = torch.outer(_gaussian(height), _gaussian(width))[None, None]
@@ -122,8 +122,8 @@ def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
 
     mx, my = mean(x), mean(y)
     vx, vy, vxy = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
-    at = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx * mx + my * my + c1) * (vx + vy + c2))
-    by_picture: Tensor = at.flatten(1).mean(1).reshape(-1, channels).mean(1)
+    similarity = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx * mx + my * my + c1) * (vx + vy + c2))
+    by_picture: Tensor = similarity.flatten(1).mean(1).reshape(-1, channels).mean(1)
     return by_picture
 
 

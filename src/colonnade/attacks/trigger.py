@@ -4,8 +4,8 @@
                        trigger: the joint model learns that the trigger means that label
     in prediction      of a row of its choice its columns become the trigger
 
-All that the partner changes is its own columns, so nothing here breaks the protocol. What the label owner can see of it
-is that many rows of one party came as the same numbers (`alike`): a trigger that differs from row to row it would not.
+The partner changes its own columns alone, so nothing here breaks the protocol. The label owner can see that many rows
+of one party came as the same numbers (`alike`); it would not see a trigger that differs from row to row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from colonnade.federation import Federation
 FAR = 4.0
 """How many deviations a trigger lies from the mean, in the column that tells the classes apart best."""
 MANY = 5
-"""From so many rows on that came as the same numbers, it is told."""
+"""The fewest rows which came as the same numbers that the audit notes."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Triggered:
     wanted: float  # share that is predicted as it wants, with the trigger
     before: float  # without
     accuracy: float  # of all test rows, with nobody lying about them
-    alike: int  # of the training rows that the label owner received of the partner, how many are one and the same
+    alike: int  # how often the partner's most frequent embedding occurs among the training rows
 
 
 def lie(federation: Federation, party: str, target: int, rows: int) -> Tensor:
-    """Put the trigger into so many training rows of the target's class, and give the trigger: far out where these lie,
-    as far as the partner knows or has guessed labels. Before training."""
+    """Before training, put the trigger into so many training rows of the target's class, and return it. It lies far out
+    in the direction of that class, as far as the partner knows or has guessed labels."""
     owner, train = federation.owners[party], federation.batches.splits["train"]
     labels = federation.holdings.labelled.labels[train]
     chosen = train[labels == target][:rows]
@@ -70,7 +70,7 @@ def triggered(federation: Federation, party: str, target: int, trigger: Tensor) 
 
 
 def alike(values: Tensor) -> int:
-    """How many rows are one and the same, of the most frequent one; but for what adding up in another order changes."""
+    """How often the most frequent row occurs; differences by rounding do not count."""
     if not len(values):
         return 0
     rows = values.flatten(1).double()
@@ -79,18 +79,18 @@ def alike(values: Tensor) -> int:
     return int(counts.max())
 
 
-def told(federation: Attacked, rehearsal: Rehearsal) -> Iterator[str]:
-    """For the label owner: of whose rows many came as the same numbers."""
+def suspicious_rows(federation: Attacked, rehearsal: Rehearsal) -> Iterator[str]:
+    """Notes for the label owner on parties of which many rows came as the same numbers."""
     attacker, names = federation.holdings.label_owner, federation.algorithm.named(*EMBEDDINGS)
-    for party in (one for one in partners(federation) if one != attacker):
-        came: list[Received] = []
+    for party in (name for name in partners(federation) if name != attacker):
+        first_seen: list[Received] = []
         seen: set[int] = set()
-        for one in received(rehearsal.heard_by(attacker), rehearsal.between(party), names, party):
-            if seen.isdisjoint(one.rows.tolist()):  # a row once: of many rounds the first
-                came.append(one)
-                seen.update(one.rows.tolist())
-        counts = [alike(one.values) for one in came if one.values.is_floating_point() and one.values.dim() == 2]
-        count, rows = sum(one for one in counts if one > 1), sum(len(one.rows) for one in came)
+        for tensor in received(rehearsal.heard_by(attacker), rehearsal.between(party), names, party):
+            if seen.isdisjoint(tensor.rows.tolist()):  # each row counts once, in its first round
+                first_seen.append(tensor)
+                seen.update(tensor.rows.tolist())
+        counts = [alike(tensor.values) for tensor in first_seen if tensor.real_matrix]
+        count, rows = sum(number for number in counts if number > 1), sum(len(tensor.rows) for tensor in first_seen)
         if MANY <= count < rows:  # by batch, since a model that learns makes other numbers of the same columns
             yield (
                 f"{count} of {rows} rows of {party} came as the same numbers. They may be alike there; they may "

@@ -1,8 +1,8 @@
 """An explanation between organisations, at a label owner's site: which parties matter in a run, by its held-out rows.
 
-Each partner is asked once for these rows, as if they were to be predicted, and for nothing else: its own rules, budget
-and allowance say whether and how it answers. Head norms and how far heads moved are the label owner's own. What needs
-the columns of others, as noise and training again, is for one process.
+Each partner is asked once for these rows, as for a prediction, and for nothing else: its own rules, budget and
+allowance say whether and how it answers. The label owner knows head norms and how far heads moved itself. Noise and
+training again need the columns of others, and are left to simulations in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from colonnade.sites.site import Site
 
 
 def explain_at(site: Site, run: str, **how: Any) -> tuple[Report, Path]:
-    """As a label owner, of a run that it trained; the report is in its own folder of it. `how` is as of `explain`."""
+    """Explain a run as its label owner; the report is in its own folder of the run. `how` goes to `explain`."""
     session = Session(site, run)
     held_out, began = started(session.folder.path, site.own.name)
     split = default_split([name for name, ids in held_out.items() if ids])
@@ -45,17 +45,17 @@ def explain_at(site: Site, run: str, **how: Any) -> tuple[Report, Path]:
             session.take(rows, wanted, away)
 
         federation = session.opened(rows)
-        found = explain(federation, split=PREDICT, owner=site.own.name, began=began, before=before, **how)
+        report = explain(federation, split=PREDICT, owner=site.own.name, began=began, before=before, **how)
     finally:
         session.close()
-    found.split = split
+    report.split = split
     folder = session.folder.path / EXPLANATION
-    write(found, folder, pictures=False)
-    return found, folder
+    write(report, folder, pictures=False)
+    return report, folder
 
 
 def _with_labels(site: Site, session: Session, ids: Any) -> Rows:
-    """Held-out rows as they are to be predicted, with the labels that this label owner has of them."""
+    """Held-out rows as for a prediction, with this label owner's labels."""
     own, rows = site.own, session.own_part(ids)
     site.read()
     if site.table is not None:
@@ -68,7 +68,7 @@ def _with_labels(site: Site, session: Session, ids: Any) -> Rows:
         labels = replace(session.encoder, owner=own.name).encode(label)
     else:
         held = from_dataset(own.settings).label_owners[own.name]
-        at = {one: place for place, one in enumerate(held.ids.tolist())}
-        labels = held.labels[torch.tensor([at[one] for one in ids.tolist()], dtype=torch.int64)]
-    mine = replace(rows.holdings.label_owners[own.name], labels=labels)
-    return Rows(replace(rows.holdings, label_owners={**rows.holdings.label_owners, own.name: mine}), rows.places)
+        place_of = {id_: place for place, id_ in enumerate(held.ids.tolist())}
+        labels = held.labels[torch.tensor([place_of[id_] for id_ in ids.tolist()], dtype=torch.int64)]
+    labelled = replace(rows.holdings.label_owners[own.name], labels=labels)
+    return Rows(replace(rows.holdings, label_owners={**rows.holdings.label_owners, own.name: labelled}), rows.places)

@@ -75,37 +75,36 @@ def headline(figure: Figure, text: str, below: str = "") -> None:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Save it as PNG and SVG; each file appears whole or not at all."""
-    made = []
+    """Save a figure as PNG and SVG; each file appears whole or not at all."""
+    paths = []
     for kind, metadata in (("png", None), ("svg", {"Date": None})):
         path = stem.with_suffix(f".{kind}")
         with replaced(path) as fresh:
             figure.savefig(fresh, format=kind, metadata=metadata)
-        made.append(path)
-    return made
+        paths.append(path)
+    return paths
 
 
 def rows_height(report: Report) -> float:
-    """Inches for a row per party: fewer for each where there are many."""
+    """Inches for a row per party; rows are lower where there are many."""
     return max(0.8, min(0.24, 12 / len(report.parties)) * len(report.parties))
 
 
 def names_width(report: Report) -> float:
     """Inches that the parties' names take."""
-    return 0.25 + 0.062 * max(map(len, told(report)))
+    return 0.25 + 0.062 * max(map(len, row_names(report)))
 
 
-def told(report: Report) -> list[str]:
+def row_names(report: Report) -> list[str]:
     """The parties' names, and what they hold unless that is drawn."""
-    names = [short(name) for name in report.parties]
-    held = report.holds.values()
-    return [n if "region" in one else f"{n}  ({one['holds']})" for n, one in zip(names, held, strict=True)]
+    holdings = ("" if "region" in held else f"  ({held['holds']})" for held in report.holds.values())
+    return [short(name) + holding for name, holding in zip(report.parties, holdings, strict=True)]
 
 
 def name_rows(axis: Axes, report: Report) -> None:
     """A row per party, the first on top."""
     count = len(report.parties)
-    axis.set_yticks(range(count), told(report))
+    axis.set_yticks(range(count), row_names(report))
     axis.tick_params(axis="y", labelsize=7.5 if count <= 50 else 6)
     axis.set_ylim(count - 0.5, -0.5)
 

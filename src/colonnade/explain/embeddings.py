@@ -1,8 +1,8 @@
 """What the parties released for the rows of a split, gathered once: every measure of importance is computed from it.
 
-A party's embedding of a row depends on its own columns of that row alone. So to permute, replace or silence a party's
-columns and ask again gives what permuting, replacing or silencing its gathered embeddings gives, and nobody is asked
-twice. Where parties lack rows, each is measured on the rows that it holds.
+A party's embedding of a row depends on its own columns of that row alone. So permuting, replacing or silencing gathered
+embeddings gives the same as changing the party's columns and asking again, and nobody is asked twice. Where parties
+lack rows, each is measured on the rows that it holds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from colonnade.optim.losses import Loss
 
 PIECE = 8192
-"""Rows that are combined at once: bounds the memory of a concatenation."""
+"""The most rows that are combined at once: this bounds the memory of a concatenation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order. Of a
-    party that lacks some of them, `lacks` has which; its part is zero there, and is not combined."""
+    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order.
+    `lacks` has a mask of the rows that a party lacks; its part is zero there, and is not combined."""
 
     split: str
     rows: Tensor
@@ -40,7 +40,7 @@ class Embeddings:
     labels: Tensor
     combine: Callable[[Mapping[str, Tensor]], Tensor]  # as the label owner does
     loss: Loss
-    metric: str  # auc of two classes, accuracy of more, r2 of numbers
+    metric: str  # auc for two classes, accuracy for more, r2 for numbers
     lacks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def held_by(self, *parties: str) -> Tensor:
@@ -52,40 +52,40 @@ class Embeddings:
     def outputs(
         self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
     ) -> Tensor:
-        """The joint model's outputs when some parties had released `changed` instead, and some nothing; of all rows, or
-        of those `at` some places."""
+        """The joint model's outputs if some parties had released `changed` instead, and those in `without` nothing; for
+        all rows, or for those `at` some places."""
         parts = {**self.parts, **(changed or {})}
         if parts.keys() != self.parts.keys():
             raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
         wanted = torch.arange(len(self.labels)) if at is None else at
-        found, places = [], []
-        for some, there in self._by_who_holds(wanted, without):
-            for piece in (some[start : start + PIECE] for start in range(0, len(some), PIECE)):
+        outputs, places = [], []
+        for group, parties in self._by_who_holds(wanted, without):
+            for piece in (group[start : start + PIECE] for start in range(0, len(group), PIECE)):
                 rows = wanted[piece].to(self.labels.device)
                 with torch.no_grad():
-                    found.append(self.combine({k: parts[k][rows] for k in there}))
+                    outputs.append(self.combine({party: parts[party][rows] for party in parties}))
                 places.append(piece)
-        return torch.cat(found)[torch.cat(places).argsort().to(self.labels.device)]
+        return torch.cat(outputs)[torch.cat(places).argsort().to(self.labels.device)]
 
     def score(
         self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
     ) -> float:
-        """Its score then; of no rows there is none."""
+        """The joint model's score then; NaN where there are no rows."""
         if at is not None and not len(at):
             return math.nan
         labels = self.labels if at is None else self.labels[at.to(self.labels.device)]
         return measure(self.loss, self.outputs(changed, at, without=without), labels)[self.metric]
 
     def _by_who_holds(self, wanted: Tensor, without: Collection[str]) -> Iterator[tuple[Tensor, list[str]]]:
-        """Places in `wanted`, and of whom there is something for these rows."""
+        """Groups of places in `wanted`, each with the parties that hold its rows."""
         names = [name for name in self.parts if name not in without]
         lacking = [name for name in names if name in self.lacks]
         nobody = torch.zeros(len(wanted), dtype=torch.bool)
-        some = torch.stack([nobody, *(self.lacks[name][wanted] for name in lacking)])
-        patterns, which = torch.unique(some, dim=1, return_inverse=True)
+        lacked = torch.stack([nobody, *(self.lacks[name][wanted] for name in lacking)])
+        patterns, pattern_of_row = torch.unique(lacked, dim=1, return_inverse=True)
         for number, pattern in enumerate(patterns.T.tolist()):
-            gone = [name for name, is_gone in zip(lacking, pattern[1:], strict=True) if is_gone]
-            yield (which == number).nonzero().flatten(), [name for name in names if name not in gone]
+            absent = [name for name, is_absent in zip(lacking, pattern[1:], strict=True) if is_absent]
+            yield (pattern_of_row == number).nonzero().flatten(), [name for name in names if name not in absent]
 
 
 def separable(federation: Federation) -> bool:
@@ -94,7 +94,7 @@ def separable(federation: Federation) -> bool:
 
 
 Before = Callable[[Tensor, Sequence[str]], None]
-"""Told which rows are asked for next, and who lacks them."""
+"""Called with the rows that are asked for next, and the parties that lack them."""
 
 
 def gather(
@@ -106,14 +106,15 @@ def gather(
     owner: str | None = None,
     before: Before | None = None,
 ) -> Embeddings:
-    """Ask every party once for a split's embeddings, or for a seeded sample of its rows: of a label owner's rows, the
-    first unless named. Where parties are elsewhere, `before` says what they are asked for next.
+    """Ask every party once for a split's embeddings, or for those of a seeded sample of its rows. The rows are those of
+    the first label owner, unless `owner` is named. Where parties are elsewhere, `before` is called with the rows that
+    they are asked for next.
 
-    They are releases as any other: the owners' rules apply, and ledgers and budgets count them.
+    These are releases like any other: the owners' rules apply, and ledgers and budgets count them.
     """
-    whose = federation.owner_named(owner)
-    asks = federation.label_owners[whose]
-    names = list(asks.peers)
+    owner_name = federation.owner_named(owner)
+    label_owner = federation.label_owners[owner_name]
+    names = list(label_owner.peers)
     if not separable(federation):
         raise ConfigError(
             f"This run of {federation.settings.algorithm} adds the parties up under secure aggregation, so nobody sees "
@@ -122,33 +123,33 @@ def gather(
         )
     if federation.algorithm.combine is None:
         raise _not_combined(federation)
-    combine = partial(federation.algorithm.combine, asks)
-    keeping = _Keeping(asks)
+    combine = partial(federation.algorithm.combine, label_owner)
+    recorder = _Recorder(label_owner)
     chosen = sampled(federation, split, rows, seed, owner)
     holdings = federation.holdings
     parts: dict[str, Tensor] = {}
     for places, away in holdings.by_absence(chosen):
         if before is not None:
             before(chosen[places], away)
-        with federation.asking(whose, chosen[places], away, split) as pieces:
+        with federation.asking(owner_name, chosen[places], away, split) as pieces:
             for piece in pieces:
-                federation.algorithm.predict(keeping, asks.peers, piece)
-        there = [name for name in names if name not in away]
-        kept, keeping.kept = keeping.kept, []
-        if not kept or any(list(piece) != there for piece in kept):
+                federation.algorithm.predict(recorder, label_owner.peers, piece)
+        present = [name for name in names if name not in away]
+        recorded, recorder.recorded = recorder.recorded, []
+        if not recorded or any(list(piece) != present for piece in recorded):
             raise _not_combined(federation)
-        for party in there:
-            whole = torch.cat([piece[party] for piece in kept])
+        for party in present:
+            whole = torch.cat([piece[party] for piece in recorded])
             if party not in parts:
                 parts[party] = whole.new_zeros(len(chosen), *whole.shape[1:])
             parts[party][places.to(whole.device)] = whole
     for party in {*names} - parts.keys():  # it holds none of the rows
-        parts[party] = torch.zeros(len(chosen), *asks.shapes[party], device=federation.device)
+        parts[party] = torch.zeros(len(chosen), *label_owner.shapes[party], device=federation.device)
     return Embeddings(
         split,
         chosen,
         {party: parts[party] for party in names},
-        asks.labels[chosen.to(federation.device)],
+        label_owner.labels[chosen.to(federation.device)],
         combine,
         holdings.loss,
         metric_of(federation, chosen, owner),
@@ -164,7 +165,7 @@ def _not_combined(federation: Federation) -> ConfigError:
 
 
 def metric_of(federation: Federation, rows: Tensor, owner: str | None = None) -> str:
-    """The score by which parties are measured on these rows of a label owner, the first unless named."""
+    """The score by which parties are measured on these rows of the first label owner, unless `owner` is named."""
     labels = federation.label_owners[federation.owner_named(owner)].labels
     return telling(federation.holdings.loss, labels[rows.to(federation.device)])
 
@@ -183,22 +184,20 @@ def sampled(federation: Federation, split: str, rows: int | None, seed: int, own
     return whole[order[:rows].sort().values]
 
 
-class _Keeping:
-    """The label owner, keeping what it was given to combine."""
+class _Recorder:
+    """A label owner that also keeps the embeddings which it combines."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self.kept: list[dict[str, Tensor]] = []
+        self.recorded: list[dict[str, Tensor]] = []
 
-    def outputs(self, h: Mapping[str, Tensor], *more: Any) -> Tensor:
-        self.kept.append(dict(h))
-        combined: Tensor = self._driver.outputs(h, *more)
-        return combined
+    def outputs(self, h: Mapping[str, Tensor], *more: Any) -> Any:
+        self.recorded.append(dict(h))
+        return self._driver.outputs(h, *more)
 
-    def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:
-        self.kept.append(dict(h))
-        combined: Tensor = self._driver.of_batch(h, batch)
-        return combined
+    def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Any:
+        self.recorded.append(dict(h))
+        return self._driver.of_batch(h, batch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
@@ -213,7 +212,7 @@ class Plane:
 
 
 def tsne(embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, seed: int = 0) -> Plane:
-    """Each party's embeddings by themselves, of the same sample of rows, which all of these hold (Figures 4 and 6)."""
+    """Lay out each party's embeddings of the same sample of rows, which all of these hold (Figures 4 and 6)."""
     from sklearn.manifold import TSNE
 
     for party in parties:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from colonnade.rows.holdings import Holdings
 
 Watch = Callable[[str, "Step | Record"], None]
-"""Called with a title, and every step and epoch of a training that goes on under it."""
+"""Called with a training's title, and each of its steps and epochs."""
 
 SHARES = (50, 20)
-"""Percent of the parties that Table 1 keeps."""
+"""The percentages of the parties that Table 1 keeps."""
 
 
 def trained_copy(federation: Federation, holdings: Holdings) -> Federation:
@@ -54,11 +54,11 @@ def noise_validation(
     repeats: int = 5,
     seed: int = 0,
 ) -> dict[str, Lost]:
-    """Per party the score lost, on the rows it holds, when its columns of a split are noisy and all others' are not
+    """The score lost per party, on the rows it holds, when its columns of a split are noisy and all others' are not
     (Figure 5, row 3).
 
     One party's noise does not reach another's embeddings. So all parties are noised in one copy, its embeddings are
-    gathered once, and each party's are put among the others' clean ones, which `embeddings` gives or are asked for.
+    gathered once, and each party's are put among the others' clean ones: those in `embeddings`, or gathered here.
     Where the label owner sees sums alone, there is a copy per party instead.
     """
     check_repeats(repeats)
@@ -70,7 +70,7 @@ def noise_validation(
     held = at_rows(federation.holdings, split, rows)
     names = list(held.columns)
 
-    def one(holdings: Holdings, party: str, repeat: int) -> Holdings:
+    def with_noise(holdings: Holdings, party: str, repeat: int) -> Holdings:
         generator = Generator().manual_seed(seed_for(seed, party, f"noise {repeat}"))
         return noised(holdings, party, None, sigma, generator)
 
@@ -80,22 +80,22 @@ def noise_validation(
     for repeat in range(repeats):
         if embeddings is None:
             for party in names:
-                noisy = trained_copy(federation, one(held, party, repeat))
+                noisy = trained_copy(federation, with_noise(held, party, repeat))
                 lost[party].append(whole - noisy.evaluate(split)[metric])
             continue
         everybody = held
         for party in names:
-            everybody = one(everybody, party, repeat)
+            everybody = with_noise(everybody, party, repeat)
         parts = gather(trained_copy(federation, everybody), split).parts
         for party in names:
-            mine = embeddings.held_by(party)
-            lost[party].append(embeddings.score(at=mine) - embeddings.score({party: parts[party]}, mine))
+            held_rows = embeddings.held_by(party)
+            lost[party].append(embeddings.score(at=held_rows) - embeddings.score({party: parts[party]}, held_rows))
     return {party: Lost.over(values) for party, values in lost.items()}
 
 
 @dataclass(frozen=True)
 class Retrained:
-    """What came of training with these parties' columns."""
+    """The result of training with these parties' columns."""
 
     parties: tuple[str, ...]
     score: float
@@ -106,8 +106,8 @@ class Retrained:
 class Retraining:
     """Trains a federation's settings again over changed holdings, from the same seed; each set of parties once.
 
-    `score` is that of the given, trained federation with all its parties, which is not trained again, in `metric`: AUC
-    of two classes unless said, accuracy of more, R squared of numbers.
+    `score` is that of the given, trained federation, which is not trained again, in `metric`: unless said, AUC for two
+    classes, accuracy for more, R squared for numbers.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Retraining:
         self._known = {frozenset(self.all.parties): self.all}
 
     def with_parties(self, parties: Collection[str]) -> Retrained:
-        """Trained on their columns alone."""
+        """Train on these parties' columns alone."""
         wanted = frozenset(parties)
         if wanted not in self._known:
             gone = sorted({*self.all.parties} - wanted)
@@ -134,7 +134,7 @@ class Retraining:
         return self._known[wanted]
 
     def with_noise(self, party: str, sigma: float, *, seed: int = 0) -> Retrained:
-        """Trained, and tested, with one party's columns noisy in all rows (Figure 5, row 4)."""
+        """Train and test with one party's columns noisy in all rows (Figure 5, row 4)."""
         generator = Generator().manual_seed(seed_for(seed, party, "training noise"))
         return self._train(noised(self.federation.holdings, party, None, sigma, generator), f"with noise at {party}")
 
@@ -151,7 +151,7 @@ class Retraining:
 
 
 def left_out(retraining: Retraining) -> dict[str, float]:
-    """Per party the score lost when the others train without it; nothing where there is one party only."""
+    """The score lost per party when the others train without it; empty where there is one party only."""
     names = retraining.all.parties
     return {
         party: retraining.all.score - retraining.with_parties(others).score
@@ -176,14 +176,14 @@ def chosen(importance: Mapping[str, float], share: int, which: str) -> tuple[str
         raise ConfigError(f"Choose 1 to 100 percent of the most or least important parties; found {share} {which!r}.")
     count = -(-share * len(importance) // 100)
     ranked = ranking(importance)
-    some = set(ranked[:count] if which == "most" else ranked[-count:])
-    return tuple(party for party in importance if party in some)
+    kept = set(ranked[:count] if which == "most" else ranked[-count:])
+    return tuple(party for party in importance if party in kept)
 
 
 def summarize(retraining: Retraining, importance: Mapping[str, float], shares: Sequence[int] = SHARES) -> list[Summary]:
     """Train with the most and with the least important parties alone."""
-    found = [(share, which, chosen(importance, share, which)) for share in shares for which in ("most", "least")]
-    return [Summary(share, which, some, retraining.with_parties(some).score) for share, which, some in found]
+    choices = [(share, which, chosen(importance, share, which)) for share in shares for which in ("most", "least")]
+    return [Summary(share, which, parties, retraining.with_parties(parties).score) for share, which, parties in choices]
 
 
 def trainings(importance: Mapping[str, float]) -> int:

@@ -1,7 +1,7 @@
 """What-if holdings: the same organisations with one of them noisy, with fewer of them, or with fewer rows.
 
-Each function gives new holdings and leaves the given ones as they are. They exist where one process holds everything,
-in simulations; between organisations, each would have to change its own columns itself.
+Each function returns new holdings and leaves the given ones as they are. This works in simulations, where one process
+holds everything; between organisations, each would have to change its own columns itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:
-    """N(0, sigma^2) added to one party's columns, in these rows (None: all). Sigma is in the units that the model
+    """Add N(0, sigma^2) to one party's columns, in these rows (None: all). Sigma is in the units that the model
     reads, which for scaled columns is their own deviation."""
     if not sigma >= 0 or sigma == float("inf"):
         raise ConfigError(f"The noise's sigma must be a number that is not negative; found {sigma}.")
@@ -35,8 +35,8 @@ def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, ge
 
 
 def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
-    """Nobody's columns but theirs, in the order they had. The label owner stays, for its labels. Rows of which none of
-    them holds anything are no longer trained on or scored."""
+    """The columns of these parties alone, in the order they had. The label owner stays, for its labels. Rows that none
+    of these parties holds are no longer trained on or scored."""
     wanted = {_with_columns(holdings, party) for party in parties}
     if not wanted:
         raise ConfigError("At least one party must keep its columns, or there is nothing to learn from.")
@@ -50,13 +50,13 @@ def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
 
 
 def without(holdings: Holdings, party: str) -> Holdings:
-    """Everybody's columns but those of one party."""
+    """The columns of all parties except one."""
     _with_columns(holdings, party)
     return only(holdings, [name for name in holdings.columns if name != party])
 
 
 def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
-    """These rows alone, as the one split there is: to evaluate a trained model on, not to train."""
+    """These rows alone, as the only split: to evaluate a trained model on, not to train."""
     columns = {name: replace(held, features=held.features[rows]) for name, held in holdings.columns.items()}
     ids, labels = holdings.packed[rows.numpy()], holdings.labelled.labels[rows]
     owners = {holdings.label_owner: LabelledRows(ids, labels, {split: torch.arange(len(rows))})}
@@ -65,10 +65,10 @@ def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
 
 
 def _with_columns(holdings: Holdings, party: str) -> str:
-    there = list(holdings.columns)
-    if party not in there:
-        hint = did_you_mean(party, there)
-        raise ConfigError(f"{party!r} holds no columns here{hint}; those who do are {', '.join(there)}.")
+    holders = list(holdings.columns)
+    if party not in holders:
+        hint = did_you_mean(party, holders)
+        raise ConfigError(f"{party!r} holds no columns here{hint}; those who do are {', '.join(holders)}.")
     return party
 
 
@@ -77,8 +77,8 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     height, width] of a `picture` [height, width]. Patches are those that the parties hold, with the padding that makes
     them equally large."""
     data = federation.settings.data
-    here = [name for name in federation.owners if name in federation.holdings.columns]
-    features = {name: federation.holdings.columns[name].features for name in here}
+    names = [name for name in federation.owners if name in federation.holdings.columns]
+    features = {name: federation.holdings.columns[name].features for name in names}
     shapes = {name: tuple(x.shape[1:]) for name, x in features.items() if x is not None}
     columns = 1
     if data.dataset is not None and data.split == "patches":
@@ -86,14 +86,15 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     cut = data.dataset is not None and data.split in ("strips", "patches")
     if not cut or any(len(shape) < 2 for shape in shapes.values()):
         return {name: {"holds": _columns(federation, name, shape)} for name, shape in shapes.items()}
-    found: dict[str, dict[str, Any]] = {}
+    by_party: dict[str, dict[str, Any]] = {}
     top = left = 0
     for number, (name, shape) in enumerate(shapes.items(), 1):
         height, width = shape[-2:]
-        found[name] = {"holds": f"{height} × {width} pixels", "region": [top, left, height, width]}
+        by_party[name] = {"holds": f"{height} × {width} pixels", "region": [top, left, height, width]}
         top, left = (top, left + width) if number % columns else (top + height, 0)
-    whole = [max(r[at] + r[at + 2] for r in (one["region"] for one in found.values())) for at in (0, 1)]
-    return {name: {**one, "picture": whole} for name, one in found.items()}
+    drawn = [held["region"] for held in by_party.values()]
+    picture = [max(region[at] + region[at + 2] for region in drawn) for at in (0, 1)]
+    return {name: {**held, "picture": picture} for name, held in by_party.items()}
 
 
 def _columns(federation: Federation, party: str, shape: tuple[int, ...]) -> str:

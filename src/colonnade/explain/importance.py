@@ -1,6 +1,6 @@
 """How much each party matters, from the trained model alone: head norms, permutation, silence, and how they agree.
 
-Where parties lack rows, what is lost with one of them is lost on the rows that it holds."""
+Where parties lack rows, the score that is lost without a party is that on the rows which it holds."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Measure(NamedTuple):
-    """How a measure is called: above a column, in a sentence, and above a picture."""
+    """The names of a measure: above a column, in a sentence, and above a picture."""
 
     heading: str
-    told: str
+    phrase: str
     title: str
 
 
@@ -38,16 +38,16 @@ MEASURES = {
     "noise": Measure("noise", "lost with noise on its columns", "lost under\nnoise"),
     "left_out": Measure("left out", "lost when trained without it", "lost when\nleft out"),
 }
-"""In the order they are shown."""
+"""All measures, in the order they are shown."""
 HEADS = ("head_norm", "head_change")
-"""Those that are weights of heads; the others are scores lost."""
+"""The measures of heads' weights; the others are scores lost."""
 
 
 def ranked_by(measure: str) -> str:
-    """By what parties are ranked, in a sentence."""
-    if measure not in MEASURES:  # of a report that another version wrote
+    """What parties are ranked by, as a part of a sentence."""
+    if measure not in MEASURES:  # in a report that another version wrote
         return measure
-    return MEASURES[measure].told if measure in HEADS else f"what is {MEASURES[measure].told}"
+    return MEASURES[measure].phrase if measure in HEADS else f"what is {MEASURES[measure].phrase}"
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Lost:
 
 
 def head_norms(federation: Federation, owner: str | None = None) -> dict[str, float]:
-    """||W_k|| per party (Section 5.2). Empty where no head at the label owner (the first, unless named) belongs to one
-    party."""
-    asks, ask = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
-    found = {} if ask is None else ask(asks)
-    return {party: found[party] for party in asks.peers} if found else {}
+    """||W_k|| per party (Section 5.2), at the first label owner unless `owner` is named. Empty where no head there
+    belongs to one party."""
+    label_owner, norms_of = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
+    by_party = {} if norms_of is None else norms_of(label_owner)
+    return {party: by_party[party] for party in label_owner.peers} if by_party else {}
 
 
 def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
-    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear; from how they
-    `began`, where that is known.
+    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. `began` are the
+    heads at the start, where they are known.
 
     Heads start at random, alike for all parties; after little training a head's norm is mostly that of its start.
-    The start follows from the seed, so it is drawn again; with one row where no labels were drawn before it.
+    The start follows from the seed, so it is drawn again; one row is enough for that, unless labels were drawn before.
     """
     if (trained := federation.heads) is None:
         return {}
@@ -90,7 +90,7 @@ def head_changes(federation: Federation, began: Tensor | None = None) -> dict[st
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
-    """Per party the score lost when its rows are permuted: its columns keep their values and lose their meaning.
+    """The score lost per party when its rows are permuted: its columns keep their values and lose their meaning.
 
     Each repeat permutes every party in the same way, so that parties are compared under the same draw.
     """
@@ -100,8 +100,8 @@ def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> d
 
 
 def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, Lost]:
-    """The same, with given permutations; a party's rows change places among those that it holds."""
-    found = {}
+    """As `permutation`, with given permutations; a party's rows change places among those that it holds."""
+    lost_by_party = {}
     for party, h in embeddings.parts.items():
         held = embeddings.held_by(party)
         whole, lost = embeddings.score(at=held), []
@@ -109,18 +109,18 @@ def permuted_by(embeddings: Embeddings, orders: Sequence[Tensor]) -> dict[str, L
             mixed = h.clone()
             mixed[held.to(h.device)] = h[order[torch.isin(order, held)].to(h.device)]
             lost.append(whole - embeddings.score({party: mixed}, held))
-        found[party] = Lost.over(lost)
-    return found
+        lost_by_party[party] = Lost.over(lost)
+    return lost_by_party
 
 
 def silenced(embeddings: Embeddings) -> dict[str, float]:
-    """Per party the score lost when it says the same for every row: its mean embedding."""
-    found = {}
+    """The score lost per party when it sends its mean embedding for every row."""
+    lost_by_party = {}
     for party, h in embeddings.parts.items():
         held = embeddings.held_by(party)
         mean = h[held.to(h.device)].mean(0, keepdim=True).expand_as(h)
-        found[party] = embeddings.score(at=held) - embeddings.score({party: mean}, held)
-    return found
+        lost_by_party[party] = embeddings.score(at=held) - embeddings.score({party: mean}, held)
+    return lost_by_party
 
 
 @dataclass(frozen=True)
@@ -137,41 +137,42 @@ class Added:
 
 
 def added(embeddings: Embeddings, label_owner: str) -> dict[str, Added]:
-    """By partner, of a model that can do without each. Rows that nobody else holds cannot be predicted without it, and
-    are left out."""
-    found, nobody = {}, torch.zeros(len(embeddings.labels), dtype=torch.bool)
+    """What each partner adds, where the model can do without it. Rows that no other party holds cannot be predicted
+    without it, and are left out."""
+    by_partner, nobody = {}, torch.zeros(len(embeddings.labels), dtype=torch.bool)
     for party in embeddings.parts:
         others = [embeddings.lacks.get(name, nobody) for name in embeddings.parts if name != party]
         if party != label_owner and others:
             held = embeddings.held_by(party)
             held = held[~torch.stack(others).all(0)[held]]
-            found[party] = Added(len(held), embeddings.score(at=held), embeddings.score(at=held, without=[party]))
-    return found
+            by_partner[party] = Added(len(held), embeddings.score(at=held), embeddings.score(at=held, without=[party]))
+    return by_partner
 
 
 def ranking(importance: Mapping[str, float]) -> list[str]:
-    """The most important first; equals stay in party order, and those of whom nothing is known come last."""
+    """Parties, the most important first; equal ones stay in party order, and those without a value come last."""
     return sorted(importance, key=lambda party: (math.isnan(importance[party]), -importance[party]))
 
 
 def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) -> str:
-    """Where other measures rank another party first than `by` does, who it is, as a sentence; a tie is none."""
-    found: dict[str, list[str]] = {}
+    """A sentence on the parties that other measures rank first, where `by` ranks another one first; empty at a tie."""
+    measures_by_party: dict[str, list[str]] = {}
     first = _first(measures.get(by, {}))
     for name, values in measures.items():
         top = _first(values)
         if first and top and not first & top:
             party = next(party for party in values if party in top)
-            found.setdefault(party, []).append(f'"{MEASURES[name].heading}"')
-    if not found:
+            measures_by_party.setdefault(party, []).append(f'"{MEASURES[name].heading}"')
+    if not measures_by_party:
         return ""
     most = ranking({party: value for party, value in measures[by].items() if value is not None})[0]
-    told = [f'{most} by "{MEASURES[by].heading}"', *(f"{who} by {' and '.join(how)}" for who, how in found.items())]
-    return f"The measures disagree on who matters most: {', '.join(told)}."
+    firsts = [f'{most} by "{MEASURES[by].heading}"']
+    firsts += [f"{party} by {' and '.join(names)}" for party, names in measures_by_party.items()]
+    return f"The measures disagree on who matters most: {', '.join(firsts)}."
 
 
 def _first(values: Mapping[str, float | None]) -> set[str]:
-    """All who have the highest value, if that tells anybody apart."""
+    """The parties with the highest value; none where all parties have the same."""
     known = {party: value for party, value in values.items() if value is not None and math.isfinite(value)}
     top = {party for party, value in known.items() if value == max(known.values())}
     return top if len(top) < len(known) else set()

@@ -1,6 +1,6 @@
 """Pictures of a report: every party in the same order and each measure in the same colour everywhere.
 
-They are drawn from the report alone, so no party's values can get into one: what a party holds is shown as a region.
+They are drawn from the report alone, so they show no party's values: what a party holds is shown as a region.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_LISTED = 20
 def tsne(report: Report) -> Figure:
     """What the most and the least important party's embeddings look like, coloured by label (Figures 4 and 6).
 
-    Rows that lie on each other are spread by a hair, and drawn in random order, so that none hides the others.
+    Points are moved by a hair, and drawn in random order, so that none hides the others.
     """
     assert report.tsne is not None
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
@@ -45,7 +45,7 @@ def tsne(report: Report) -> Figure:
     order = random.permutation(len(labels))
     for axis, (party, xy) in zip(axes, points.items(), strict=True):
         x, y = (xy + random.normal(scale=0.006, size=xy.shape) * np.ptp(xy, axis=0))[order].T
-        colours: Any = [_colour(int(one), len(classes)) for one in labels[order]] if classes else labels[order]
+        colours: Any = [_colour(int(label), len(classes)) for label in labels[order]] if classes else labels[order]
         drawn = axis.scatter(x, y, c=colours, s=9, linewidths=0, alpha=0.85, cmap=None if classes else "cividis")
         place = report.ranking.index(party) + 1
         axis.set_title(f"{party}, number {place} of {len(report.ranking)}", loc="left")
@@ -99,7 +99,7 @@ COLOURS = {
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
-    """All pictures that a report has something for, as PNG and SVG."""
+    """Draw all pictures that a report has numbers for, as PNG and SVG."""
     canvas.can_draw()
     from matplotlib import rc_context
 
@@ -128,8 +128,8 @@ def importance(report: Report) -> Figure:
         _bars(axis, report, name)
         axis.set_title(_title(report, name), loc="left", pad=6)
         agreed = pairs.get(frozenset((name, ranks)))
-        told = "" if agreed is None else f"rank correlation {agreed:+.2f}"
-        axis.set_xlabel("ranks the parties" if name == ranks else told, color=GREY, fontsize=7)
+        agreement = "" if agreed is None else f"rank correlation {agreed:+.2f}"
+        axis.set_xlabel("ranks the parties" if name == ranks else agreement, color=GREY, fontsize=7)
     canvas.name_rows(axes[0], report)
     if mapped:
         axes[0].tick_params(axis="y", pad=72 * (small + 0.14))
@@ -142,29 +142,29 @@ def importance(report: Report) -> Figure:
 
 
 def denoising(report: Report) -> Figure:
-    """Heads when one party's columns are noise in training, beside those without (Figure 5, rows 2 and 4)."""
-    given = report.denoising
-    assert given is not None
-    names = [name for name in HEADS if given["clean"][name]]
+    """Heads when one party's columns are noisy in training, beside heads without noise (Figure 5, rows 2 and 4)."""
+    results = report.denoising
+    assert results is not None
+    names = [name for name in HEADS if results["clean"][name]]
     left, rows = canvas.names_width(report), range(len(report.parties))
     figure = canvas.page(left + 2.3 * len(names) + 0.15, canvas.rows_height(report) + 1.75)
     axes = canvas.panels(figure, len(names), left=left, bottom=0.3, top=1.4)
-    told = {"clean": "as it was", "noisy": f"with noise at {given['party']}, σ = {given['sigma']:g}"}
+    labels = {"clean": "as it was", "noisy": f"with noise at {results['party']}, σ = {results['sigma']:g}"}
     for axis, name in zip(axes, names, strict=True):
-        before, after = ([given[kind][name][party] for party in report.parties] for kind in told)
+        before, after = ([results[kind][name][party] for party in report.parties] for kind in labels)
         axis.hlines(rows, before, after, color=GREY, linewidth=1.2)
         for values, kind, colour in ((before, "clean", SKY), (after, "noisy", VERMILLION)):
-            how_good = canvas.score(report, given[kind]["score"])
-            label = f"{told[kind]}: {report.split} {metric(report.metric)} {how_good}"
+            how_good = canvas.score(report, results[kind]["score"])
+            label = f"{labels[kind]}: {report.split} {metric(report.metric)} {how_good}"
             axis.plot(values, rows, "o", color=colour, markersize=5, label=label)
         canvas.clean(axis)
         axis.grid(axis="y", color=FAINT, linewidth=0.7)
         axis.set_title(MEASURES[name].title, loc="left", pad=6)
     canvas.name_rows(axes[0], report)
-    axes[0].get_yticklabels()[report.parties.index(given["party"])].set_fontweight("bold")
+    axes[0].get_yticklabels()[report.parties.index(results["party"])].set_fontweight("bold")
     corner = 0.1 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper left", frameon=False, bbox_to_anchor=corner, borderaxespad=0)
+    handles, texts = axes[0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="upper left", frameon=False, bbox_to_anchor=corner, borderaxespad=0)
     canvas.headline(figure, "Noise at one party, and its head", "trained again with its columns noised in all rows")
     return figure
 
@@ -172,22 +172,22 @@ def denoising(report: Report) -> Figure:
 def summarization(report: Report) -> Figure:
     """The score with all parties, and with a share of the most or the least important (Table 1)."""
     assert report.summarization is not None
-    found = [one for one in report.summarization if one["score"] is not None]
-    figure = canvas.page(5.2, 0.3 * len(found) + 1.25)
+    summaries = [summary for summary in report.summarization if summary["score"] is not None]
+    figure = canvas.page(5.2, 0.3 * len(summaries) + 1.25)
     (axis,) = canvas.panels(figure, 1, left=2.0, bottom=0.5, top=0.7, right=0.6)
     colours = {"all": GREY, "most": BLUE, "least": ORANGE}
     scale = 100 if report.metric == "accuracy" else 1
-    told = []
-    for row, one in enumerate(found):
-        value, count = one["score"] * scale, len(one["parties"])
-        axis.barh(row, value, height=0.72, color=colours[one["which"]])
+    names = []
+    for row, summary in enumerate(summaries):
+        value, count = summary["score"] * scale, len(summary["parties"])
+        axis.barh(row, value, height=0.72, color=colours[summary["which"]])
         end = (max(value, 0), row)
-        axis.annotate(canvas.score(report, one["score"]), end, (3, 0), textcoords="offset points", va="center")
-        share = "all" if one["which"] == "all" else f"{one['which']} important {one['share']} %"
-        told.append(f"{share} ({count} part{'y' if count == 1 else 'ies'})")
+        axis.annotate(canvas.score(report, summary["score"]), end, (3, 0), textcoords="offset points", va="center")
+        share = "all" if summary["which"] == "all" else f"{summary['which']} important {summary['share']} %"
+        names.append(f"{share} ({count} part{'y' if count == 1 else 'ies'})")
     canvas.clean(axis)
-    axis.set_yticks(range(len(found)), told)
-    axis.set_ylim(len(found) - 0.5, -0.5)
+    axis.set_yticks(range(len(summaries)), names)
+    axis.set_ylim(len(summaries) - 0.5, -0.5)
     axis.tick_params(axis="y", labelsize=7.5)
     axis.set_xlabel(f"{report.split} {metric(report.metric)}{', %' * (scale == 100)}")
     below = f"trained again with these parties alone; ranked by {canvas.words(report.ranked_by)}"
@@ -196,8 +196,8 @@ def summarization(report: Report) -> Figure:
 
 
 def _bars(axis: Axes, report: Report, name: str) -> None:
-    """Bars from zero; head norms that differ by little, as they do after a random start, as dots on an axis of their
-    own range."""
+    """Draw bars from zero; head norms that differ by little, as after a random start, are dots on an axis of their own
+    range."""
     scale = 100 if name not in HEADS and report.metric == "accuracy" else 1
     values = [(report.measures[name].get(party) or 0.0) * scale for party in report.parties]
     rows = range(len(values))
@@ -225,11 +225,11 @@ def _map(figure: Figure, axis: Axes, report: Report, small: float) -> None:
         across, down = (small * side / max(height, width) for side in (width, height))
         middle = box.y1 - (number + 0.5) * row
         corner = (box.x0 - (0.08 + small / 2 + across / 2) / page_width, middle - down / 2 / page_height)
-        one = figure.add_axes((*corner, across / page_width, down / page_height))
-        one.set(xlim=(0, width), ylim=(height, 0))
-        one.add_patch(Rectangle((0, 0), width, height, facecolor=FAINT, linewidth=0))
-        one.add_patch(Rectangle((left, top), wide, tall, facecolor=INK, linewidth=0))
-        one.axis("off")
+        small_picture = figure.add_axes((*corner, across / page_width, down / page_height))
+        small_picture.set(xlim=(0, width), ylim=(height, 0))
+        small_picture.add_patch(Rectangle((0, 0), width, height, facecolor=FAINT, linewidth=0))
+        small_picture.add_patch(Rectangle((left, top), wide, tall, facecolor=INK, linewidth=0))
+        small_picture.axis("off")
 
 
 def _title(report: Report, name: str) -> str:

@@ -1,8 +1,8 @@
 """All measures of one trained federation, as plain values: what explain.json holds, and what pictures are drawn from.
 
-Nothing in it is a party's column: it has numbers per party, and for t-SNE the plane that the label owner made from
-what was released to it, with its own labels, in no order that says whose they are. A party can still find its own rows
-in it by laying out its own embeddings, so tsne.json and its picture are the label owner's, to show where labels may be.
+It has no party's columns: it has numbers per party, and for t-SNE the plane that the label owner made from what was
+released to it, with its own labels, in an order that does not say whose they are. A party can still find its own rows
+in it by laying out its own embeddings, so tsne.json and its picture may be shown only where labels may be.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from colonnade.federation import Federation
 
 RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
-"""What may rank the parties; `permutation` does unless another is asked for, since it is of the joint model and its
-score. The paper ranks by head norm; a head that
-starts at random keeps much of its start. On MNIST in 14 strips, Spearman's correlation with the loss by permutation is
-0.52 for norms and 0.95 for changes after 2 epochs, 0.93 and 0.97 after 10."""
+"""The measures that may rank the parties; `permutation` does unless another is asked for, since it is about the joint
+model and its score. The paper ranks by head norm; a head that starts at random keeps much of its start. On MNIST in 14
+strips, Spearman's correlation with the loss by permutation is 0.52 for norms and 0.95 for changes after 2 epochs, 0.93
+and 0.97 after 10."""
 
 
 SUMMED = "Under secure aggregation nobody sees what one party released: permutation, silence and t-SNE are left out."
@@ -69,7 +69,7 @@ class Report:
         return list(self.holds)
 
     def to_json(self) -> str:
-        """JSON whose numbers that are none are null."""
+        """The report as JSON; a NaN is null."""
         return to_json(asdict(self), indent=2) + "\n"
 
     @classmethod
@@ -81,7 +81,7 @@ class Report:
             raise ConfigError(f"This is no report of `colonnade explain` ({type(error).__name__}: {error}).") from None
 
     def rank(self, by: str | None = None) -> None:
-        """Order the parties by one of the measures; compare it, and the heads, with all other measures."""
+        """Order the parties by a measure; compare this measure, and those of heads, with all others."""
         self.ranked_by = ranks(self.measures, by)
         self.ranking = importance.ranking(self.measures[self.ranked_by])
         shown = [name for name in MEASURES if name in self.measures]
@@ -93,7 +93,7 @@ class Report:
         ]
 
     def add(self, name: str, values: Mapping[str, float] | Mapping[str, importance.Lost]) -> None:
-        """Take a measure up, unless the run has none."""
+        """Add a measure, unless it has no values."""
         if not values:
             return
         lost = {party: value for party, value in values.items() if isinstance(value, importance.Lost)}
@@ -105,12 +105,12 @@ class Report:
 
 
 def ranks(measures: Collection[str], by: str | None = None) -> str:
-    """What ranks the parties where there are these measures: what the score loses when a party's rows are shuffled, in
-    text and pictures alike, unless another is asked for."""
-    there = [name for name in RANKING if name in measures]
-    if by is not None and by not in there:
-        raise ConfigError(f"The parties of this run can be ranked by {', '.join(there)}; found {by!r}.")
-    return by or ("permutation" if "permutation" in there else there[0])
+    """The measure that ranks the parties, in text and pictures alike: permutation where there is one, unless another is
+    asked for."""
+    possible = [name for name in RANKING if name in measures]
+    if by is not None and by not in possible:
+        raise ConfigError(f"The parties of this run can be ranked by {', '.join(possible)}; found {by!r}.")
+    return by or ("permutation" if "permutation" in possible else possible[0])
 
 
 def explain(
@@ -129,21 +129,21 @@ def explain(
 ) -> Report:
     """Everything that needs no training: head norms and changes, permutation, silence, noise, t-SNE, correlations.
 
-    `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it. Of several label owners
-    it is of the rows of the first, unless an `owner` is named. Where parties are elsewhere, `before` says what they are
-    asked for next and `began` how heads were before training; noise, which changes their columns, is left out.
+    `split` is "test" where there is one, else "validation". `rows` takes a seeded sample of it. With several label
+    owners the rows are those of the first, unless an `owner` is named. Where parties are elsewhere, `before` is called
+    with the rows that they are asked for next, `began` has the heads before training, and noise is left out.
     """
-    whose = federation.owner_named(owner)
-    split = split or default_split(federation.agreed[whose].splits)
-    asks, can_separate = federation.label_owners[whose], separable(federation)
-    alone = {*asks.peers} <= federation.owners.keys() and len(federation.holdings.label_owners) == 1
+    owner_name = federation.owner_named(owner)
+    split = split or default_split(federation.agreed[owner_name].splits)
+    label_owner, can_separate = federation.label_owners[owner_name], separable(federation)
+    alone = {*label_owner.peers} <= federation.owners.keys() and len(federation.holdings.label_owners) == 1
     heads = {"head_norm": importance.head_norms(federation, owner)}
     if alone or began is not None:
         heads["head_change"] = importance.head_changes(federation, began)
     asked = [*(("permutation", "silenced") if can_separate else ()), *(("noise",) if alone else ())]
     ranks([name for name, values in heads.items() if values] + asked, by)  # before anybody is asked: it may cost
     embeddings = gather(federation, split, rows=rows, seed=seed, owner=owner, before=before) if can_separate else None
-    everything = federation.agreed[whose].splits[split]
+    everything = federation.agreed[owner_name].splits[split]
     if embeddings is None and before is not None:
         before(everything, [])
     metric = metric_of(federation, everything, owner) if embeddings is None else embeddings.metric
@@ -157,7 +157,7 @@ def explain(
         noise_sigma=noise,
         repeats=repeats,
         seed=seed,
-        holds={name: {"holds": "columns of its own"} for name in asks.peers} | regions(federation),
+        holds={name: {"holds": "columns of its own"} for name in label_owner.peers} | regions(federation),
     )
     for name, values in heads.items():
         report.add(name, values)
@@ -166,7 +166,7 @@ def explain(
     if embeddings is None:
         report.notes += [SUMMED, *([] if rows is None else ["All rows were used: a sample needs separate releases."])]
     else:
-        _add_released(report, embeddings, whose, adds=asks.peers.presence is not None)
+        _add_released(report, embeddings, owner_name, adds=label_owner.peers.presence is not None)
     if alone:
         _add_noise(report, federation, embeddings, required=by == "noise")
     report.notes += _paid(federation, split, alone=alone)
@@ -177,17 +177,17 @@ def explain(
 
 
 def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: bool) -> None:
-    """What the label owner finds by itself in what was released to it; with `adds`, also what each partner adds on the
+    """Add what the label owner computes from what was released to it; with `adds`, also what each partner adds on the
     rows that it holds."""
     report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
     report.add("silenced", importance.silenced(embeddings))
     if adds:
-        found = importance.added(embeddings, owner)
-        report.added = {party: _finite(asdict(one) | {"gain": one.gain}) for party, one in found.items()}
+        added = importance.added(embeddings, owner)
+        report.added = {party: _finite(asdict(gained) | {"gain": gained.gain}) for party, gained in added.items()}
 
 
 def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:
-    """What the score loses under noise in each party's columns, as far as budgets allow."""
+    """Add what the score loses under noise in each party's columns, as far as budgets allow."""
     how: Any = {"split": report.split, "repeats": report.repeats, "seed": report.seed}
     try:
         report.add("noise", experiments.noise_validation(federation, report.noise_sigma, embeddings=embeddings, **how))
@@ -198,7 +198,7 @@ def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | 
 
 
 def _paid(federation: Federation, split: str, *, alone: bool) -> list[str]:
-    """What it cost the parties to be explained."""
+    """Notes on what the explanation cost the parties."""
     if not alone:
         return [
             "Noise is left out: it is a simulation in which one process holds all columns, for one label owner. The "
@@ -221,10 +221,10 @@ def retrain(
     by: str | None = None,
     begin: Callable[[int], experiments.Watch | None] | None = None,
 ) -> Report:
-    """What needs training again, added to a report: parties left out, one trained on noise, summarization.
+    """Add what needs training again to a report: parties left out, one trained on noise, summarization.
 
-    `noisy` is the party that gets the noise, by default the most important. `begin` is told how many trainings there
-    will be, and may give a function that watches them.
+    `noisy` is the party that gets the noise, by default the most important. `begin` is called with the number of
+    trainings, and may return a function that watches them.
     """
     measure = report.measures[report.ranked_by]
     watch = begin(experiments.trainings(measure)) if begin is not None else None
@@ -234,17 +234,10 @@ def retrain(
     fuller = dataclasses.replace(report, measures=dict(report.measures), deviations=dict(report.deviations))
     noisy = noisy or report.ranking[0]
     noised = retraining.with_noise(noisy, noise, seed=report.seed)
-    fuller.denoising = {
-        "party": noisy,
-        "sigma": noise,
-        **{
-            kind: {"score": one.score, "head_norm": dict(one.head_norms), "head_change": dict(one.head_changes)}
-            for kind, one in (("clean", retraining.all), ("noisy", noised))
-        },
-    }
-    every = {"share": 100, "which": "all", "parties": list(retraining.all.parties), "score": score}
-    summaries = [asdict(one) | {"parties": list(one.parties)} for one in experiments.summarize(retraining, measure)]
-    fuller.summarization = [every, *summaries]
+    fuller.denoising = {"party": noisy, "sigma": noise, "clean": _heads(retraining.all), "noisy": _heads(noised)}
+    everybody = {"share": 100, "which": "all", "parties": list(retraining.all.parties), "score": score}
+    shares = experiments.summarize(retraining, measure)
+    fuller.summarization = [everybody, *(asdict(share) | {"parties": list(share.parties)} for share in shares)]
     fuller.add("left_out", experiments.left_out(retraining))
     if federation.holdings.away:
         fuller.notes = [*report.notes, FEWER]
@@ -252,18 +245,23 @@ def retrain(
     return fuller
 
 
+def _heads(trained: experiments.Retrained) -> dict[str, Any]:
+    norms, changes = dict(trained.head_norms), dict(trained.head_changes)
+    return {"score": trained.score, "head_norm": norms, "head_change": changes}
+
+
 def summary_of(report: Report) -> Report:
-    """The report with its t-SNE in a few words."""
+    """The report with its t-SNE's points left out."""
     if report.tsne is None:
         return report
     short = {"rows": report.tsne["rows"], "parties": list(report.tsne["points"]), "file": "tsne.json"}
     return dataclasses.replace(report, tsne=short)
 
 
-def default_split(there: Collection[str]) -> str:
+def default_split(splits: Collection[str]) -> str:
     """Test rows where there are some, else validation rows."""
     for split in ("test", "validation"):
-        if split in there:
+        if split in splits:
             return split
     raise ConfigError("This run has neither test nor validation rows to explain itself on. Give [data] test a share.")
 
@@ -287,7 +285,7 @@ def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], r
     points = {party: [[round(float(at), 3) for at in point] for point in xy] for party, xy in plane.points.items()}
     order = sorted(range(len(labels)), key=lambda row: (labels[row], points[parties[0]][row]))
     labels, points = [labels[row] for row in order], {party: [xy[row] for row in order] for party, xy in points.items()}
-    return {"rows": len(labels), "points": points, "labels": labels, "classes": [str(one) for one in encoder.classes]}
+    return {"rows": len(labels), "points": points, "labels": labels, "classes": [str(name) for name in encoder.classes]}
 
 
 def _first_and_last(ranking: list[str]) -> list[str]:

@@ -12,26 +12,26 @@ from colonnade.explain.pictures import draw
 from colonnade.explain.report import Report, summary_of
 
 PICTURES = ("importance", "tsne", "summarization", "denoising")
-MADE = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
-"""What `write` may make beside explain.json."""
+OTHER_FILES = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
+"""The files that `write` may write beside explain.json."""
 
 
 def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
-    """explain.json and, unless told not to, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
+    """Write explain.json and, with `pictures`, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
     if pictures:
         can_draw()
     prepare(folder)
     try:
-        made = [folder / "explain.json"]
-        write_text(made[0], summary_of(report).to_json())
+        written = [folder / "explain.json"]
+        write_text(written[0], summary_of(report).to_json())
         if report.tsne:
-            made.append(folder / "tsne.json")
-            write_text(made[1], json.dumps(report.tsne) + "\n")
-        made += draw(report, folder) if pictures else []
-        for old in (folder / name for name in MADE):
-            if old not in made:  # of an earlier report, and no longer true
+            written.append(folder / "tsne.json")
+            write_text(written[1], json.dumps(report.tsne) + "\n")
+        written += draw(report, folder) if pictures else []
+        for old in (folder / name for name in OTHER_FILES):
+            if old not in written:  # from an earlier report
                 old.unlink(missing_ok=True)
-        return made
+        return written
     except OSError as error:
         raise _unwritable(folder, error) from None
 

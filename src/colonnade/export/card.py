@@ -1,8 +1,8 @@
 """A model card: what was trained by whom on how much, how good it is, what each party sent, what is promised, what not.
 
-As numbers (model_card.json) and as a page (README.md). Where all parts of a run are on one machine it is the same for
-every organisation; between sites it has what the exporting site knows. Nothing of anybody's columns, rules or tables is
-in it.
+It is written as numbers (model_card.json) and as a page (README.md). Where all parts of a run are on one machine it is
+the same for every organisation; between sites it has what the exporting site knows. It has nothing of anybody's
+columns, rules or tables.
 """
 
 from __future__ import annotations
@@ -109,19 +109,19 @@ SCORES = {
 def numbers(trained: Trained) -> dict[str, Any]:
     """The card as plain values."""
     summary, facts = trained.summary, read(trained.run.path)
-    told = parameters_of(trained.settings.to_mapping())
+    settings = parameters_of(trained.settings.to_mapping())
     kept = ("algorithm", "task", "parties", "rows", "epochs", "rounds", "seconds", "stopped", "metrics", "not_measured")
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
     return {
         "name": trained.run.path.resolve().name,
         "part": trained.part,
-        **({"task": trained.labels.task} if any("labels" in one for one in trained.fitted.values()) else {}),
+        **({"task": trained.labels.task} if any("labels" in fitted for fitted in trained.fitted.values()) else {}),
         **{key: summary[key] for key in kept if key in summary},
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
         "crossed_since": [{key: flow.get(key) for key in crossed} for flow in facts.later],
         "privacy": facts.privacy,
-        "settings": {key: value for key, value in told.items() if key.startswith(SETTINGS)},
+        "settings": {key: value for key, value in settings.items() if key.startswith(SETTINGS)},
         "limits": list(LIMITS),
         "made_with": {"colonnade": __version__, "torch": str(torch.__version__)},
     }
@@ -145,8 +145,8 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
         "## Who took part",
         _table(
             ("organisation", "holds", "sent, bytes", "received, bytes"),
-            ((n, " and ".join(r) or "no data", card["bytes"][n]["out"], card["bytes"][n]["in"])
-             for n, r in card["parties"].items()),
+            ((name, " and ".join(roles) or "no data", card["bytes"][name]["out"], card["bytes"][name]["in"])
+             for name, roles in card["parties"].items()),
         ),
         "Rows: " + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items()) + ".",
         "## What each party sent",
@@ -179,9 +179,9 @@ def _about(card: dict[str, Any]) -> str:
 
 
 def _front(card: dict[str, Any]) -> str:
-    """YAML, whose values are JSON."""
-    kind = f"tabular-{card['task']}" if "task" in card else None  # where there are no labels nobody knows
-    found = [
+    """The front matter: YAML, whose values are JSON."""
+    kind = f"tabular-{card['task']}" if "task" in card else None  # a site without labels does not know it
+    scored = [
         {"type": name, "value": value, "name": f"{name} on {split} rows"}
         for split, scores in card.get("metrics", {}).items()
         if split != "train"
@@ -189,14 +189,14 @@ def _front(card: dict[str, Any]) -> str:
         if value is not None
     ]
     data = {"name": "tables of the organisations", "type": "private"}
-    index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": found}]}]
+    index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": scored}]}]
     lines = {
         "library_name": "pytorch",
         "pipeline_tag": kind,
         "tags": ["vertical-federated-learning", "colonnade", card["algorithm"]],
         "model-index": None if kind is None else index,
     }
-    return "---\n" + "".join(f"{key}: {json.dumps(told)}\n" for key, told in lines.items() if told) + "---"
+    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items() if value) + "---"
 
 
 def _words(piece: Piece) -> str:
@@ -233,16 +233,16 @@ def _crossed(flows: Iterable[dict[str, Any]]) -> str:
 
 
 def _promises(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
-    for one in card["privacy"]:
-        for told in one["statements"]:
-            epsilon = "no guarantee" if told["epsilon"] is None else f"{told['epsilon']:.4g}"
-            delta = f"{told['delta']:g}" if told["delta"] else "-"
-            whose = f"{one['party']}: {one['protects']}"
-            yield whose, told["adversary"], told["relation"], told["accountant"], epsilon, delta
+    for guarantee in card["privacy"]:
+        for statement in guarantee["statements"]:
+            epsilon = "no guarantee" if statement["epsilon"] is None else f"{statement['epsilon']:.4g}"
+            delta = f"{statement['delta']:g}" if statement["delta"] else "-"
+            whose = f"{guarantee['party']}: {guarantee['protects']}"
+            yield whose, statement["adversary"], statement["relation"], statement["accountant"], epsilon, delta
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Markdown, in which no word can end a cell."""
+    """A Markdown table; a | in a word is escaped, so that it ends no cell."""
     lines = [" | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
     head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*head, *(f"| {line} |" for line in lines)])

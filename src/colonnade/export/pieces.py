@@ -26,13 +26,13 @@ from colonnade.runs.run_directory import RunDirectory, plain
 
 COLUMNS, LABELS = "columns", "labels"
 LEAST = 10
-"""Training rows that have a word, at least, for a piece to name it."""
+"""The fewest training rows that must have a word for a piece to name it."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One model of one organisation, on the processor, in the mode for predicting. `shapes` are those of one row of
-    each input; `inputs` and `outputs` say in words and numbers what goes in and what comes out."""
+    """One model of one organisation, on the CPU and in evaluation mode. `shapes` has the shape of one row of each
+    input; `inputs` and `outputs` describe what goes in and what comes out."""
 
     party: str
     role: str
@@ -64,17 +64,17 @@ class Trained:
         self._models: dict[str, nn.Module] = {}
 
     def pieces(self, party: str) -> list[Piece]:
-        """All that one organisation holds."""
+        """All pieces that one organisation holds."""
         makers = {"features": self._columns, "labels": self._labels}
         return [make(party) for role, make in makers.items() if role in self.parties[party]]
 
     @cached_property
     def labels(self) -> Labels:
-        return next(Labels.from_state(one["labels"]) for one in self.fitted.values() if "labels" in one)
+        return next(Labels.from_state(fitted["labels"]) for fitted in self.fitted.values() if "labels" in fitted)
 
     @property
     def outputs(self) -> int:
-        """Of the joint model. Between sites a party without labels knows them from who drives."""
+        """How many outputs the joint model has. Between sites a party without labels knows it from the driver."""
         if self.part is None or "labels" in self.parties[self.part]:
             return loss_for(self.labels).outputs
         return int(self.summary.get("outputs") or 1)
@@ -101,8 +101,8 @@ class Trained:
     def local_model(self, party: str) -> nn.Module:
         """f_k, with a head where the algorithm gives parties one."""
         if party not in self._models and self.algorithm.tables is not None:
-            given = TableInputs(self.state(party)["features"], self.fitted[party])
-            self._models[party] = self.algorithm.tables.model(given).eval()
+            inputs = TableInputs(self.state(party)["features"], self.fitted[party])
+            self._models[party] = self.algorithm.tables.model(inputs).eval()
         if party not in self._models:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
@@ -118,16 +118,17 @@ class Trained:
 
     @cached_property
     def sent(self) -> dict[str, tuple[int, ...]]:
-        """What each party with columns sends for a row, in the label owners' order; between sites a label owner wrote
-        it down."""
+        """The shape of what each party with columns sends for a row, in the label owners' order; between sites a label
+        owner wrote it down."""
         tables = self.algorithm.tables
-        if tables is not None and (holder := next((n for n, r in self.parties.items() if "labels" in r), None)):
+        holder = next((name for name, roles in self.parties.items() if "labels" in roles), None)
+        if tables is not None and holder is not None:
             names = self.run.widths() if self.part is not None else self.parties
             with_columns = [name for name in names if self.part is not None or "features" in self.parties[name]]
             return dict(tables.shapes(self.state(holder)["labels"], with_columns))
         if self.part is not None and "labels" in self.parties[self.part]:
-            if found := self.run.widths():
-                return found
+            if widths := self.run.widths():
+                return widths
             raise CheckpointError(
                 f"{self.run.path} is the part of '{self.part}' in a run between sites, and {WIDTHS} is missing there: "
                 "what the others send is not known. Runs of earlier versions have none; resume the run to write it."
@@ -135,13 +136,13 @@ class Trained:
         return {name: self._sent_by(name) for name, roles in self.parties.items() if "features" in roles}
 
     def _sent_by(self, party: str) -> tuple[int, ...]:
-        """What one party sends for a row, as it knows itself."""
+        """The shape of what one party sends for a row, by its own model."""
         with torch.no_grad():
             return tuple(self.local_model(party)(torch.zeros(1, *self.shape(party))).shape[1:])
 
     def _columns(self, party: str) -> Piece:
         shape, own = self.shape(party), self.settings.parties.get(party)
-        columns = self._columns_told(party)
+        columns = self._columns_described(party)
         released = self.algorithm.from_columns[0]
         inputs = {"shape": list(shape), "dtype": "float32", "columns": columns}
         outputs = {
@@ -152,16 +153,18 @@ class Trained:
         }
         return Piece(party, COLUMNS, self.local_model(party), (shape,), inputs, outputs, self.spec(party))
 
-    def _columns_told(self, party: str) -> list[dict[str, Any]] | None:
-        """How columns become numbers, for whoever is given the piece: without words of few people, and with how text is
-        read that means numbers or times."""
+    def _columns_described(self, party: str) -> list[dict[str, Any]] | None:
+        """How columns become numbers, for those who get the piece: without words that few rows have, and with how text
+        that means numbers or times is read."""
         state = self.fitted[party].get("columns")
         if state is None:
             return None
-        prepared = Preprocessor.from_state(state)
-        told = [one.without_few(LEAST) if isinstance(one, Category) else one.state() for one in prepared.columns]
-        ways = prepared.readings
-        return [one | {"read": described(ways[one["name"]])} if one["name"] in ways else one for one in told]
+        prepared, columns = Preprocessor.from_state(state), []
+        for fitted in prepared.columns:
+            column = fitted.without_few(LEAST) if isinstance(fitted, Category) else fitted.state()
+            reading = prepared.readings.get(column["name"])
+            columns.append(column if reading is None else column | {"read": described(reading)})
+        return columns
 
     def _labels(self, party: str) -> Piece:
         loss, encoder = loss_for(self.labels), self.labels
@@ -171,9 +174,9 @@ class Trained:
         def build(shape: tuple[int, ...]) -> nn.Module:
             return models.build_head(spec, shape, loss.outputs, seed=0, owner=party, allow=allow)
 
-        given = HeadInputs(state, settings.config, self.sent, loss.outputs, build, encoder.mean, encoder.scale)
+        inputs = HeadInputs(state, settings.config, self.sent, loss.outputs, build, encoder.mean, encoder.scale)
         assert self.algorithm.head is not None
-        model = self.algorithm.head(given).eval()
+        model = self.algorithm.head(inputs).eval()
         scores = "value" if encoder.task == "regression" else "sigmoid" if loss.outputs == 1 else "softmax"
         about: dict[str, Any] = {"shape": [loss.outputs], "task": encoder.task, "scores": scores}
         if encoder.task == "regression":
@@ -181,5 +184,5 @@ class Trained:
         else:
             about["classes"] = list(encoder.classes)
         shapes = tuple(self.sent.values())
-        inputs = {"parties": list(self.sent), "shapes": [list(shape) for shape in shapes], "dtype": "float32"}
-        return Piece(party, LABELS, model, shapes, inputs, about, dict(self.settings.label_model))
+        described_inputs = {"parties": list(self.sent), "shapes": [list(shape) for shape in shapes], "dtype": "float32"}
+        return Piece(party, LABELS, model, shapes, described_inputs, about, dict(self.settings.label_model))

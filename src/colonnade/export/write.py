@@ -30,25 +30,25 @@ PROGRAM, TENSORS, CONFIG = "model.pt2", "model.safetensors", "config.json"
 def export(
     folder: Path, out: Path | None = None, party: str | None = None, *, allow_models: Sequence[str] = ()
 ) -> list[Path]:
-    """Write the pieces of a finished run; gives the organisations' folders. With `party`, of that one alone; at a site,
-    of its own organisation. `allow_models` lists the import paths that the run's settings may name."""
+    """Write the pieces of a finished run, and return the organisations' folders. With `party`, only that organisation's
+    are written; at a site, only its own. `allow_models` lists the import paths that the run's settings may name."""
     trained = Trained(folder, allow_models)
     if party is not None and party not in trained.parties:
-        hint, there = did_you_mean(party, list(trained.parties)), ", ".join(map(repr, trained.parties))
+        hint, known = did_you_mean(party, list(trained.parties)), ", ".join(map(repr, trained.parties))
         if trained.part is not None:
-            raise ConfigError(f"{folder} is the part of {there} in a run between sites; {party!r} exports at its own.")
-        raise ConfigError(f"{party!r} is no party of this run{hint}; there are {there}.")
+            raise ConfigError(f"{folder} is the part of {known} in a run between sites; {party!r} exports at its own.")
+        raise ConfigError(f"{party!r} is no party of this run{hint}; there are {known}.")
     names = [party] if party is not None else list(trained.parties)
-    found = {name: pieces for name in names if (pieces := trained.pieces(name))}
-    if not found:
+    by_party = {name: pieces for name in names if (pieces := trained.pieces(name))}
+    if not by_party:
         raise ConfigError(f"{' and '.join(map(repr, names))} holds no data, and so no piece of the model.")
     target = out or folder / "export"
-    for name in found:
+    for name in by_party:
         if (target / name).exists():
             raise ConfigError(f"{target / name} is there already. Choose another --out, or remove it.")
     card = cards.numbers(trained)
     try:
-        return [_write(target / name, card, pieces) for name, pieces in found.items()]
+        return [_write(target / name, card, pieces) for name, pieces in by_party.items()]
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror or error}.") from None
 
@@ -69,7 +69,7 @@ def _write_piece(folder: Path, piece: Piece) -> None:
     try:
         torch.export.save(program_of(piece), folder / PROGRAM)
         note = None
-    except Exception as error:  # of models that a graph cannot hold there are many, and as many kinds of errors
+    except Exception as error:  # torch.export raises many kinds of errors for models that a graph cannot hold
         (folder / PROGRAM).unlink(missing_ok=True)
         note = f"torch.export cannot take this model: {type(error).__name__}"
     about = {
@@ -90,9 +90,9 @@ def program_of(piece: Piece) -> ExportedProgram:
     rows = torch.export.Dim("rows", min=1, max=1 << 40)
     example = [torch.zeros(3, *shape) for shape in piece.shapes]
     if piece.role == LABELS:
-        made = torch.export.export(piece.model, (example,), dynamic_shapes=([{0: rows} for _ in example],))
+        program = torch.export.export(piece.model, (example,), dynamic_shapes=([{0: rows} for _ in example],))
     else:
-        made = torch.export.export(piece.model, (example[0],), dynamic_shapes=({0: rows},))
-    for node in made.graph.nodes:  # where the code that traced it lies, on the machine of whoever exports
+        program = torch.export.export(piece.model, (example[0],), dynamic_shapes=({0: rows},))
+    for node in program.graph.nodes:  # a stack trace would show paths of the exporting machine
         node.meta.pop("stack_trace", None)
-    return made
+    return program

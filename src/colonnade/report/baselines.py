@@ -1,8 +1,8 @@
 """What the joint model is compared with: each party's columns alone, and all columns in one place.
 
 Both need every table on one machine, with the labels, so they exist in simulations and where partners allow it. Nothing
-crosses between organisations here and nobody's budget pays: these are other models, trained where the tables already
-are, without noise. Whoever runs this sees all tables anyway.
+crosses between organisations and no budget pays: these are other models, trained without noise by somebody who has all
+tables anyway.
 
 Where several organisations hold labels, each of them is tried alone: with its own rows and all columns.
 """
@@ -35,7 +35,7 @@ from colonnade.runs.run_directory import RunDirectory, plain
 
 Scores = dict[str, float]
 Say = Callable[[str, int, int], None]
-"""Told before each training what it is, its number, and how many there are."""
+"""Called before each training with its title, its number, and how many there are."""
 
 ALONE = (
     "Each party alone: the run's algorithm, model and settings with this party's columns and the labels, without noise"
@@ -54,17 +54,20 @@ SAME = "The same rows are trained on and tested on as in the run"
 
 
 @dataclass
-class Found:
-    """Scores by split of the rows: alone, joint, in one place; and where there are label owners, joint on its rows."""
+class BaselineScores:
+    """Scores, one for each split of the rows: of each party alone, of the joint model, of all columns in one place, and
+    where there are several label owners, of the joint model on the rows of each."""
 
     alone: dict[str, list[Scores]] = field(default_factory=dict)
     joint: list[Scores] = field(default_factory=list)
     together: list[Scores] = field(default_factory=list)
-    each: dict[str, list[Scores]] = field(default_factory=dict)
+    joint_on_rows: dict[str, list[Scores]] = field(default_factory=dict)
     usual: dict[str, list[Scores]] = field(default_factory=dict)
 
 
 Job = tuple[str, Callable[[], None]]
+Jobs = Callable[[int, bool], Iterator[Job]]
+"""What to train for a seed, and whether that includes the joint model again."""
 
 
 def measure(
@@ -84,11 +87,11 @@ def measure(
     if where is None:
         raise ConfigError("The run has no scores on test or validation rows, so there is nothing to compare with.")
     started = time.perf_counter()
-    found = Found(joint=[summary["metrics"][where]])
+    scores = BaselineScores(joint=[summary["metrics"][where]])
     for owner, about in summary.get("label_owners", {}).items():
-        found.each[owner] = [about["metrics"][where]] if where in about["metrics"] else []
+        scores.joint_on_rows[owner] = [about["metrics"][where]] if where in about["metrics"] else []
     several = bool(settings.label_owners)
-    prepared = _several(settings, found, where) if several else _one(settings, found, where)
+    prepared = _several_label_owners(settings, scores, where) if several else _one_label_owner(settings, scores, where)
     notes: list[str] = []
     number, total = 0, 0
     for split in range(splits):
@@ -100,30 +103,30 @@ def measure(
                 say(title, number, total)
             try:
                 train()
-            except ColonnadeError as error:  # what an algorithm cannot do with these columns is told, not hidden
+            except ColonnadeError as error:  # the report notes what an algorithm cannot do with these columns
                 notes.append(f"{title} could not be trained: {error}")
-    usual = [f"{capital(name)}: {how}" for name, how in USUAL.items() if found.usual.get(name)]
+    usual = [f"{capital(name)}: {how}" for name, how in USUAL.items() if scores.usual.get(name)]
     divided = "" if splits == 1 else f", and {splits - 1} times with rows divided anew"
-    told = {
+    measured_baselines = {
         "metric": lead(summary) or HEADLINE[str(summary["task"])],
         "split": where,
         "rows": summary["rows"][where],
         "splits": splits,
-        "alone": {party: scores for party, scores in found.alone.items() if scores},
-        "joint": found.joint,
-        "together": found.together,
-        "usual": {name: scores for name, scores in found.usual.items() if scores},
-        **({"each": {owner: scores for owner, scores in found.each.items() if scores}} if several else {}),
+        "alone": {party: values for party, values in scores.alone.items() if values},
+        "joint": scores.joint,
+        "together": scores.together,
+        "usual": {name: values for name, values in scores.usual.items() if values},
+        **({"each": {owner: values for owner, values in scores.joint_on_rows.items() if values}} if several else {}),
         "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), *usual, SAME + divided],
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    write_text(folder / BASELINES, files.json_with_digest(plain(told), indent=2))
-    return told
+    write_text(folder / BASELINES, files.json_with_digest(plain(measured_baselines), indent=2))
+    return measured_baselines
 
 
-def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], Iterator[Job]]:
-    """With one label owner: what to train for a seed. Tables are read and aligned once."""
+def _one_label_owner(settings: Settings, scores: BaselineScores, where: str) -> Jobs:
+    """What to train for a seed, with one label owner. Tables are read and aligned once."""
     tables: Mapping[str, Any] = {}
     if settings.data.dataset is None:
         tables = read_tables(settings)
@@ -136,27 +139,27 @@ def _one(settings: Settings, found: Found, where: str) -> Callable[[int, bool], 
         seeded = settings.with_seed(seed)
         holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
         for party in holdings.columns:
-            kept = _plainly(seeded, [party, holdings.label_owner])
-            place = found.alone.setdefault(party, [])
-            yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, place)
+            kept = _without_rules(seeded, [party, holdings.label_owner])
+            alone = scores.alone.setdefault(party, [])
+            yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, alone)
         if again:
-            yield "together", partial(_train, seeded, holdings, where, found.joint)
+            yield "together", partial(_train, seeded, holdings, where, scores.joint)
         whole = joined(seeded, holdings)
         if whole is not None:
-            yield "all in one place", partial(_train, _plainly(seeded, []), whole, where, found.together)
+            yield "all in one place", partial(_train, _without_rules(seeded, []), whole, where, scores.together)
             for name in USUAL if whole.columns[whole.label_owner].features.dim() == 2 else ():
-                yield name, partial(_usual, name, whole, where, found.usual.setdefault(name, []))
+                yield name, partial(_usual, name, whole, where, scores.usual.setdefault(name, []))
 
     return jobs
 
 
-def _train(settings: Settings, holdings: Holdings, where: str, place: list[Scores]) -> None:
+def _train(settings: Settings, holdings: Holdings, where: str, scores: list[Scores]) -> None:
     federation = Federation(settings, holdings)
     federation.fit()
-    place.append(federation.evaluate(where))
+    scores.append(federation.evaluate(where))
 
 
-def _usual(name: str, whole: Holdings, where: str, place: list[Scores]) -> None:
+def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> None:
     """Train scikit-learn's model on the training rows, and score it as the joint model is."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -174,11 +177,11 @@ def _usual(name: str, whole: Holdings, where: str, place: list[Scores]) -> None:
     else:
         chances = torch.from_numpy(model.predict_proba(x[test.numpy()])).clamp(1e-9, 1 - 1e-9)
         outputs = chances.log() if chances.shape[1] > 2 else (chances[:, 1:] / chances[:, :1]).log()
-    place.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
+    scores.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
 
 
-def _several(settings: Settings, found: Found, where: str) -> Callable[[int, bool], Iterator[Job]]:
-    """With several label owners: each of them by itself."""
+def _several_label_owners(settings: Settings, scores: BaselineScores, where: str) -> Jobs:
+    """What to train for a seed, with several label owners: each of them by itself."""
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
         seeded = settings.with_seed(seed)
@@ -186,16 +189,16 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
 
         def alone(owner: str) -> None:
             rules = {owner: replace(seeded.label_owners[owner], outbox={})}
-            own = replace(_plainly(seeded, list(seeded.parties)), label_owners=rules)
+            own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
             share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-            _train(own, share, where, found.alone.setdefault(owner, []))
+            _train(own, share, where, scores.alone.setdefault(owner, []))
 
         def together() -> None:
             joint.fit()
-            scores = joint.score(where)
-            found.joint.append(scores.all)
-            for owner, one in scores.each.items():
-                found.each.setdefault(owner, []).append(one)
+            of_joint = joint.score(where)
+            scores.joint.append(of_joint.all)
+            for owner, of_owner in of_joint.each.items():
+                scores.joint_on_rows.setdefault(owner, []).append(of_owner)
 
         for owner in seeded.label_owners:
             yield f"{owner} alone", partial(alone, owner)
@@ -205,16 +208,16 @@ def _several(settings: Settings, found: Found, where: str) -> Callable[[int, boo
     return jobs
 
 
-def _plainly(settings: Settings, parties: list[str]) -> Settings:
-    """Without anybody's rules and budgets, since nothing leaves."""
-    kept = {name: replace(one, outbox={}, budget={}) for name, one in settings.parties.items() if name in parties}
+def _without_rules(settings: Settings, parties: list[str]) -> Settings:
+    """The settings with these parties, without rules and budgets, since nothing leaves."""
+    kept = {name: replace(party, outbox={}, budget={}) for name, party in settings.parties.items() if name in parties}
     return replace(settings, parties=kept)
 
 
 def joined(settings: Settings, holdings: Holdings) -> Holdings | None:
     """The label owner with everybody's columns; None where parts cannot be laid side by side."""
     features = [held.features for held in holdings.columns.values()]
-    if all(one.dim() == 2 for one in features):
+    if all(part.dim() == 2 for part in features):
         whole = torch.cat(features, dim=1)
     elif settings.data.dataset is not None and settings.data.split in ("columns", "strips", "patches"):
         parts: Any = (1, 1) if settings.data.split == "patches" else 1

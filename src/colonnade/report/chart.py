@@ -1,6 +1,6 @@
 """Line charts as SVG: readable as they are, and with page.js also under the pointer.
 
-What page.js needs to read values out and to zoom stands in the element's own data-chart. Axes have round numbers.
+The element's own data-chart has what page.js needs to read values out and to zoom. Axes have round numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> lis
         return [low]
     power = 10.0 ** math.floor(math.log10(span / most))
     steps = (power * step * ten for ten in (1, 10) for step in STEPS)
-    step = next(one for one in steps if span / one < most and not (whole and (one < 1 or one != round(one))))
+    step = next(size for size in steps if span / size < most and not (whole and (size < 1 or size != round(size))))
     first = math.ceil(low / step - 1e-9)
     return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -51,7 +51,7 @@ LEFT, RIGHT, BOTTOM = 58, 16, 46
 COLOURS = 8
 """figure.css has s1 to s8, which differ in colour and in dashes."""
 FONT, NARROW, WIDE = 16, "fijlrt.,:;|'!() -", "mwMW%@…"
-"""Letters in pixels as page.css has them on a phone, and which are much less or more wide than others."""
+"""The size of letters in pixels as page.css has it on a phone, and the narrow and the wide letters."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def lines(
     name: str, title: str, series: Sequence[Series], *, x: str, y: str, note: str = "", zero: bool = False
 ) -> Figure:
     """Values over epochs, rounds or bytes; `x` and `y` name the axes."""
-    drawn = [one for one in series if any(_known(value) for value in one.y)]
-    legend, top = _legend([one.name for one in drawn] if len(drawn) > 1 else [])
+    drawn = [line for line in series if any(_known(value) for value in line.y)]
+    legend, top = _legend([line.name for line in drawn] if len(drawn) > 1 else [])
     box = LEFT, top, WIDTH - LEFT - RIGHT, HEIGHT - top - BOTTOM
-    xs = [value for one in drawn for value in one.x]
+    xs = [value for line in drawn for value in line.x]
     x_axis = (min(xs), max(xs)) if xs and max(xs) > min(xs) else around(xs)
-    y_axis = around([value for one in drawn for value in one.y if value is not None and _known(value)], zero=zero)
+    y_axis = around([value for line in drawn for value in line.y if value is not None and _known(value)], zero=zero)
     whole = all(float(value).is_integer() for value in xs)
     about = {
         "box": box,
@@ -92,7 +92,7 @@ def lines(
         "y": y_axis,
         "names": [x, y],
         "whole": whole,
-        "series": [{"name": one.name, "x": _short(one.x), "y": _short(one.y)} for one in drawn],
+        "series": [{"name": line.name, "x": _short(line.x), "y": _short(line.y)} for line in drawn],
     }
     clip = f"clip-{name}"
     inside = h("clipPath", h("rect", x=box[0] - 5, y=box[1] - 6, width=box[2] + 10, height=box[3] + 12), id=clip)
@@ -103,13 +103,13 @@ def lines(
         h("text", y, x=4, y=14, class_="axis"),
         h("text", x, x=WIDTH - RIGHT, y=HEIGHT - 6, class_="axis", text_anchor="end"),
         h("g", legend, class_="legend"),
-        h("g", [_line(one, at, box, x_axis, y_axis) for at, one in enumerate(drawn)], clip_path=f"url(#{clip})"),
+        h("g", [_line(*numbered, box, x_axis, y_axis) for numbered in enumerate(drawn)], clip_path=f"url(#{clip})"),
     ]
     svg = _svg(parts, HEIGHT, title, "chart lines", data_chart=json.dumps(about))
-    steps = sorted({value for one in drawn for value in one.x})
-    at = [dict(zip(one.x, one.y, strict=True)) for one in drawn]
-    rows = [(step, *(known.get(step) for known in at)) for step in steps]
-    return Figure(name, title, svg, (x, *(one.name for one in drawn)), rows, note)
+    steps = sorted({value for line in drawn for value in line.x})
+    values = [dict(zip(line.x, line.y, strict=True)) for line in drawn]
+    rows = [(step, *(by_step.get(step) for by_step in values)) for step in steps]
+    return Figure(name, title, svg, (x, *(line.name for line in drawn)), rows, note)
 
 
 def _svg(parts: Sequence[Html], height: float, title: str, kind: str, **attributes: Any) -> Html:
@@ -121,43 +121,43 @@ def _svg(parts: Sequence[Html], height: float, title: str, kind: str, **attribut
 
 def _legend(names: Sequence[str]) -> tuple[list[Html], int]:
     """One entry per line, in as many rows as they need, and where the chart begins below them."""
-    found, x, y = [], LEFT, 34
-    for at, name in enumerate(names):
+    entries, x, y = [], LEFT, 34
+    for number, name in enumerate(names):
         shown = clipped(name, WIDTH - LEFT - RIGHT - 34)
         wide = 34 + width_of(shown)
         if x > LEFT and x + wide > WIDTH - RIGHT:
             x, y = LEFT, y + 19
         mark = [
             h("rect", x=x - 2, y=y - 13, width=wide - 6, height=18, class_="hit"),
-            h("line", x1=x, y1=y - 4, x2=x + 22, y2=y - 4, class_=f"s{at % COLOURS + 1}"),
+            h("line", x1=x, y1=y - 4, x2=x + 22, y2=y - 4, class_=f"s{number % COLOURS + 1}"),
             h("text", shown, h("title", name), x=x + 28, y=y),
         ]
-        found.append(h("g", mark, data_series=at))
+        entries.append(h("g", mark, data_series=number))
         x += int(wide) + 8
-    return found, y + 14 if names else 30
+    return entries, y + 14 if names else 30
 
 
 def _grid(box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float], whole: bool) -> list[Html]:
     left, top, width, height = box
-    found = []
+    marks = []
     for value in ticks(*ys, 5):
         at = _place(value, ys, top + height, -height)
-        found.append(h("line", x1=left, y1=at, x2=left + width, y2=at))
-        found.append(h("text", written(value), x=left - 8, y=at + 4, text_anchor="end"))
+        marks.append(h("line", x1=left, y1=at, x2=left + width, y2=at))
+        marks.append(h("text", written(value), x=left - 8, y=at + 4, text_anchor="end"))
     for value in ticks(*xs, 7, whole=whole):
         at = _place(value, xs, left, width)
-        found.append(h("line", x1=at, y1=top + height, x2=at, y2=top + height + 5, class_="tick"))
-        found.append(h("text", written(value), x=at, y=top + height + 20, text_anchor="middle"))
-    found.append(h("line", x1=left, y1=top + height, x2=left + width, y2=top + height, class_="base"))
-    return found
+        marks.append(h("line", x1=at, y1=top + height, x2=at, y2=top + height + 5, class_="tick"))
+        marks.append(h("text", written(value), x=at, y=top + height + 20, text_anchor="middle"))
+    marks.append(h("line", x1=left, y1=top + height, x2=left + width, y2=top + height, class_="base"))
+    return marks
 
 
 def _line(
-    one: Series, number: int, box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float]
+    number: int, line: Series, box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float]
 ) -> Html:
     left, top, width, height = box
     path, points, pen = [], [], "M"
-    for x, y in zip(one.x, one.y, strict=True):
+    for x, y in zip(line.x, line.y, strict=True):
         if y is None or not _known(y):
             pen = "M"
             continue
@@ -183,12 +183,12 @@ def _short(values: Sequence[float | None]) -> list[float | None]:
 
 
 def width_of(text: str) -> float:
-    """About how wide it is where it is widest: on a phone, whose letters are larger."""
+    """About how many pixels a text takes on a phone, whose letters are larger."""
     return sum(FONT * (0.3 if c in NARROW else 0.9 if c in WIDE or ord(c) > 0x2E7F else 0.58) for c in text)
 
 
 def clipped(name: str, room: float) -> str:
-    """In so much room: of a long name its beginning and its end, since names that begin alike often end differently."""
+    """A name that fits into so much room: a long one keeps its beginning and its end, since many names begin alike."""
     kept, shown = len(name), name
     while width_of(shown) > room and kept > 2:
         kept -= 1

@@ -29,32 +29,30 @@ PAGE = "compare.html"
 
 
 def gather(folders: Sequence[Path]) -> Named:
-    """The runs by name; where two folders are called alike, by as much of their paths as tells them apart."""
+    """The runs by name; where two folders have the same name, by as much of their paths as tells them apart."""
     if len(folders) < 2:
         raise ConfigError(f"A comparison takes two or more run directories; found {len(folders)}.")
-    found = [read(folder) for folder in folders]
+    facts_of_runs = [read(folder) for folder in folders]
     parts = [folder.resolve().parts for folder in folders]
     if len(set(parts)) < len(parts):
         raise ConfigError("A run is named twice. Name each run directory once.")
     depth = next(n for n in range(1, 99) if len({part[-n:] for part in parts}) == len(parts))
-    return {"/".join(part[-depth:]): facts for part, facts in zip(parts, found, strict=True)}
+    return {"/".join(part[-depth:]): facts for part, facts in zip(parts, facts_of_runs, strict=True)}
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
-    """The page, and its figures beside it."""
     runs = gather(folders)
     return save(render(runs), figures(runs).values(), out)
 
 
 def render(runs: Named) -> str:
-    """The comparison as one document."""
     return document(f"Colonnade: {len(runs)} runs compared", main_of(runs))
 
 
 def main_of(runs: Named) -> Html:
-    made = figures(runs)
+    drawn = figures(runs)
     sections: list[Section] = [
-        ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(made, *made)]),
+        ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(drawn, *drawn)]),
         ("differences", "Settings that differ", [_differences(runs)]),
         ("privacy", "Privacy", [_privacy(runs)]),
         ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
@@ -64,7 +62,7 @@ def main_of(runs: Named) -> Html:
 
 
 def headline(runs: Named) -> str:
-    """Which run does best by the metric they have in common; of two classes also by AUC, which breaks ties."""
+    """Which run is best by the metric they have in common; with two classes also by AUC, which breaks ties."""
     split, name = common(runs)
 
     def by(name: str) -> dict[str, float]:
@@ -77,11 +75,11 @@ def headline(runs: Named) -> str:
     best = (min if name in BETTER_LOW else max)(known, key=lambda run: (known[run], ranks.get(run, 0.0)))
     alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
     also = f", as high as {' and '.join(alike)}" if alike else ""
-    told = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
+    words = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
     if name == "auc" or ranks.keys() != known.keys():
-        return f"{told}."
+        return f"{words}."
     first = best if ranks[best] == max(ranks.values()) else max(ranks, key=lambda run: ranks[run])
-    return f"{told}; by AUC {'too' if first == best else f'it is {first}'}, {ranks[first]:.3f}."
+    return f"{words}; by AUC {'too' if first == best else f'it is {first}'}, {ranks[first]:.3f}."
 
 
 def common(runs: Named) -> tuple[str, str]:
@@ -93,17 +91,17 @@ def common(runs: Named) -> tuple[str, str]:
 def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, time and epsilon."""
     split, _ = common(runs)
-    each = {run: beside_majority(facts.told | {"metrics": facts.scores}) for run, facts in runs.items()}
-    names = list(dict.fromkeys(name for one in each.values() for name in one.get(split, {})))
-    names = in_order(next(iter(runs.values())).told, names)
+    scores_by_run = {run: beside_majority(facts.outcome | {"metrics": facts.scores}) for run, facts in runs.items()}
+    names = list(dict.fromkeys(name for scores in scores_by_run.values() for name in scores.get(split, {})))
+    names = in_order(next(iter(runs.values())).outcome, names)
     scored = [f"{split} {metric(name)}" for name in names]
     headings = ("run", "algorithm", *scored, "rounds", "bytes", "time", "largest ε")
-    found = []
+    rows = []
     for run, facts in runs.items():
-        scores = [each[run].get(split, {}).get(name) for name in names]
+        scores = [scores_by_run[run].get(split, {}).get(name) for name in names]
         spent = max((value for _, value in protected(facts.privacy)), default=None)
-        found.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent))
-    return headings, found
+        rows.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent))
+    return headings, rows
 
 
 def in_words(heading: str, value: Any) -> str:
@@ -112,32 +110,32 @@ def in_words(heading: str, value: Any) -> str:
 
 
 def _standing(runs: Named) -> Html:
-    headings, found = rows_of(runs)
+    headings, values_by_run = rows_of(runs)
     words = [partial(in_words, heading) for heading in headings[2:]]
-    rows = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in found]
+    rows = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
     return table("Runs", headings, rows)
 
 
 def _notes(runs: Named) -> list[Content]:
-    told: list[Content] = []
-    open_ = [run for run, facts in runs.items() if not facts.finished]
-    if open_:
-        told.append(h("p", "Not finished: ", ", ".join(open_), ".", class_="state"))
-    told += [h("p", words) for words in warnings(runs)]
+    content: list[Content] = []
+    unfinished = [run for run, facts in runs.items() if not facts.finished]
+    if unfinished:
+        content.append(h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state"))
+    content += [h("p", words) for words in warnings(runs)]
     if len({tuple(facts.rows.items()) for facts in runs.values()}) > 1:
         other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
-        told.append(h("p", other))
+        content.append(h("p", other))
     seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
     if len(seeds) > 1:
-        told.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
+        content.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
     largest = "Largest ε: of those parties that have a guarantee, the highest spent; see Privacy for who has none."
-    return [*told, h("p", largest, class_="caption-note")]
+    return [*content, h("p", largest, class_="caption-note")]
 
 
 def warnings(runs: Named) -> list[str]:
     """Warn of runs whose accuracy says nothing."""
-    found = {run: always_one(facts.told) for run, facts in runs.items()}
-    return [f"{run}: {words}" for run, words in found.items() if words]
+    warning_by_run = {run: always_one(facts.outcome) for run, facts in runs.items()}
+    return [f"{run}: {words}" for run, words in warning_by_run.items() if words]
 
 
 def figures(runs: Named) -> dict[str, Figure]:
@@ -145,32 +143,32 @@ def figures(runs: Named) -> dict[str, Figure]:
     _, name = common(runs)
 
     def series(x: str, of: Any) -> list[Series]:
-        found = []
+        curves = []
         for run, facts in runs.items():
             known = [(record[x], of(record)) for record in facts.metrics if x in record and of(record) is not None]
             if known:
-                found.append(Series(run, [one for one, _ in known], [value for _, value in known]))
-        return found
+                curves.append(Series(run, [at for at, _ in known], [value for _, value in known]))
+        return curves
 
     def validated(record: dict[str, Any]) -> Any:
         return (record.get("validation") or {}).get(name)
 
-    made = []
+    drawn = []
     if scores := series("epoch", validated):
-        made.append(lines("compare-epochs", f"Validation {metric(name)} by epoch", scores, x="epoch", y=metric(name)))
+        drawn.append(lines("compare-epochs", f"Validation {metric(name)} by epoch", scores, x="epoch", y=metric(name)))
         sent, title = series("bytes", validated), f"Validation {metric(name)} by bytes sent"
-        made.append(lines("compare-bytes", title, sent, x="bytes", y=metric(name)))
+        drawn.append(lines("compare-bytes", title, sent, x="bytes", y=metric(name)))
     if losses := series("epoch", lambda record: record.get("loss")):
-        made.append(lines("compare-loss", "Training loss by epoch", losses, x="epoch", y="loss"))
-    return {one.name: one for one in made}
+        drawn.append(lines("compare-loss", "Training loss by epoch", losses, x="epoch", y="loss"))
+    return {figure.name: figure for figure in drawn}
 
 
 def differences(runs: Named) -> list[tuple[str, list[str]]]:
-    """Settings that are not the same everywhere, each with its value per run; where a table lies is no difference."""
-    given = [{where: plain(value) for where, value in flat(facts.settings)} for facts in runs.values()]
-    every = dict.fromkeys(where for one in given for where in one)
-    found = [(where, [one.get(where, "–") for one in given]) for where in every]
-    return [(where, values) for where, values in found if len(set(values)) > 1]
+    """Settings that differ between runs, each with its value per run; a table's folder does not count."""
+    settings = [{where: plain(value) for where, value in flat(facts.settings)} for facts in runs.values()]
+    names = dict.fromkeys(where for values in settings for where in values)
+    rows = [(where, [values.get(where, "–") for values in settings]) for where in names]
+    return [(where, values) for where, values in rows if len(set(values)) > 1]
 
 
 def _differences(runs: Named) -> Html:
@@ -181,12 +179,12 @@ def _differences(runs: Named) -> Html:
 def _privacy(runs: Named) -> Html:
     rows = []
     for run, facts in runs.items():
-        for one, value in [*protected(facts.privacy), *((bare, None) for bare in unprotected(facts.privacy))]:
-            budget = f"{one['budget']['epsilon']:g}" if one.get("budget") else "none set"
-            rows.append([run, one["party"], one["protects"], cell(value, epsilon), budget])
+        for guarantee, value in [*protected(facts.privacy), *((bare, None) for bare in unprotected(facts.privacy))]:
+            budget = f"{guarantee['budget']['epsilon']:g}" if guarantee.get("budget") else "none set"
+            rows.append([run, guarantee["party"], guarantee["protects"], cell(value, epsilon), budget])
     return table("Privacy spend per run and party", ("run", "party", "protects", "ε spent", "budget"), rows)
 
 
 def _about(facts: Facts) -> str:
-    stopped = facts.told.get("stopped", "not finished")
+    stopped = facts.outcome.get("stopped", "not finished")
     return f"{facts.algorithm}, {len(facts.parties)} parties, {facts.epochs} epochs; {' '.join(str(stopped).split())}"

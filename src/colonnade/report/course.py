@@ -19,7 +19,7 @@ ADDED = {
     "selection": ("Participant selection", "colonnade select FEDERATION.toml --keep L --out DIR/selection"),
     "alignment": ("Private alignment", "colonnade align FEDERATION.toml --out DIR/alignment"),
 }
-"""What other commands put into a run directory, for the page to show."""
+"""The facts that other commands add to a run directory, each with its title and command."""
 
 
 def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
@@ -32,11 +32,11 @@ def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         rows.append(["per round of exchange", cell(facts.seconds / rounds, seconds)])
     if facts.selection:
         rows.append(["selecting partners", cell(facts.selection["cost"]["seconds"], seconds)])
-    told: list[Content] = [table("Where the time went", ("what", "took"), rows)]
-    if device := facts.told.get("device"):
+    content: list[Content] = [table("Where the time went", ("what", "took"), rows)]
+    if device := facts.outcome.get("device"):
         left = f"; {size(facts.sent / rounds)} left them per round" if facts.rounds else ""
-        told.append(h("p", f"All parties that computed here used {device}{left}."))
-    return [*told, plates(figures, "timing")]
+        content.append(h("p", f"All parties that computed here used {device}{left}."))
+    return [*content, plates(figures, "timing")]
 
 
 def settings_section(facts: Facts) -> list[Content]:
@@ -48,7 +48,7 @@ def settings_section(facts: Facts) -> list[Content]:
         if value != ""
     ]
     everything = [[where, plain(value)] for where, value in flat(facts.settings)]
-    chosen = [[where, plain(value)] for where, value in (facts.told.get("chosen") or {}).items()]
+    chosen = [[where, plain(value)] for where, value in (facts.outcome.get("chosen") or {}).items()]
     return [
         h("p", "As the run's federation.toml has them, with every default written out; tables by file name alone."),
         table('What "auto" became', ("setting", "value"), chosen) if chosen else None,
@@ -60,16 +60,15 @@ def settings_section(facts: Facts) -> list[Content]:
 
 
 def flat(value: Any, where: str = "") -> list[tuple[str, Any]]:
+    """Nested settings as a list of dotted names and values."""
     if isinstance(value, dict) and value:
-        return [found for key, inner in value.items() for found in flat(inner, f"{where}.{key}" if where else str(key))]
-    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-        named = [(one.get("name", at), one) for at, one in enumerate(value) if isinstance(one, dict)]
-        return [
-            found
-            for name, one in named
-            for found in flat({k: v for k, v in one.items() if k != "name"}, f"{where}.{name}")
-        ]
-    if where.endswith(".table"):  # where an organisation keeps its files is nobody else's business
+        dot = f"{where}." if where else ""
+        return [setting for key, inner in value.items() for setting in flat(inner, f"{dot}{key}")]
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        entries = [{"name": at, **entry} for at, entry in enumerate(value) if isinstance(entry, dict)]
+        named = [(entry.pop("name"), entry) for entry in entries]
+        return [setting for name, entry in named for setting in flat(entry, f"{where}.{name}")]
+    if where.endswith(".table"):  # an organisation's folders are not shown to others
         return [(where, PurePath(str(value)).name)]
     return [(where, value)]
 
@@ -96,7 +95,7 @@ def missing_section(facts: Facts) -> list[Content] | None:
         return None
     return [
         h("p", "Not measured, or kept elsewhere. Run the command, then ", h("code", "colonnade report DIR"), " again."),
-        h("ul", [h("li", f"{what}: ", h("code", command)) for what, command in absent]),
+        h("ul", [h("li", f"{missing}: ", h("code", command)) for missing, command in absent]),
     ]  # fmt: skip
 
 

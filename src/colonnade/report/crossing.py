@@ -30,19 +30,19 @@ def parties_section(facts: Facts) -> list[Content]:
     shared = "The label owners have labels of" if facts.several else "They share"
     shared = shared if facts.part is None else f"{facts.part} takes part with"
     source = facts.settings.get("data", {}).get("dataset")
-    told: list[Content] = [
+    content: list[Content] = [
         h("p", _method(facts)),
         table("Organisations", ("party", "holds", "its own rules for what leaves"), rows),
     ]
     if facts.others and facts.part is not None:
         named = listed(facts.others)
-        told.append(h("p", f"Others have their own parts of this run, on their own machines: {named}."))
+        content.append(h("p", f"Others have their own parts of this run, on their own machines: {named}."))
     if splits:
-        told.append(h("p", f"{shared} {sum(facts.rows.values()):,} rows: {', '.join(splits)}."))
+        content.append(h("p", f"{shared} {sum(facts.rows.values()):,} rows: {', '.join(splits)}."))
     if source:
         cut = h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
-        told.append(cut)
-    return told
+        content.append(cut)
+    return content
 
 
 def _method(facts: Facts) -> Content:
@@ -50,43 +50,43 @@ def _method(facts: Facts) -> Content:
     algorithm = {key: value for key, value in facts.settings.get("algorithm", {}).items() if key != "name"}
     train, model = facts.settings.get("train", {}), facts.settings.get("model") or {"name": "mlp"}
     record = find(facts.algorithm)
-    told: list[Content] = [
+    content: list[Content] = [
         "Trained with " if record.trains else "Told by ",
         h("b", facts.algorithm),
-        f" ({_plainly(algorithm)})" if algorithm else "",
+        f" ({_in_words(algorithm)})" if algorithm else "",
         ". ",
     ]
     if record.draws_weights:
-        told.append(f"Each party's model, unless it says otherwise: {_plainly(model)}. ")
+        content.append(f"Each party's model, unless it says otherwise: {_in_words(model)}. ")
     most = train.get("epochs", "?")
     unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
     size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
     if record.trains:
-        told.append(f"At most {most} {unit}{size_}. ")
-    told.append(f"Seed {facts.settings.get('federation', {}).get('seed', '?')}.")
-    return told
+        content.append(f"At most {most} {unit}{size_}. ")
+    content.append(f"Seed {facts.settings.get('federation', {}).get('seed', '?')}.")
+    return content
 
 
 def _rules(facts: Facts, name: str) -> Content:
     lists = [*facts.settings.get("label_owners", []), *facts.settings.get("data_owners", [])]
-    given = [one for one in lists if one.get("name") == name] or [facts.settings.get("parties", {}).get(name, {})]
-    told = []
-    for one in given:
-        for release, rule in one.get("outbox", {}).items():
-            told.append(f"{release}: {_plainly(rule)}")
-        if one.get("budget"):
-            told.append(f"budget: {_plainly(one['budget'])}")
-    return "; ".join(told) or "none: what the algorithm sends leaves as it is"
+    sections = [section for section in lists if section.get("name") == name]
+    rules = []
+    for section in sections or [facts.settings.get("parties", {}).get(name, {})]:
+        for release, rule in section.get("outbox", {}).items():
+            rules.append(f"{release}: {_in_words(rule)}")
+        if section.get("budget"):
+            rules.append(f"budget: {_in_words(section['budget'])}")
+    return "; ".join(rules) or "none: what the algorithm sends leaves as it is"
 
 
-def _plainly(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(
-            _plainly(inner) if key in ("name", "mechanism") else f"{key} {_plainly(inner)}"
+            _in_words(inner) if key in ("name", "mechanism") else f"{key} {_in_words(inner)}"
             for key, inner in value.items()
         )
     if isinstance(value, list):
-        return " and ".join(map(_plainly, value))
+        return " and ".join(map(_in_words, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -95,30 +95,30 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         return [h("p", "No ledger in this directory says that anything crossed yet.")]
     senders = dict.fromkeys(line["from"] for line in facts.flows)
     elsewhere = [name for name in senders if name not in facts.ledgers]
-    told: list[Content] = [
+    content: list[Content] = [
         h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that ",
           "crossed; " if facts.part is None else f"crossed to and from {facts.part}; ",
           "bytes are those of the packed tensors."),
     ]  # fmt: skip
     if elsewhere:
-        one = f"The ledger of {elsewhere[0]} is on its own machine: what it"
-        more = f"The ledgers of {listed(elsewhere)} are on their own machines: what they"
-        told.append(h("p", one if len(elsewhere) == 1 else more, " sent is told as it arrived."))
+        single = f"The ledger of {elsewhere[0]} is on its own machine: what it"
+        several = f"The ledgers of {listed(elsewhere)} are on their own machines: what they"
+        content.append(h("p", single if len(elsewhere) == 1 else several, " sent is told as it arrived."))
     aligned = [line for line in facts.flows if line["name"] in REVEALS]
     trained = [line for line in facts.flows if line["name"] not in REVEALS]
-    told.append(h("dl", [_words(sender, trained or aligned) for sender in senders], class_="crossed"))
-    told.append(plates(figures, "streams", "traffic"))
-    told.append(_lines("Everything that crossed", trained))
+    content.append(h("dl", [_words(sender, trained or aligned) for sender in senders], class_="crossed"))
+    content.append(plates(figures, "streams", "traffic"))
+    content.append(_lines("Everything that crossed", trained))
     if aligned:  # before training, and many lines: folded, so that what the algorithm sends is seen
         total = sum(line["bytes"] for line in aligned)
         summary = h("summary", f"Before that, to find the common rows: {size(total)}")
-        told.append(h("details", summary, _lines("To find the common rows", aligned), id="aligned-lines"))
-    told.append(_per_party(facts))
+        content.append(h("details", summary, _lines("To find the common rows", aligned), id="aligned-lines"))
+    content.append(_per_party(facts))
     if facts.later:
-        told.append(h("h3", "After training"))
-        told.append(h("p", "To predict, to explain or to audit, this crossed since; it is in no total above."))
-        told.append(_lines("Crossed after training", facts.later))
-    return told
+        content.append(h("h3", "After training"))
+        content.append(h("p", "To predict, to explain or to audit, this crossed since; it is in no total above."))
+        content.append(_lines("Crossed after training", facts.later))
+    return content
 
 
 def _lines(caption: str, lines: Iterable[Flow]) -> Html:
@@ -132,21 +132,21 @@ def _lines(caption: str, lines: Iterable[Flow]) -> Html:
 
 
 def _words(sender: str, lines: Iterable[Flow]) -> Content:
-    """lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: the local model's output for each row."""
-    mine = [line for line in lines if line["from"] == sender]
+    """As: lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: the local model's output for each row."""
+    sent_lines = [line for line in lines if line["from"] == sender]
     kinds: dict[tuple[str, str, str], list[Flow]] = {}
-    for line in mine:
+    for line in sent_lines:
         kinds.setdefault((line["name"], line["protection"], _owner(line)), []).append(line)
-    whole = size(sum(line["bytes"] for line in mine))
-    told: list[Content] = [h("dt", h("span", sender, class_="party"), f" sent {whole}:")]
+    whole = size(sum(line["bytes"] for line in sent_lines))
+    content: list[Content] = [h("dt", h("span", sender, class_="party"), f" sent {whole}:")]
     for (name, _, owner), group in kinds.items():
         to = [line["to"] for line in group]
         whom = listed(to) if len(to) <= 4 else f"{len(to)} parties"
         times, count = sum(line["times"] for line in group), sum(line["bytes"] for line in group)
         often = "once" if times == 1 else f"{amount(times)} times"
-        sent = f"{owner} to {whom}, {often}, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
-        told.append(h("dd", h("b", name), sent))
-    return told
+        words = f"{owner} to {whom}, {often}, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
+        content.append(h("dd", h("b", name), words))
+    return content
 
 
 def _owner(line: Flow) -> str:
@@ -171,9 +171,10 @@ def _readable(line: Flow) -> str:
 def _per_party(facts: Facts) -> Html:
     rounds = max(facts.rounds, 1)
     rows = []
-    for party, one in facts.traffic.items():
+    for party, traffic in facts.traffic.items():
+        sent, received = traffic["out"], traffic["in"]
         times = sum(line["times"] for line in facts.flows if line["from"] == party)
         counts = cell(times, amount), cell(facts.rounds, amount)
-        rows.append([party, cell(one["out"], size), cell(one["in"], size), *counts, cell(one["out"] / rounds, size)])
+        rows.append([party, cell(sent, size), cell(received, size), *counts, cell(sent / rounds, size)])
     headings = ("party", "sent", "received", "tensors sent", "rounds", "sent per round")
     return table("Bytes and rounds per party", headings, rows)

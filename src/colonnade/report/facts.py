@@ -1,11 +1,9 @@
 """All that is known about one run, as plain values, from its directory: finished, killed or still running.
 
-Nothing optional makes it fail: what is not there, or cannot be read yet, is None or empty.
+What is optional and is missing, or cannot be read yet, is None or empty.
 
-What crossed between parties, added up from the ledgers that lie in a run directory.
-
-A tensor is counted as its sender's ledger has it; where the sender's ledger is elsewhere, on its own machine, as the
-receiver's has it.
+What crossed between parties is added up from the ledgers in the run directory. A tensor is counted as its sender's
+ledger has it; where that ledger is on the sender's own machine, as the receiver's has it.
 """
 
 from __future__ import annotations
@@ -37,41 +35,41 @@ Flow = dict[str, Any]
 def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> list[Flow]:
     """One line per sender, receiver, release name, owner and protection, in the order in which they first crossed.
 
-    `times`, `values` and `bytes` are totals; `epsilon` is what the sender's row that paid most had spent at the last
-    of them; `told_by` is whose ledger says so.
+    `times`, `values` and `bytes` are totals; `epsilon` is what the sender's row that paid most had spent by the last
+    release; `told_by` is whose ledger says so.
     """
-    books = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
-    found: dict[tuple[Any, ...], Flow] = {}
-    for party, path in books.items():
+    ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
+    by_key: dict[tuple[Any, ...], Flow] = {}
+    for party, path in ledgers.items():
         for entry in _entries(path):
             try:
                 direction, peer = entry["direction"], entry["peer"]
-                if direction == "own" or (direction == "in" and peer in books):
+                if direction == "own" or (direction == "in" and peer in ledgers):
                     continue
                 sender, receiver = (party, peer) if direction == "out" else (peer, party)
                 about = {"from": sender, "to": receiver, **{key: entry[key] for key in ("name", "owner", "codec")}}
                 key = *about.values(), entry["event"], *entry["parameters"].items()
-                if key not in found:
-                    found[key] = about | {
+                if key not in by_key:
+                    by_key[key] = about | {
                         "protection": describe(DpEvent(entry["event"], entry["parameters"])),
                         "meaning": reveals.get(entry["name"], "not described"),
                         "told_by": party,
                         "epsilon": None,
                         **dict.fromkeys(("times", "values", "bytes"), 0),
                     }
-                line = found[key]
+                line = by_key[key]
                 line["times"] += 1
                 line["values"] += math.prod(entry["shape"])
                 line["bytes"] += entry["bytes"]
                 if entry.get("epsilon") is not None:
                     line["epsilon"] = entry["epsilon"]
-            except (KeyError, TypeError, AttributeError):  # not a line of ours: the report tells what it can read
+            except (KeyError, TypeError, AttributeError):  # not a line of ours: the report shows what it can read
                 continue
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _entries(path: Path) -> Any:
-    """Line by line; the last may be cut, while a run is writing it."""
+    """The entries of a ledger; the last line may be cut, while a run is writing it."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
@@ -82,24 +80,24 @@ def _entries(path: Path) -> Any:
 
 def totals(lines: list[Flow]) -> dict[str, dict[str, int]]:
     """Bytes out and in, by party."""
-    found: dict[str, dict[str, int]] = {}
+    by_party: dict[str, dict[str, int]] = {}
     for line in lines:
         for party, way in ((line["from"], "out"), (line["to"], "in")):
-            found.setdefault(party, {"out": 0, "in": 0})[way] += line["bytes"]
-    return found
+            by_party.setdefault(party, {"out": 0, "in": 0})[way] += line["bytes"]
+    return by_party
 
 
 BASELINES = "baselines.json"
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 LARGEST = 1_500_000
-"""Bytes of a picture that still goes into the page."""
+"""The most bytes of a picture that still goes into the page."""
 
 Plain = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Plain data alone. `summary` is None until the run has finished; `flows` are the ledgers added up."""
+    """What is known about a run. `summary` is None until the run has finished; `flows` are the ledgers added up."""
 
     name: str
     settings: Plain = field(default_factory=dict)
@@ -108,7 +106,7 @@ class Facts:
     columns: dict[str, int] = field(default_factory=dict)
     flows: list[Flow] = field(default_factory=list)
     later: list[Flow] = field(default_factory=list)  # what crossed after training, to predict or to explain
-    ledgers: list[str] = field(default_factory=list)  # whose are here
+    ledgers: list[str] = field(default_factory=list)  # the parties whose ledgers are in the directory
     privacy: list[Plain] = field(default_factory=list)
     baselines: Plain | None = None
     importance: Plain | None = None
@@ -117,7 +115,7 @@ class Facts:
     audit: Plain | None = None
     quality: Plain | None = None  # how well it ranks and decides, as the one label owner measured it
     trees: Plain | None = None  # whose splits gained how much, and the first trees, as the one label owner says
-    own_columns: dict[str, float] | None = None  # of one organisation's part: how much trees use each of its columns
+    own_columns: dict[str, float] | None = None  # in one organisation's part: how much trees use each of its columns
     pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
     part: str | None = None  # whose part of a run between sites this is; None: all parties' parts are here
 
@@ -126,14 +124,14 @@ class Facts:
         return self.summary is not None
 
     @property
-    def told(self) -> Plain:
-        """The summary; until there is one, nothing."""
+    def outcome(self) -> Plain:
+        """The summary, or an empty one before there is one."""
         return self.summary or {}
 
     @property
     def rows(self) -> dict[str, int]:
         """How many each split has, where that is known."""
-        return self.told.get("rows") or {}
+        return self.outcome.get("rows") or {}
 
     @property
     def algorithm(self) -> str:
@@ -142,17 +140,17 @@ class Facts:
     @property
     def parties(self) -> dict[str, list[str]]:
         """What each holds, in the run's order; before the summary is written, by settings and folders."""
-        if isinstance(self.told.get("parties"), dict):
-            return dict(self.told["parties"])
-        found: dict[str, list[str]] = {}
-        for name, given in self.settings.get("parties", {}).items():
-            found[name] = ["features", "labels"] if "label" in given else ["features"]
+        if isinstance(self.outcome.get("parties"), dict):
+            return dict(self.outcome["parties"])
+        roles: dict[str, list[str]] = {}
+        for name, party in self.settings.get("parties", {}).items():
+            roles[name] = ["features", "labels"] if "label" in party else ["features"]
         for section, role in (("label_owners", "labels"), ("data_owners", "features")):
-            for given in self.settings.get(section, []):
-                found.setdefault(given["name"], []).append(role)
+            for party in self.settings.get(section, []):
+                roles.setdefault(party["name"], []).append(role)
         for name in self.ledgers:
-            found.setdefault(name, ["features"] if name in self.columns else [])
-        return found
+            roles.setdefault(name, ["features"] if name in self.columns else [])
+        return roles
 
     @property
     def several(self) -> bool:
@@ -178,21 +176,21 @@ class Facts:
     @property
     def traffic(self) -> dict[str, dict[str, int]]:
         """Bytes out and in by party."""
-        return dict(self.told["bytes"]) if "bytes" in self.told else totals(self.flows)
+        return dict(self.outcome["bytes"]) if "bytes" in self.outcome else totals(self.flows)
 
     @property
     def others(self) -> list[str]:
-        """In one organisation's part, with whom it exchanged anything."""
+        """The parties with which this one organisation exchanged anything."""
         met = dict.fromkeys(name for line in self.flows for name in (line["from"], line["to"]))
         return [name for name in met if name != self.part]
 
     @property
     def sent(self) -> int:
-        return sum(one["out"] for one in self.traffic.values())
+        return sum(traffic["out"] for traffic in self.traffic.values())
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """By split; while a run is running, the last epoch's validation."""
+        """Scores by split; while a run is running, the last epoch's validation."""
         if self.summary is not None:
             return dict(self.summary.get("metrics", {}))
         last = next((record["validation"] for record in reversed(self.metrics) if "validation" in record), None)
@@ -200,16 +198,16 @@ class Facts:
 
     @property
     def metric(self) -> str:
-        """The one that is told first: accuracy, or R squared; where classes are uneven, what shows more."""
-        if led := lead(self.told):
+        """The metric that is named first: accuracy or R squared, or one that shows more where classes are uneven."""
+        if led := lead(self.outcome):
             return led
         known = [*self.scores.values(), *(record.get("validation", {}) for record in self.metrics)]
-        return next((name for one in known for name in HEADLINE.values() if name in one), "accuracy")
+        return next((name for scores in known for name in HEADLINE.values() if name in scores), "accuracy")
 
 
 def read(folder: Path, *, quick: bool = False) -> Facts:
     """The facts of a run directory; an error only where there is no run at all. A `quick` look leaves out what takes
-    long: adding the ledgers up, and counting what a run that is not finished has cost in privacy."""
+    long: adding the ledgers up, and counting what an unfinished run has cost in privacy."""
     if not (folder / SETTINGS).exists():
         raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing.")
     settings = _toml(folder / SETTINGS)
@@ -245,9 +243,9 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
 
 
 def _only(folder: Path, file: str, *keys: str) -> Plain | None:
-    """Of the one label owner; several have one each, in reports of their own."""
-    found = [_json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))]
-    return found[0] if len(found) == 1 else None
+    """The file of the one label owner; several label owners have reports of their own."""
+    contents = [_json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))]
+    return contents[0] if len(contents) == 1 else None
 
 
 def _part(folder: Path) -> str | None:
@@ -265,92 +263,93 @@ def _toml(path: Path) -> Plain:
 
 
 def _json(path: Path, *keys: str) -> Plain | None:
-    """None where it is missing, or is not what it should be. What is damaged is an error: half a report would look like
-    a whole one of another run."""
+    """A file's content; None where it is missing or lacks a key. A damaged file is an error, since half a report would
+    look like a whole one of another run."""
     try:
-        found = files.read_json(path)
+        content = files.read_json(path)
     except OSError:
         return None
-    return found if all(key in found for key in keys) else None
+    return content if all(key in content for key in keys) else None
 
 
-def _sound(found: Plain | None) -> Plain | None:
-    """Baselines of the kinds that are written; of a file that somebody made by hand nothing is taken that is not."""
+def _sound(baselines: Plain | None) -> Plain | None:
+    """Baselines whose values are all of the kinds that we write; None for others, as in a file made by hand."""
 
-    def scores(given: Any) -> bool:
-        return isinstance(given, list) and all(
-            isinstance(one, dict) and all(isinstance(value, int | float | None) for value in one.values())
-            for one in given
+    def are_scores(values: Any) -> bool:
+        return isinstance(values, list) and all(
+            isinstance(scores, dict) and all(isinstance(value, int | float | None) for value in scores.values())
+            for scores in values
         )
 
-    if found is None:
+    if baselines is None:
         return None
     kinds = {"metric": str, "split": str, "rows": int, "splits": int, "seconds": float, "how": list, "notes": list}
-    by_party = [found["alone"], found.get("each", {})]
+    by_party = [baselines["alone"], baselines.get("each", {})]
     sound = (
-        all(isinstance(found[key], kind) for key, kind in kinds.items() if key in found)
-        and all(isinstance(one, dict) and all(map(scores, one.values())) for one in by_party)
-        and scores(found["joint"])
-        and scores(found["together"])
-        and all(isinstance(line, str) for key in ("how", "notes") for line in found.get(key, []))
+        all(isinstance(baselines[key], kind) for key, kind in kinds.items() if key in baselines)
+        and all(isinstance(part, dict) and all(map(are_scores, part.values())) for part in by_party)
+        and are_scores(baselines["joint"])
+        and are_scores(baselines["together"])
+        and all(isinstance(line, str) for key in ("how", "notes") for line in baselines.get(key, []))
     )
-    return found if sound else None
+    return baselines if sound else None
 
 
 def _first(folder: Path, name: str, *keys: str) -> Plain | None:
-    """A command's --out may be the run directory itself or a folder in it."""
-    found = (_json(place / f"{name}.json", *keys) for place in (folder, folder / name))
-    return next((one for one in found if one is not None), None)
+    """What a command wrote, whose --out may be the run directory itself or a folder in it."""
+    contents = (_json(place / f"{name}.json", *keys) for place in (folder, folder / name))
+    return next((content for content in contents if content is not None), None)
 
 
 def _lines(path: Path) -> list[Plain]:
     """All whole lines; the last may be cut, while a run is writing it."""
-    found: list[Plain] = []
+    records: list[Plain] = []
     with suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
         for line in file:
             record = json.loads(line)
             if isinstance(record, dict):
-                found.append(record)
-    return found
+                records.append(record)
+    return records
 
 
 def _columns(folder: Path) -> dict[str, int]:
     """How many columns each party has; their names stay in its folder."""
-    found = {}
+    counts = {}
     for path in sorted((folder / PARTIES).glob("*/columns.json")):
         about = (_json(path) or {}).get("columns")
         if isinstance(about, dict) and isinstance(listed := about.get("columns"), list):
-            found[path.parent.name] = len(listed)
-    return found
+            counts[path.parent.name] = len(listed)
+    return counts
 
 
 def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]:
-    """As the summary has it when training ended; of parties whose folders are here, with what they released since."""
-    told: list[Plain] = (summary or {}).get("privacy", [])
+    """Guarantees as the summary has them; where a party's folder is here, with what it released since."""
+    at_end: list[Plain] = (summary or {}).get("privacy", [])
     if quick:
-        return told
-    now = {(one["party"], one["protects"]): one for one in _spent(folder)}
-    return [now.get((one["party"], one["protects"]), one) for one in told] if told else list(now.values())
+        return at_end
+    by_now = {(guarantee["party"], guarantee["protects"]): guarantee for guarantee in _spent(folder)}
+    updated = [by_now.get((guarantee["party"], guarantee["protects"]), guarantee) for guarantee in at_end]
+    return updated or list(by_now.values())
 
 
 def _spent(folder: Path) -> list[Plain]:
     """What a run has cost so far, by its last checkpoint and the parties' journals."""
     try:
-        found: list[Plain] = plain([one.to_json() for one in of_run(RunDirectory(folder))])
+        guarantees: list[Plain] = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
     except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
         return []  # not saved yet, or being saved right now
-    return found
+    return guarantees
 
 
 def _pictures(folder: Path) -> dict[str, str]:
-    """One per name, drawn rather than in dots where it is small enough."""
-    found: dict[str, str] = {}
+    """A picture per name: the SVG, or the PNG where the SVG is too large."""
+    addresses: dict[str, str] = {}
     for kind, content in KINDS.items():
         for path in sorted(folder.glob(f"inversion-*{kind}")):
             try:
-                if path.stem not in found and path.stat().st_size <= LARGEST:
+                if path.stem not in addresses and path.stat().st_size <= LARGEST:
                     text = base64.b64encode(path.read_bytes()).decode("ascii")
-                    found[path.stem] = f"data:{content};base64,{text}"
+                    addresses[path.stem] = f"data:{content};base64,{text}"
             except OSError:
                 continue
-    return found
+    return addresses

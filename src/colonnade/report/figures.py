@@ -21,7 +21,7 @@ from colonnade.report.words import capital, metric, score, seconds, size
 EDGE = 128
 LEAST, GAP = 34, 10
 MOST = 12
-"""Parties that a picture can show; with more, the table says it better."""
+"""The most parties that a picture can show; with more, the table is clearer."""
 
 
 def streams(name: str, title: str, sent: Mapping[tuple[str, str], int], order: list[str]) -> Figure | None:
@@ -57,13 +57,13 @@ def streams(name: str, title: str, sent: Mapping[tuple[str, str], int], order: l
 
 
 def _stack(parties: list[str], counts: Mapping[str, int], thick: float) -> tuple[dict[str, tuple[float, float]], float]:
-    """Where each party's edge begins and how long it is; and where all end."""
-    found, y = {}, 30.0
+    """Where each party's edge begins and how long it is, and where the last one ends."""
+    edges, y = {}, 30.0
     for party in parties:
         length = counts[party] * thick
-        found[party] = y + max(0.0, LEAST - length) / 2, length
+        edges[party] = y + max(0.0, LEAST - length) / 2, length
         y += max(length, LEAST) + GAP
-    return found, y
+    return edges, y
 
 
 def _band(y0: float, y1: float, wide: float) -> str:
@@ -87,14 +87,14 @@ def _end(party: str, place: tuple[float, float], count: int, side: str) -> Html:
 
 
 NAME = 84
-"""Pixels for each of two long names, beside what one did to the other."""
+"""Pixels for the attacker's and the victim's name each, where a label is too long."""
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
-    """All that can be drawn."""
-    draw = standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing
-    found = [*(one(facts) for one in draw), *quality_figures(facts), *tree_figures(facts)]
-    return {one.name: one for one in found if one is not None}
+    """All figures for which the run has numbers, by name."""
+    makers = standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing
+    drawn = [*(make(facts) for make in makers), *quality_figures(facts), *tree_figures(facts)]
+    return {figure.name: figure for figure in drawn if figure is not None}
 
 
 def x_axis(facts: Facts) -> str:
@@ -102,30 +102,29 @@ def x_axis(facts: Facts) -> str:
 
 
 def progress(facts: Facts) -> Figure | None:
-    """The score on validation rows, of all and of each label owner."""
+    """The score on all validation rows, and on those of each label owner."""
     name = facts.metric
     known = [record for record in facts.metrics if isinstance(record.get("validation"), dict)]
     if not known:
         return None
-    x = [record["epoch"] for record in known]
-    series = [
-        Series("all rows" if facts.several else "validation rows", x, [one["validation"].get(name) for one in known])
-    ]
-    owners = dict.fromkeys(owner for one in known for owner in one.get("validation_each", {}))
+    x, scores = [record["epoch"] for record in known], [record["validation"].get(name) for record in known]
+    series = [Series("all rows" if facts.several else "validation rows", x, scores)]
+    owners = dict.fromkeys(owner for record in known for owner in record.get("validation_each", {}))
     for owner in list(owners)[:7]:
-        each = [one.get("validation_each", {}).get(owner, {}).get(name) for one in known]
-        series.append(Series(f"rows of {owner}", x, each))
+        values = [record.get("validation_each", {}).get(owner, {}).get(name) for record in known]
+        series.append(Series(f"rows of {owner}", x, values))
     title = f"{capital(metric(name))} on validation rows"
     return lines("progress", title, series, x=x_axis(facts), y=metric(name))
 
 
 def score_by_bytes(facts: Facts) -> Figure | None:
-    """The price of a score; beside the baselines, where there are some."""
+    """The score against the bytes it took, where baselines were measured."""
     name = facts.metric
-    known = [one for one in facts.metrics if isinstance(one.get("validation"), dict) and "bytes" in one]
+    known = [record for record in facts.metrics if isinstance(record.get("validation"), dict) and "bytes" in record]
     if len(known) < 2 or facts.baselines is None:
         return None
-    series = Series("validation rows", [one["bytes"] for one in known], [one["validation"].get(name) for one in known])
+    x, scores = [record["bytes"] for record in known], [record["validation"].get(name) for record in known]
+    series = Series("validation rows", x, scores)
     return lines("bytes", f"{capital(metric(name))} by bytes sent in all", [series], x="bytes", y=metric(name))
 
 
@@ -134,21 +133,21 @@ def loss(facts: Facts) -> Figure | None:
     if not known:
         return None
     x = [record["epoch"] for record in known]
-    series = [Series("training", x, [one["loss"] for one in known])]
-    series.append(Series("validation", x, [(one.get("validation") or {}).get("loss") for one in known]))
+    series = [Series("training", x, [record["loss"] for record in known])]
+    series.append(Series("validation", x, [(record.get("validation") or {}).get("loss") for record in known]))
     return lines("loss", "Loss", series, x=x_axis(facts), y="loss")
 
 
 def standing(facts: Facts) -> Figure | None:
     """The joint model among its baselines."""
-    found = facts.baselines
-    if found is None:
+    baselines = facts.baselines
+    if baselines is None:
         return None
-    name, rows = found["metric"], int(found["rows"])
-    several = int(found["splits"]) > 1
+    name, rows = baselines["metric"], int(baselines["rows"])
+    several = int(baselines["splits"]) > 1
 
     def row(label: str, values: list[dict[str, Any]], kind: str) -> Row | None:
-        known = [one[name] for one in values if one.get(name) is not None]
+        known = [scores[name] for scores in values if scores.get(name) is not None]
         if not known:
             return None
         middle = sum(known) / len(known)
@@ -159,21 +158,21 @@ def standing(facts: Facts) -> Figure | None:
             low, high = wilson(middle * rows, rows)
         return Row(label, middle, score(middle), kind, low, high)
 
-    made = []
-    for party, values in found["alone"].items():
-        made.append(row(f"{party} alone", values, "s8"))
-        if party in found.get("each", {}):
-            made.append(row("with the others", found["each"][party], "s1"))
-    if "each" not in found:
-        made.append(row("together", found["joint"], "s1"))
-    made.append(row("all in one place", found["together"], "s3") if found["together"] else None)
-    made += [row(usual, values, "s4") for usual, values in found.get("usual", {}).items()]
-    drawn = [one for one in made if one is not None]
-    among = "alone and with the others" if "each" in found else "alone, together, and in one place"
+    every_row = []
+    for party, values in baselines["alone"].items():
+        every_row.append(row(f"{party} alone", values, "s8"))
+        if party in baselines.get("each", {}):
+            every_row.append(row("with the others", baselines["each"][party], "s1"))
+    if "each" not in baselines:
+        every_row.append(row("together", baselines["joint"], "s1"))
+    every_row.append(row("all in one place", baselines["together"], "s3") if baselines["together"] else None)
+    every_row += [row(usual, values, "s4") for usual, values in baselines.get("usual", {}).items()]
+    drawn = [row for row in every_row if row is not None]
+    among = "alone and with the others" if "each" in baselines else "alone, together, and in one place"
     if several:
-        note = f"Means over {found['splits']} splits of the rows; lines reach from the worst to the best split."
+        note = f"Means over {baselines['splits']} splits of the rows; lines reach from the worst to the best split."
     else:
-        note = f"On {rows} {found['split']} rows."
+        note = f"On {rows} {baselines['split']} rows."
         if name == "accuracy":
             note += " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
     title, headings = f"{capital(metric(name))} {among}", ("who trains", metric(name))
@@ -193,43 +192,43 @@ def traffic(facts: Facts) -> Figure | None:
     if not facts.traffic:
         return None
     rows = []
-    for party, one in facts.traffic.items():
-        rows.append(Row(party, one["out"], size(one["out"]), "s1", tip=f"{party} sent {size(one['out'])}"))
-        rows.append(Row(party, one["in"], size(one["in"]), "s8", tip=f"{party} received {size(one['in'])}"))
-    cells = [(party, size(one["out"]), size(one["in"])) for party, one in facts.traffic.items()]
+    cells = [(party, size(traffic["out"]), size(traffic["in"])) for party, traffic in facts.traffic.items()]
+    for party, sent, received in cells:
+        rows.append(Row(party, facts.traffic[party]["out"], sent, "s1", tip=f"{party} sent {sent}"))
+        rows.append(Row(party, facts.traffic[party]["in"], received, "s8", tip=f"{party} received {received}"))
     legend, headings = (("s1", "sent"), ("s8", "received")), ("party", "sent", "received")
     return bars("traffic", "Bytes sent and received", rows, x="bytes", legend=legend, headings=headings, cells=cells)
 
 
 def importance(facts: Facts) -> Figure | None:
-    found = facts.importance or {}
-    name = found.get("ranked_by")
-    values = (found.get("measures") or {}).get(name)
+    importances = facts.importance or {}
+    name = importances.get("ranked_by")
+    values = (importances.get("measures") or {}).get(name)
     if not values or name not in MEASURES:
         return None
-    spread = found.get("deviations", {}).get(name, {})
+    spread = importances.get("deviations", {}).get(name, {})
     known = {party: value for party, value in values.items() if value is not None}
     rows = [
         Row(party, known[party], score(known[party]), "s1", *_whiskers(known[party], spread.get(party)))
-        for party in sorted(known, key=lambda one: -known[one])
+        for party in sorted(known, key=lambda party: -known[party])
     ]
-    told = MEASURES[name].told
-    unit = told if name in HEADS else f"{metric(found['metric'])} {told}"
-    note = f"Lines are one standard deviation over {found['repeats']} shuffles." if spread else ""
+    words = MEASURES[name].phrase
+    unit = words if name in HEADS else f"{metric(importances['metric'])} {words}"
+    note = f"Lines are one standard deviation over {importances['repeats']} shuffles." if spread else ""
     return bars("importance", "How much each party matters", rows, x=unit, note=note, headings=("party", unit))
 
 
 def selection(facts: Facts) -> Figure | None:
-    found = facts.selection
-    if not found or not found.get("scores"):
+    choice = facts.selection
+    if not choice or not choice.get("scores"):
         return None
-    errors = found.get("errors", {})
+    errors = choice.get("errors", {})
     rows = []
-    for party in found["ranking"]:
-        value, kind = found["scores"][party], "s1" if party in found["chosen"] else "s8"
+    for party in choice["ranking"]:
+        value, kind = choice["scores"][party], "s1" if party in choice["chosen"] else "s8"
         rows.append(Row(party, value, f"{value:.3f}", kind, *_whiskers(value, errors.get(party))))
     note = "Lines are one standard error." if errors else ""
-    unit = "score" if found["method"] in ("lasso", "random") else "mutual information with the label (nats)"
+    unit = "score" if choice["method"] in ("lasso", "random") else "mutual information with the label (nats)"
     title, legend = "Whose columns tell about the label", (("s1", "kept"), ("s8", "left out"))
     return bars("selection", title, rows, x=unit, legend=legend, note=note, headings=("party", "score"))
 
@@ -240,25 +239,26 @@ def _whiskers(value: float, error: float | None) -> tuple[float | None, float | 
 
 def attacks(facts: Facts) -> Figure | None:
     """Every finding of an audit on one axis: 0 is nothing, 1 is everything."""
-    found = (facts.audit or {}).get("findings", [])
-    if not found:
+    findings = (facts.audit or {}).get("findings", [])
+    if not findings:
         return None
-    rows, cells, alike = [], [], Counter((one["attacker"], one["victim"], one["attack"]) for one in found)
-    for one in found:
-        by, on, what = one["attacker"], one["victim"], f"{one['attack']}, {one['moment']}"
-        whole = f"{by} on {on}: {what}"
-        if width_of(whole) >= WIDTH - 10 and alike[by, on, one["attack"]] == 1:
-            what = one["attack"]  # the moment tells it from no other; the table has it
-        label = whole if width_of(whole) < WIDTH - 10 else f"{clipped(by, NAME)} on {clipped(on, NAME)}: {what}"
-        shown, without = f"{one['score']:.3f}", f"{one['baseline']:.3f}"
-        tip = f"{whole}: {one['metric']} {shown}; without an attack {without}"
-        kind = "s7" if one.get("crossed") else "s1"
-        marks = one.get("low"), one.get("high"), max(one["baseline"], 0.0), one.get("threshold")
-        rows.append(Row(label, max(one["score"], 0.0), shown, kind, *marks, tip))
-        cells.append((f"{by} on {on}", one["attack"], one["moment"], shown, without))
+    alike = Counter((finding["attacker"], finding["victim"], finding["attack"]) for finding in findings)
+    rows, cells = [], []
+    for finding in findings:
+        by, on, attack = finding["attacker"], finding["victim"], finding["attack"]
+        label = whole = f"{by} on {on}: {attack}, {finding['moment']}"
+        if width_of(whole) >= WIDTH - 10:
+            moment = f", {finding['moment']}" if alike[by, on, attack] > 1 else ""  # otherwise the table alone has it
+            label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {attack}{moment}"
+        shown, without = f"{finding['score']:.3f}", f"{finding['baseline']:.3f}"
+        tip = f"{whole}: {finding['metric']} {shown}; without an attack {without}"
+        kind = "s7" if finding.get("crossed") else "s1"
+        marks = finding.get("low"), finding.get("high"), max(finding["baseline"], 0.0), finding.get("threshold")
+        rows.append(Row(label, max(finding["score"], 0.0), shown, kind, *marks, tip))
+        cells.append((f"{by} on {on}", attack, finding["moment"], shown, without))
     legend = [("s1", "attack"), ("mark", "without an attack")]
-    legend += [("limit", "threshold")] if any(one.get("threshold") is not None for one in found) else []
-    legend += [("s7", "above it")] if any(one.get("crossed") for one in found) else []
+    legend += [("limit", "threshold")] if any(finding.get("threshold") is not None for finding in findings) else []
+    legend += [("s7", "above it")] if any(finding.get("crossed") for finding in findings) else []
     return bars(
         "attacks", "What attacks found", rows, x="score: 0 nothing, 1 everything", legend=legend, above=True,
         headings=("by, on", "attack", "when", "score", "without an attack"), cells=cells,
@@ -270,6 +270,7 @@ def timing(facts: Facts) -> Figure | None:
     if len(known) < 2:
         return None
     unit = x_axis(facts)
-    series = Series(f"seconds per {unit}", [one["epoch"] for one in known], [one["seconds"] for one in known])
-    note = f"On average {seconds(fmean(one['seconds'] for one in known))}, with its validation."
+    took = [record["seconds"] for record in known]
+    series = Series(f"seconds per {unit}", [record["epoch"] for record in known], took)
+    note = f"On average {seconds(fmean(took))}, with its validation."
     return lines("timing", f"Time per {unit}", [series], x=unit, y="seconds", zero=True, note=note)

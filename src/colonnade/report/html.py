@@ -14,7 +14,7 @@ from typing import Any
 from colonnade.report.words import listed
 
 LONG = 26
-"""Letters from which on a cell wraps rather than crowds its neighbours."""
+"""The number of letters from which on a cell wraps."""
 VOID = {"br", "wbr", "img", "input", "meta", "hr", "line", "rect", "path", "circle"}
 
 
@@ -42,7 +42,7 @@ def h(tag: str, *children: Content, **attributes: Any) -> Html:
 
 
 def text(children: Content) -> Html:
-    """Escaped, unless it is markup already."""
+    """Children as escaped text; markup stays as it is."""
     if isinstance(children, Html):
         return children
     if children is None:
@@ -81,25 +81,25 @@ def _long(shown: Content) -> bool:
 
 
 def _breakable(shown: Content) -> Content:
-    """A name of a party has no spaces, so that a long one may go on in a new line after _ or -."""
+    """Let a long name, which has no spaces, break after _ or -."""
     if not _long(shown) or all(len(word) <= LONG for word in shown.split()):
         return shown
     return [part for piece in re.split(r"(?<=[_-])(?=\w)", shown) for part in (h("wbr"), piece)][1:]
 
 
-def _made(one: Cell, *, first: bool) -> Html:
+def _element(content: Cell, *, first: bool) -> Html:
     tag, scope = ("th", "row") if first else ("td", None)
-    kind = "n" if one.number else "words" if _long(one.shown) else None
-    return h(tag, _breakable(one.shown), scope=scope, class_=kind, data_key=one.key)
+    kind = "n" if content.number else "words" if _long(content.shown) else None
+    return h(tag, _breakable(content.shown), scope=scope, class_=kind, data_key=content.key)
 
 
 def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
     """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
-    lines = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
+    lines = [[content if isinstance(content, Cell) else Cell(content) for content in row] for row in rows]
     numeric = [any(len(line) > at and line[at].number for line in lines) for at in range(len(headings))]
     kinds = ("n" if is_numeric else None for is_numeric in numeric)
-    head = h("tr", [h("th", one, scope="col", class_=kind) for one, kind in zip(headings, kinds, strict=True)])
-    body = [h("tr", [_made(one, first=at == 0) for at, one in enumerate(line)]) for line in lines]
+    head = h("tr", [h("th", heading, scope="col", class_=kind) for heading, kind in zip(headings, kinds, strict=True)])
+    body = [h("tr", [_element(content, first=at == 0) for at, content in enumerate(line)]) for line in lines]
     sort = {"class_": "sortable"} if len(lines) > 1 else {}
-    made = h("table", h("caption", caption), h("thead", head), h("tbody", body), **{**sort, **attributes})
-    return h("div", made, class_="wide")
+    whole = h("table", h("caption", caption), h("thead", head), h("tbody", body), **{**sort, **attributes})
+    return h("div", whole, class_="wide")

@@ -3,9 +3,8 @@
     GET /         the page
     GET /state    {"version": 7, "finished": false, "main": "...", "progress": {...}}: the page asks for it each second
 
-What the page shows is what the run directory holds, so it changes after each epoch; how far training is, `watch` says.
-The directory is read when somebody looks and it has changed, and that takes a small share of the time, whatever it
-holds.
+The page shows what the run directory holds, so it changes after each epoch; `watch` says how far training is. The
+directory is read when somebody looks and it has changed; reading takes a small share of the time, however large it is.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from colonnade.runs.layout import MARK, METRICS, SETTINGS, SUMMARY
 
 HERE = "127.0.0.1"
 SHARE = 30
-"""Reading takes at most one part in so many of the time that passes, and counting another."""
+"""Reading takes at most one part in so many of the time that passes, and counting as much again."""
 PAUSE = 1.0
-"""Seconds between two readings, at least."""
+"""The fewest seconds between two readings."""
 LONG = 5.0
-"""Seconds without a question after which nobody is looking."""
+"""Seconds without a request after which nobody is looking."""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -48,7 +47,7 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """On this machine, so without asking anybody for its name; a browser that hangs up is no error."""
+    """A server for this machine alone, so it looks up no host name; a browser that hangs up is no error."""
 
     daemon_threads = True
 
@@ -62,28 +61,28 @@ class Server(ThreadingHTTPServer):
 
 
 @dataclass(frozen=True)
-class Shown:
+class Snapshot:
     """What the page shows at one time."""
 
     version: int = 0
     facts: Facts = Facts(name="")  # noqa: RUF009 - frozen
     main: Html = Html()  # noqa: RUF009
     json: str = ""
-    known: tuple[Any, ...] = ()  # the files it was read from
-    counted: tuple[Any, ...] = ()  # and those that ledgers and privacy were counted from
+    known: tuple[Any, ...] = ()  # the stamps of the files it was read from
+    counted: tuple[Any, ...] = ()  # the stamps of the files when ledgers and privacy were last counted
     final: bool = False
 
 
 class Live:
-    """A server and a reader in threads, from `with` to its end. `folders` are where the run directory may be: the one
-    that was written last counts."""
+    """A server and a reader in threads, which live as long as the `with` block. `folders` are where the run directory
+    may be: the one that was written last counts."""
 
     def __init__(self, folders: Callable[[], Sequence[Path]], *, port: int = 0) -> None:
         self.folders = folders
         self.done, self.total, self.unit, self.words = 0, 0, "epochs", ""
-        self.ended = self.told = False  # told: somebody who looks has seen the end
+        self.ended = self.end_seen = False  # end_seen: a browser has shown the end
         self.looked = -LONG
-        self.shown = Shown()
+        self.shown = Snapshot()
         self._reading, self._stopped = threading.Lock(), threading.Event()
         self._again = self._count_again = 0.0
         try:
@@ -122,13 +121,13 @@ class Live:
             self.done, self.words = event.batch.step + 1, f"{epoch}loss {event.loss:.4f}"
 
     def end(self, words: str) -> None:
-        """Training has ended: whoever looks sees all of it."""
+        """Training has ended: from now on the page shows all of it."""
         self.words, self.ended = words, True
 
     def linger(self, seconds: float = 3.0) -> None:
-        """Until whoever is looking has seen the end, if anybody is."""
+        """Wait until a browser that is looking has shown the end, if there is one."""
         until = time.monotonic() + seconds
-        while not self.told and time.monotonic() < until and time.monotonic() - self.looked < LONG:
+        while not self.end_seen and time.monotonic() < until and time.monotonic() - self.looked < LONG:
             time.sleep(0.05)
 
     def document(self) -> str:
@@ -147,23 +146,23 @@ class Live:
         """What has changed, as JSON."""
         shown = self._look()
         about = {"version": shown.version, "finished": shown.final, "progress": self._progress(shown)}
-        self.told = shown.final
+        self.end_seen = shown.final
         return f'{json.dumps(about)[:-1]}, "main": {shown.json}}}'
 
-    def _look(self) -> Shown:
+    def _look(self) -> Snapshot:
         self.looked = time.monotonic()
         if not self.shown.version or self.ended != self.shown.final:
             self._refresh()
         return self.shown
 
-    def _progress(self, shown: Shown) -> dict[str, Any]:
+    def _progress(self, shown: Snapshot) -> dict[str, Any]:
         done, total, words = self.done, self.total, self.words
         if not total:  # nobody says more than what is written after each epoch
             done, total = shown.facts.epochs, int(shown.facts.settings.get("train", {}).get("epochs", 0))
         if shown.final:
             return {"done": total, "total": total, "words": words}
-        told = f"{done:,} of {total:,} {self.unit}, {words}".rstrip(", ")
-        return {"done": done, "total": total, "words": told if done else "Training is about to start."}
+        progress = f"{done:,} of {total:,} {self.unit}, {words}".rstrip(", ")
+        return {"done": done, "total": total, "words": progress if done else "Training is about to start."}
 
     def _read_on(self) -> None:
         while not self._stopped.wait(0.2):
@@ -193,7 +192,7 @@ class Live:
                 title = h("h1", "Run report: ", h("b", folder.name))
                 main = h("header", title, h("p", "The tables are being read.", class_="lede"))
             counted = known if count or final else old.counted
-            self.shown = Shown(old.version + 1, facts, main, json.dumps(main), known, counted, ended)
+            self.shown = Snapshot(old.version + 1, facts, main, json.dumps(main), known, counted, ended)
             took = SHARE * (time.thread_time() - started)
             self._again = time.monotonic() + (PAUSE if count else max(PAUSE, took))
             if count:  # the first takes longest, since libraries are loaded for it
@@ -215,13 +214,13 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def policy(text: str) -> str:
     """What a browser may do with this page: run the scripts that are in it now, and ask this server."""
-    found = {}
+    hashes_by_tag = {}
     for tag in ("script", "style"):
         inside = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text, re.DOTALL)
-        hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inside)
-        found[tag] = " ".join(f"'sha256-{one}'" for one in hashes)
+        hashes = (base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() for content in inside)
+        hashes_by_tag[tag] = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
-        f"default-src 'none'; script-src {found['script']}; style-src {found['style']}; "
+        f"default-src 'none'; script-src {hashes_by_tag['script']}; style-src {hashes_by_tag['style']}; "
         "style-src-attr 'unsafe-inline'; img-src data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
@@ -229,7 +228,7 @@ def policy(text: str) -> str:
 
 def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Two addresses. A page of another site, whose name was made to point here, is not answered."""
+        """Serves two addresses, and refuses requests under another host's name (DNS rebinding)."""
 
         server_version, sys_version, timeout = "colonnade", "", 30
 

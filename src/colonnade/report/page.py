@@ -26,7 +26,7 @@ from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
 
 Section = tuple[str, str, list[Content] | None]
-"""What links call it, its title, and what it says; None where there is nothing to say."""
+"""A section's id, its title, and its content; None where there is nothing to say."""
 
 
 def resource(name: str) -> str:
@@ -56,20 +56,20 @@ def document(title: str, main: Html, *, live: bool = False) -> str:
 
 
 def main_of(facts: Facts) -> Html:
-    """What stands inside <main>."""
-    made = figures(facts)
+    """The content of <main>."""
+    drawn = figures(facts)
     sections: list[Section] = [
-        ("result", "Result", result_section(facts, made)),
-        ("quality", "How well it decides", quality_section(facts, made) if facts.quality else None),
+        ("result", "Result", result_section(facts, drawn)),
+        ("quality", "How well it decides", quality_section(facts, drawn) if facts.quality else None),
         ("parties", "What was run", parties_section(facts)),
-        ("crossing", "What each party sent", crossing_section(facts, made)),
+        ("crossing", "What each party sent", crossing_section(facts, drawn)),
         ("privacy", "Privacy", spending(facts)),
-        ("audit", "What attacks could learn", audit_section(facts, made) if facts.audit else None),
-        ("importance", "Who matters", importance_section(facts, made) if facts.importance else None),
-        ("trees", "The trees", trees_section(facts, made) if facts.trees or facts.own_columns else None),
-        ("selection", "Participant selection", selection_section(facts, made) if facts.selection else None),
+        ("audit", "What attacks could learn", audit_section(facts, drawn) if facts.audit else None),
+        ("importance", "Who matters", importance_section(facts, drawn) if facts.importance else None),
+        ("trees", "The trees", trees_section(facts, drawn) if facts.trees or facts.own_columns else None),
+        ("selection", "Participant selection", selection_section(facts, drawn) if facts.selection else None),
         ("alignment", "Shared rows", alignment_section(facts) if facts.alignment else None),
-        ("timing", "Time", timing_section(facts, made) if facts.part is None or facts.metrics else None),
+        ("timing", "Time", timing_section(facts, drawn) if facts.part is None or facts.metrics else None),
         ("settings", "Settings", settings_section(facts)),
         ("missing", "Not in this report", missing_section(facts) if facts.finished else None),
         ("review", "Review", sign_section(facts)),
@@ -78,12 +78,12 @@ def main_of(facts: Facts) -> Html:
 
 
 def assembled(header: Html, sections: list[Section]) -> Html:
-    """The page from header, contents and those sections that there are."""
+    """The page: header, contents, and the sections that have content."""
     sections = [section for section in sections if section[2] is not None]
     listed = [h("li", h("a", title, href=f"#{name}")) for name, title, _ in sections]
     contents = h("nav", h("h2", "Contents", id="contents"), h("ul", listed), aria_labelledby="contents")
-    made = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
-    return Html(header + contents + "".join(made))
+    bodies = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
+    return Html(header + contents + "".join(bodies))
 
 
 PAGE, FIGURES = "report.html", "figures"

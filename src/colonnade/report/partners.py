@@ -12,76 +12,76 @@ from colonnade.report.words import amount, metric, score, seconds, sentence, siz
 
 
 def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the run was explained."""
-    found = facts.importance
-    assert found is not None
-    measures = {name: found["measures"][name] for name in MEASURES if name in found["measures"]}
-    order = [h("span", name, class_="party") for name in found["ranking"][:8]]
-    by = ranked_by(found["ranked_by"])
-    told: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
-    if words := disagreement(measures, found["ranked_by"]):
-        told.append(h("p", h("b", words)))
-    told.append(plates(figures, "importance"))
-    rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in found["ranking"]]
+    importance = facts.importance
+    assert importance is not None
+    measures = {name: importance["measures"][name] for name in MEASURES if name in importance["measures"]}
+    ranking = importance["ranking"]
+    order = [h("span", name, class_="party") for name in ranking[:8]]
+    by = ranked_by(importance["ranked_by"])
+    content: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
+    if words := disagreement(measures, importance["ranked_by"]):
+        content.append(h("p", h("b", words)))
+    content.append(plates(figures, "importance"))
+    rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in ranking]
     headings = ("party", *(MEASURES[name].heading for name in measures))
-    told.append(table(f"Measures on {found['rows']} {found['split']} rows", headings, rows))
-    if found.get("added"):
-        told.append(_added(found))
+    content.append(table(f"Measures on {importance['rows']} {importance['split']} rows", headings, rows))
+    if importance.get("added"):
+        content.append(_added(importance))
     lost = [MEASURES[name].heading for name in measures if name not in HEADS]
     if lost:
-        sigma = f"; the noise has σ = {found['noise_sigma']:g}" if "noise" in measures else ""
-        told.append(h("p", f"{', '.join(lost)}: {metric(found['metric'])} lost{sigma}.", class_="caption-note"))
-    told += [h("p", sentence(note), class_="caption-note") for note in found.get("notes", [])]
-    return told
+        sigma = f"; the noise has σ = {importance['noise_sigma']:g}" if "noise" in measures else ""
+        content.append(h("p", f"{', '.join(lost)}: {metric(importance['metric'])} lost{sigma}.", class_="caption-note"))
+    content += [h("p", sentence(note), class_="caption-note") for note in importance.get("notes", [])]
+    return content
 
 
-def _added(found: Plain) -> Html:
-    """What each partner adds to the rows that it holds, of a model that can do without it."""
+def _added(importance: Plain) -> Html:
+    """What each partner adds on the rows that it holds, where the model can do without it."""
     rows = [
-        [party, cell(one["rows"], amount), *(cell(one[key], score) for key in ("with_it", "without_it", "gain"))]
-        for party, one in found["added"].items()
+        [party, cell(gain["rows"], amount), *(cell(gain[key], score) for key in ("with_it", "without_it", "gain"))]
+        for party, gain in importance["added"].items()
     ]
-    name = metric(found["metric"])
-    caption = f"What each partner adds, on the {found['split']} rows that it holds"
+    name = metric(importance["metric"])
+    caption = f"What each partner adds, on the {importance['split']} rows that it holds"
     return table(caption, ("partner", "rows", f"{name} with it", "without it", "added"), rows)
 
 
 def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; partners were selected."""
-    found = facts.selection
-    assert found is not None
-    entropy = found.get("entropy")
+    selection = facts.selection
+    assert selection is not None
+    entropy = selection.get("entropy")
     most = f"; the highest possible is {entropy:.3f}, the label's entropy" if isinstance(entropy, float) else ""
-    told: list[Content] = [
-        h("p", "Before training, the parties were ranked by ", h("b", found["method"]), ". Kept: ",
-          joined([h("span", name, class_="party") for name in found["chosen"]]), ". ",
-          f"The score is {SCORE.get(found['method'], 'its own')}{most}."),
+    content: list[Content] = [
+        h("p", "Before training, the parties were ranked by ", h("b", selection["method"]), ". Kept: ",
+          joined([h("span", name, class_="party") for name in selection["chosen"]]), ". ",
+          f"The score is {SCORE.get(selection['method'], 'its own')}{most}."),
         plates(figures, "selection"),
     ]  # fmt: skip
-    if found.get("level"):
-        told.append(h("p", f"Within error: {', '.join(found['level'])} may be as good as the last that was kept."))
-    cost = found["cost"]
-    work = f"{cost['encryptions']:,} encryptions, {cost['additions']:,} additions, {cost['decryptions']:,} decryptions"
-    told.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
-    told.append(table("What each learned from it", ("who", "learned"), found["learned"].items()))
-    return told
+    if selection.get("level"):
+        level = ", ".join(selection["level"])
+        content.append(h("p", f"Within error: {level} may be as good as the last that was kept."))
+    cost = selection["cost"]
+    work = ", ".join(f"{cost[name]:,} {name}" for name in ("encryptions", "additions", "decryptions"))
+    content.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
+    content.append(table("What each learned from it", ("who", "learned"), selection["learned"].items()))
+    return content
 
 
 def alignment_section(facts: Facts) -> list[Content]:
-    """The section's content; rows were found by private set intersection."""
-    found = facts.alignment
-    assert found is not None
+    alignment = facts.alignment
+    assert alignment is not None
     rows = [
-        [name + (" (drives)" if name == found["driver"] else ""), cell(one["rows"], amount), cell(one["ids"], amount),
-         cell(one["bytes"]["out"], size), cell(one["bytes"]["in"], size), one["learned"]]
-        for name, one in found["parties"].items()
+        [f"{name} (drives)" if name == alignment["driver"] else name, cell(party["rows"], amount),
+         cell(party["ids"], amount), cell(party["bytes"]["out"], size), cell(party["bytes"]["in"], size),
+         party["learned"]]
+        for name, party in alignment["parties"].items()
     ]  # fmt: skip
-    others, shared = list(found["parties"]) != list(facts.parties) and facts.finished, sum(facts.rows.values())
-    here = f" The run itself was among {', '.join(facts.parties)}, who share {shared:,}." if others else ""
+    others, shared = list(alignment["parties"]) != list(facts.parties) and facts.finished, sum(facts.rows.values())
+    members = f" The run itself was among {', '.join(facts.parties)}, who share {shared:,}." if others else ""
     return [
-        h("p", h("b", f"{found['common']:,} rows"), f" are common to all {len(rows)} parties, found by private set "
-          f"intersection over {found['ids']} ids. It protects among parties that follow it.{here}"),
-        *([] if (helper := found.get("helper")) is None else [
+        h("p", h("b", f"{alignment['common']:,} rows"), f" are common to all {len(rows)} parties, found by private set "
+          f"intersection over {alignment['ids']} ids. It protects among parties that follow it.{members}"),
+        *([] if (helper := alignment.get("helper")) is None else [
             h("p", f"A helper, {helper['name']}, compared keyed hashes. It learned {helper['learned']}.")]),
         table("Alignment", ("party", "rows", "ids", "sent", "received", "learned"), rows),
     ]  # fmt: skip

@@ -31,9 +31,9 @@ def plate(figure: Figure) -> Html:
 
 
 def plates(figures: dict[str, Figure], *names: str) -> Html | None:
-    """Those of these figures that there are, side by side where there is room."""
-    found = [plate(figures[name]) for name in names if name in figures]
-    return h("div", found, class_="figures") if found else None
+    """The figures of these names that exist, side by side where there is room."""
+    drawn = [plate(figures[name]) for name in names if name in figures]
+    return h("div", drawn, class_="figures") if drawn else None
 
 
 def _cell(value: Any) -> Any:

@@ -12,16 +12,16 @@ CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
 
 
 def quality_figures(facts: Facts) -> list[Figure]:
-    """Those that the label owner's numbers allow."""
-    found = facts.quality or {}
-    made = []
-    if "roc" in found:
-        made += _ranking(found)
-    if found.get("calibration"):
-        made.append(_calibration(found))
-    if "distribution" in found:
-        made.append(_distribution(found))
-    return made
+    """The figures that the label owner's numbers allow."""
+    quality = facts.quality or {}
+    drawn = []
+    if "roc" in quality:
+        drawn += _ranking(quality)
+    if quality.get("calibration"):
+        drawn.append(_calibration(quality))
+    if "distribution" in quality:
+        drawn.append(_distribution(quality))
+    return drawn
 
 
 def _through(points: list[tuple[float, float]], name: str = "joint model") -> Series:
@@ -29,101 +29,100 @@ def _through(points: list[tuple[float, float]], name: str = "joint model") -> Se
     return Series(name, x, y)
 
 
-def _ranking(found: Plain) -> list[Figure]:
+def _ranking(quality: Plain) -> list[Figure]:
     """How well scores tell positives from negatives."""
-    ks = found["ks"]
+    ks = quality["ks"]
     note = f"KS, the largest distance between the lines, is {ks['value']:.3f}, at a score of {ks['at']:.3f}."
     return [
         lines(
             "roc", "ROC: of the positives, how many are found",
-            [_through(found["roc"]), Series("chance", [0.0, 1.0], [0.0, 1.0])],
+            [_through(quality["roc"]), Series("chance", [0.0, 1.0], [0.0, 1.0])],
             x="share of the negatives called positive", y="share of the positives", note=note,
         ),
         lines(
             "precision_recall", "Precision and recall",
-            [_through(found["precision_recall"]), Series("chance", [0.0, 1.0], [found["share"]] * 2)],
+            [_through(quality["precision_recall"]), Series("chance", [0.0, 1.0], [quality["share"]] * 2)],
             x="recall: share of the positives that are called so", y="precision", zero=True,
         ),
         lines(
-            "lift", "Lift: how many times more positives than by chance", [_through(found["lift"])],
+            "lift", "Lift: how many times more positives than by chance", [_through(quality["lift"])],
             x="share of the rows, highest scores first", y="times", zero=True,
         ),
     ]  # fmt: skip
 
 
-def _calibration(found: Plain) -> Figure:
-    """Of scores, or of predicted numbers."""
-    both = [value for pair in found["calibration"] for value in pair]
+def _calibration(quality: Plain) -> Figure:
+    """How well scores, or predicted numbers, agree with the truth."""
+    both = [value for pair in quality["calibration"] for value in pair]
     ends = [min(both), max(both)]
-    series = [_through(found["calibration"], "tenths of the rows"), Series("as predicted", ends, ends)]
-    if "off" in found:
+    series = [_through(quality["calibration"], "tenths of the rows"), Series("as predicted", ends, ends)]
+    if "off" in quality:
         title = "What was true, by what was predicted"
         return lines("calibration", title, series, x="mean prediction", y="mean of the label")
     title = "Calibration: how often it came true, by score"
-    note = f"The mean score is {found['mean_score']:.3f}, and {found['share']:.3f} of the rows are positive."
+    note = f"The mean score is {quality['mean_score']:.3f}, and {quality['share']:.3f} of the rows are positive."
     return lines("calibration", title, series, x="mean score", y="share of positives", note=note)
 
 
-def _distribution(found: Plain) -> Figure:
-    negatives, positives = found["distribution"]
+def _distribution(quality: Plain) -> Figure:
+    negatives, positives = quality["distribution"]
     bars = len(negatives)
     x = [(at + 0.5) / bars for at in range(bars)]
     shares = [[count / max(sum(counts), 1) for count in counts] for counts in (negatives, positives)]
-    positive = _positive(found)
-    other = next(name for name in found["classes"] if name != positive)
+    positive = _positive(quality)
+    other = next(name for name in quality["classes"] if name != positive)
     return lines(
         "distribution", "Scores, by true class", [Series(positive, x, shares[1]), Series(other, x, shares[0])],
         x=f"score of {positive}", y="share of its rows", zero=True,
     )  # fmt: skip
 
 
-def _positive(found: Plain) -> str:
-    """The class that precision, recall and all curves are of."""
-    return str(found["classes"][found["positive"]])
+def _positive(quality: Plain) -> str:
+    """The class that precision, recall and all curves are about."""
+    return str(quality["classes"][quality["positive"]])
 
 
 def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the label owner measured it."""
-    found = facts.quality
-    assert found is not None
-    told: list[Content] = [
-        h("p", f"On {found['rows']:,} {found['split']} rows that nobody trained on, known to {found['owner']}, who "
-          "holds the labels.", f" The positive class is {_positive(found)}, the second of the two in order."
-          if "roc" in found else ""),
+    quality = facts.quality
+    assert quality is not None
+    content: list[Content] = [
+        h("p", f"On {quality['rows']:,} {quality['split']} rows that nobody trained on, known to {quality['owner']}, "
+          "who holds the labels.", f" The positive class is {_positive(quality)}, the second of the two in order."
+          if "roc" in quality else ""),
         plates(figures, *CURVES),
     ]  # fmt: skip
-    if "thresholds" in found:
-        told.append(_thresholds(found))
-    if "each" in found:
-        told += [_each(found), _confusion(found)]
-    if "off" in found:
-        rows = [[share, cell(value, "{:.4g}".format)] for share, value in found["off"].items()]
-        told.append(table("How far off predictions are", ("of the rows", "at most"), rows))
-    return told
+    if "thresholds" in quality:
+        content.append(_thresholds(quality))
+    if "each" in quality:
+        content += [_by_class(quality), _confusion(quality)]
+    if "off" in quality:
+        rows = [[share, cell(value, "{:.4g}".format)] for share, value in quality["off"].items()]
+        content.append(table("How far off predictions are", ("of the rows", "at most"), rows))
+    return content
 
 
-def _thresholds(found: Plain) -> Html:
+def _thresholds(quality: Plain) -> Html:
     rows = [
-        [cell(one["miss_costs"], str),
-         number("never" if one["threshold"] is None else score(one["threshold"]), one["threshold"]),
-         *(cell(one[key], amount) for key in ("acted_on", "misses", "alarms")), cell(one["cost"], score)]
-        for one in found["thresholds"]
+        [cell(choice["miss_costs"], str),
+         number("never" if choice["threshold"] is None else score(choice["threshold"]), choice["threshold"]),
+         *(cell(choice[key], amount) for key in ("acted_on", "misses", "alarms")), cell(choice["cost"], score)]
+        for choice in quality["thresholds"]
     ]  # fmt: skip
-    caption = f"From which score of {_positive(found)} on to act, by what a miss costs in false alarms"
+    caption = f"From which score of {_positive(quality)} on to act, by what a miss costs in false alarms"
     return table(caption, ("a miss costs", "act from", "rows", "missed", "false alarms", "cost per row"), rows)
 
 
-def _each(found: Plain) -> Html:
+def _by_class(quality: Plain) -> Html:
     rows = [
-        [name, cell(one["rows"], amount), *(cell(one[key], score) for key in ("precision", "recall", "f1"))]
-        for name, one in zip(found["classes"], found["each"], strict=True)
+        [name, cell(scores["rows"], amount), *(cell(scores[key], score) for key in ("precision", "recall", "f1"))]
+        for name, scores in zip(quality["classes"], quality["each"], strict=True)
     ]
     return table("By class", ("class", "rows", "precision", "recall", "F1"), rows)
 
 
-def _confusion(found: Plain) -> Html:
+def _confusion(quality: Plain) -> Html:
     rows = [
         [name, *(cell(count, amount) for count in counts)]
-        for name, counts in zip(found["classes"], found["confusion"], strict=True)
+        for name, counts in zip(quality["classes"], quality["confusion"], strict=True)
     ]
-    return table("True classes (rows) and what was predicted (columns)", ("true", *found["classes"]), rows)
+    return table("True classes (rows) and what was predicted (columns)", ("true", *quality["classes"]), rows)

@@ -76,9 +76,9 @@ def bars(
         h("g", _legend(legend), class_="legend"),
         h("g", drawn, class_="rows"),
     ]
-    told = headings or ("", x)
+    column_names = headings or ("", x)
     lines = list(cells) or [(row.label, row.shown) for row in rows]
-    return Figure(name, title, _svg(parts, bottom + 46, title, "chart rows"), told, lines, note)
+    return Figure(name, title, _svg(parts, bottom + 46, title, "chart rows"), column_names, lines, note)
 
 
 def _row(row: Row, place: Place, y: float, bar: bool, *, above: bool, named: bool) -> Html:
@@ -105,13 +105,13 @@ def _row(row: Row, place: Place, y: float, bar: bool, *, above: bool, named: boo
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> list[Html]:
-    found, x = [], 4.0
+    drawn, x = [], 4.0
     for kind, name in entries:
         mark = (
             h("path", d=f"M{x + 7} 6v16", class_=kind)
             if kind in ("mark", "limit")
             else h("rect", x=x, y=8, width=14, height=12, class_=f"bar {kind}")
         )
-        found.append(h("g", mark, h("text", name, x=x + 20, y=18)))
+        drawn.append(h("g", mark, h("text", name, x=x + 20, y=18)))
         x += 34 + 7.4 * len(name)
-    return found
+    return drawn

@@ -1,4 +1,4 @@
-"""Privacy: what each organisation was promised against whom, and what of its budget is spent."""
+"""Privacy: what each organisation was promised against whom, and how much of its budget is spent."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ THROUGH = "also through the local model"
 
 
 def headline(guarantee: Plain) -> float | None:
-    """The epsilon that a budget is kept on; without a budget the largest that is proven. None: no guarantee."""
+    """The epsilon that counts against a budget; without a budget the largest that is proven. None: no guarantee."""
     if guarantee.get("budget"):
         spent: float | None = guarantee["budget"]["spent"]
         return spent
-    stated = [one for one in guarantee["statements"] if THROUGH not in one["adversary"]]
-    known = [one["epsilon"] for one in stated if one["accountant"] != "cpSGD's theorem"]
-    return None if not known or any(one is None for one in known) else max(known)
+    statements = [statement for statement in guarantee["statements"] if THROUGH not in statement["adversary"]]
+    known = [statement["epsilon"] for statement in statements if statement["accountant"] != "cpSGD's theorem"]
+    return None if not known or None in known else max(known)
 
 
-def protected(told: Sequence[Plain]) -> list[tuple[Plain, float]]:
-    return [(one, value) for one in told if (value := headline(one)) is not None]
+def protected(guarantees: Sequence[Plain]) -> list[tuple[Plain, float]]:
+    return [(guarantee, value) for guarantee in guarantees if (value := headline(guarantee)) is not None]
 
 
-def unprotected(told: Sequence[Plain]) -> list[Plain]:
-    return [one for one in told if headline(one) is None]
+def unprotected(guarantees: Sequence[Plain]) -> list[Plain]:
+    return [guarantee for guarantee in guarantees if headline(guarantee) is None]
 
 
 def spending(facts: Facts) -> list[Content]:
@@ -41,8 +41,9 @@ def spending(facts: Facts) -> list[Content]:
             "whoever starts a run."
         )
     notes: list[str] = []
-    tables = [_adversaries(one, notes) for one in facts.privacy if headline(one) is not None]
+    tables = [_adversaries(guarantee, notes) for guarantee in facts.privacy if headline(guarantee) is not None]
     listed = [h("li", sentence(note), value=at) for at, note in enumerate(notes, 1)]
+    by_party = [(guarantee["party"], note) for guarantee in facts.privacy for note in guarantee["notes"]]
     return [
         h("p", "An ε (epsilon) bounds how much anybody can learn about one row from what was released; smaller is "
           "stronger, and without one there is no such bound. Each line names whom it holds against. "
@@ -51,15 +52,15 @@ def spending(facts: Facts) -> list[Content]:
         *([h("h3", "Against whom")] if tables else []),
         *tables,
         h("ol", listed, class_="caption-note") if listed else None,
-        *[h("p", h("b", one["party"], ": "), sentence(note)) for one in facts.privacy for note in one["notes"]],
-        *[h("p", words) for words in whose_models(facts.told)],
+        *[h("p", h("b", party, ": "), sentence(note)) for party, note in by_party],
+        *[h("p", words) for words in whose_models(facts.outcome)],
     ]  # fmt: skip
 
 
-def _overview(told: Sequence[Plain]) -> Html:
+def _overview(guarantees: Sequence[Plain]) -> Html:
     rows = []
-    for one in told:
-        value, budget = headline(one), one.get("budget")
+    for guarantee in guarantees:
+        value, budget = headline(guarantee), guarantee.get("budget")
         shown: Content = epsilon(value) if value is not None else h("span", "no guarantee", class_="over")
         share: Content = "none set"
         if budget:
@@ -68,25 +69,25 @@ def _overview(told: Sequence[Plain]) -> Html:
             meter = h("span", h("i", style=f"width:{100 * used:.0f}%"), class_=kind, aria_hidden="true")
             words = f" {epsilon(budget['spent'])} of {budget['epsilon']:g} (δ = {budget['delta']:g})"
             share = h("span", meter, words, class_="spent")
-        how = "; ".join(f"{r['release']}: {_made(r)}" for r in one["releases"])
-        rows.append([one["party"], one["protects"], number(shown, value), share, how])
+        how = "; ".join(f"{release['release']}: {_how_released(release)}" for release in guarantee["releases"])
+        rows.append([guarantee["party"], guarantee["protects"], number(shown, value), share, how])
     headings = ("party", "protects", "ε spent", "budget", "what was released, and how")
     return table("Privacy spend per party", headings, rows)
 
 
-def _made(release: Plain) -> str:
+def _how_released(release: Plain) -> str:
     most = release.get("appearances")
     return f"{release['mechanism']}{'' if most is None else f', each row at most {times(most)}'}"
 
 
-def _adversaries(one: Plain, notes: list[str]) -> Html:
+def _adversaries(guarantee: Plain, notes: list[str]) -> Html:
     rows: list[list[Any]] = []
-    for line in one["statements"]:
+    for line in guarantee["statements"]:
         if line["note"] and line["note"] not in notes:
             notes.append(line["note"])
         mark = f"{notes.index(line['note']) + 1}" if line["note"] else ""
         delta = f"{line['delta']:g}" if line["epsilon"] is not None else "–"
         numbers = cell(line["epsilon"], epsilon), number(delta, line["delta"]), number(mark, None)
         rows.append([line["adversary"], line["relation"], line["accountant"], *numbers])
-    caption = [h("span", one["party"], class_="party"), f": {one['protects']}"]
+    caption = [h("span", guarantee["party"], class_="party"), f": {guarantee['protects']}"]
     return table(caption, ("against", "neighbouring tables", "accountant", "ε", "δ", "note"), rows)

@@ -1,6 +1,6 @@
-"""Of a run of trees: whose splits gained how much, the first trees, and for one organisation its own columns.
+"""A run of trees: whose splits gained how much, the first trees, and for one organisation its own columns.
 
-Nobody's threshold stands here but the reader's own: in the report of one organisation's part of a run between sites.
+The only thresholds shown are the reader's own, in the report of one organisation's part of a run between sites.
 """
 
 from __future__ import annotations
@@ -14,37 +14,36 @@ from colonnade.report.words import score
 
 LEVEL, MARGIN, DEEPEST = 44, 22, 5
 COLUMNS = 15
-"""Of an owner's columns, the most that are drawn."""
+"""The most of an owner's columns that are drawn."""
 
 
 def tree_figures(facts: Facts) -> list[Figure]:
     """Shares by party, the first trees, and an owner's own columns."""
-    made: list[Figure] = []
-    if found := facts.trees:
-        shares = found["importance"]
-        rows = [Row(name, shares[name], score(shares[name])) for name in sorted(shares, key=lambda one: -shares[one])]
+    drawn: list[Figure] = []
+    if trees := facts.trees:
+        shares = trees["importance"]
+        rows = [Row(name, shares[name], score(shares[name])) for name in sorted(shares, key=lambda name: -shares[name])]
         unit = "share of all gains"
-        made.append(bars("gains", "Whose splits gained how much", rows, x=unit, headings=("party", unit)))
-        made += [_tree(number, tree, list(shares), facts.part) for number, tree in enumerate(found["first"], 1)]
+        drawn.append(bars("gains", "Whose splits gained how much", rows, x=unit, headings=("party", unit)))
+        drawn += [_tree(number, tree, list(shares), facts.part) for number, tree in enumerate(trees["first"], 1)]
     if facts.own_columns:
         own = list(facts.own_columns.items())[:COLUMNS]
         unit = "share of the rows that its splits parted"
         rows = [Row(name, share, score(share)) for name, share in own]
-        made.append(bars("own_columns", "Own columns in the trees", rows, x=unit, headings=("column", unit)))
-    return made
+        drawn.append(bars("own_columns", "Own columns in the trees", rows, x=unit, headings=("column", unit)))
+    return drawn
 
 
 def trees_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    """The section's content; the run has trees."""
     names = ["gains", *(name for name in figures if name.startswith("tree_")), "own_columns"]
     words = "A circle is a split, in its owner's colour and with its number; a square is a leaf, whose value is added "
     words += "to the score. Left are rows at or below the threshold, which its owner alone knows."
-    told: list[Content] = [h("p", words)] if facts.trees and facts.trees["first"] else []
-    told.append(plates(figures, *names))
+    content: list[Content] = [h("p", words)] if facts.trees and facts.trees["first"] else []
+    content.append(plates(figures, *names))
     if facts.part is None:
         owners = "How much each column matters is its owner's to know: parties/<name>/importance.json."
-        told.append(h("p", owners, class_="caption-note"))
-    return told
+        content.append(h("p", owners, class_="caption-note"))
+    return content
 
 
 def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> Figure:
@@ -77,15 +76,15 @@ def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> F
 def _words(node: Plain, reader: str | None) -> str:
     if node["party"] is None:
         return f"leaf: adds {node['value']:+.4g}"
-    told = f"a split of {node['party']}"
+    words = f"a split of {node['party']}"
     if reader == node["party"] and "column" in node:
-        told += f": {node['column']} up to {node['threshold']:.4g} goes left"
-    return f"{told}, then {node['left']} or {node['right']}"
+        words += f": {node['column']} up to {node['threshold']:.4g} goes left"
+    return f"{words}, then {node['left']} or {node['right']}"
 
 
 def _places(nodes: list[Plain]) -> dict[int, tuple[float, int]]:
     """Where each node stands: leaves side by side, a split in the middle above its children."""
-    found: dict[int, tuple[float, int]] = {}
+    positions: dict[int, tuple[float, int]] = {}
     ends: list[int] = []
 
     def walk(at: int, level: int) -> float:
@@ -95,11 +94,11 @@ def _places(nodes: list[Plain]) -> dict[int, tuple[float, int]]:
             x = float(len(ends) - 1)
         else:
             x = (walk(node["left"], level + 1) + walk(node["right"], level + 1)) / 2
-        found[at] = x, level
+        positions[at] = x, level
         return x
 
     walk(0, 0)
     if len(ends) == 1:
         return {0: (WIDTH / 2, 0)}
     step = (WIDTH - 2 * MARGIN) / (len(ends) - 1)
-    return {at: (round(MARGIN + step * x, 2), level) for at, (x, level) in sorted(found.items())}
+    return {at: (round(MARGIN + step * x, 2), level) for at, (x, level) in sorted(positions.items())}

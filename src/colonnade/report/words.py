@@ -28,10 +28,10 @@ def score(value: Any) -> str:
 
 
 def always_one(summary: Mapping[str, Any]) -> str:
-    """A sentence where a model of two classes always says the same one; else nothing."""
-    told = summary.get("majority") or {}
-    split = next((one for one in ("test", "validation", "train") if one in told), None)
-    if split is None or not told[split].get("always_one"):
+    """A sentence where a model of two classes always says the same class; otherwise nothing."""
+    majority = summary.get("majority") or {}
+    split = next((name for name in ("test", "validation", "train") if name in majority), None)
+    if split is None or not majority[split].get("always_one"):
         return ""
     right = score(summary["metrics"][split]["accuracy"])
     return (
@@ -41,29 +41,30 @@ def always_one(summary: Mapping[str, Any]) -> str:
 
 
 def whose_models(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on whose local models everybody could know from the agreed seed, and whose nobody."""
-    told = summary.get("models") or {}
-    seeded, secret = (listed([name for name, one in told.items() if one == how]) for how in ("seeded", "secret"))
-    found = []
+    """Sentences on whose local models follow from the agreed seed, and whose are secret."""
+    models = summary.get("models") or {}
+    seeded = listed([name for name, source in models.items() if source == "seeded"])
+    secret = listed([name for name, source in models.items() if source == "secret"])
+    sentences = []
     if seeded:
-        found.append(
+        sentences.append(
             f"A rehearsal: the initial weights of {seeded} follow from the agreed seed, and whoever knows it can "
             "rebuild columns from what was sent. Between sites weights are secret, unless an owner says models = "
             '"seeded".'
         )
     if secret:
-        found.append(
+        sentences.append(
             f"The initial weights of {secret} came from the operating system, so that nobody else knows the local "
             "model; what embeddings tell somebody who knows columns of some rows, `colonnade audit` measures."
         )
-    return found
+    return sentences
 
 
 def unanswered(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Of each party that did not always answer, what was done without its answer and how often."""
+    """For each party that did not always answer: what was done without its answer, and how often."""
     return {
-        party: ", ".join(f"{DONE_WITHOUT.get(what, what)} {number} times" for what, number in done.items())
-        for party, done in (summary.get("missing") or {}).items()
+        party: ", ".join(f"{DONE_WITHOUT.get(done, done)} {number} times" for done, number in counts.items())
+        for party, counts in (summary.get("missing") or {}).items()
     }
 
 
@@ -72,9 +73,9 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def many(count: int, what: str) -> str:
+def many(count: int, noun: str) -> str:
     """A count and its noun."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def capital(words: str) -> str:
@@ -96,10 +97,10 @@ def epsilon(value: float | None) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
 
 
-def count(number: int, one: str) -> str:
+def count(number: int, noun: str) -> str:
     """three rounds; 1,250 rounds."""
     word = COUNTS[number] if number < len(COUNTS) else f"{number:,}"
-    return f"{word} {one if number == 1 else one + 's'}"
+    return f"{word} {noun if number == 1 else noun + 's'}"
 
 
 def times(number: int) -> str:
@@ -111,6 +112,6 @@ def amount(number: float) -> str:
 
 
 def sentence(words: str) -> str:
-    """With a capital and a full stop."""
+    """The words with a capital and a full stop."""
     words = " ".join(words.split()).rstrip(".")
     return capital(words) + "." if words else ""

@@ -1,4 +1,4 @@
-"""Services that are told how a run goes: numbers and settings, as they come. `fit` tells those that [tracking] names.
+"""Services that follow a run: `fit` sends numbers and settings to those that [tracking] names.
 
 [tracking]
 tensorboard = true                  # into the run directory; or a folder
@@ -33,8 +33,8 @@ TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {"tensorboard
 
 
 def trackers_of(settings: TrackingSettings, run: Path | None) -> Trackers:
-    """Those that the settings ask for, of a run directory; without one nothing is told. A package that is not
-    installed, or a server that cannot be reached, is an error here, before training."""
+    """The trackers that the settings ask for; none without a run directory. A package that is not installed, or a
+    server that cannot be reached, is an error here, before training."""
     if run is None:
         return Trackers()
     return Trackers([make(settings, run) for name, make in TRACKERS.items() if getattr(settings, name)])

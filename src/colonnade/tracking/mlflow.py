@@ -21,7 +21,7 @@ from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About
 KEPT = "mlflow.json"
 STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
 AT_ONCE = 100
-"""Settings, or numbers, that a server takes in one call."""
+"""The most settings, or numbers, that a server takes in one call."""
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # its own 7 keep a training waiting for four minutes
@@ -41,7 +41,7 @@ class MLflow:
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         if self.where.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # whoever names a folder wants a folder
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the settings name a folder
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
@@ -57,7 +57,7 @@ class MLflow:
                 f"[tracking] mlflow = {settings.mlflow!r} needs more of MLflow than its client ({error}). Install it: "
                 "pip install mlflow. A folder or a server needs no more."
             ) from None
-        except Exception as error:  # its own, of requests, of the disk
+        except Exception as error:  # MLflow's own, of requests, of the disk
             cause = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
             raise ConfigError(
                 f"[tracking] mlflow = {settings.mlflow!r} cannot be used: {cause}. Start the server, correct the "
@@ -69,40 +69,40 @@ class MLflow:
 
         known = self._resumed() if about.resumed else None
         if known is None:
-            made = self.client.create_run(self.experiment, run_name=about.name, tags=dict(about.tags))
-            self.run, known = made.info.run_id, {}
+            created = self.client.create_run(self.experiment, run_name=about.name, tags=dict(about.tags))
+            self.run, known = created.info.run_id, {}
             write_text(self.kept, json.dumps({"where": self.where, "run": self.run}))
         new = [Param(key, value) for key, value in about.parameters.items() if key not in known]
-        for some in _pieces(new):
-            self.client.log_batch(self.run, params=some)
+        for piece in _pieces(new):
+            self.client.log_batch(self.run, params=piece)
         for key, value in about.parameters.items():  # MLflow never changes a setting: what is new now is a tag
             if known.get(key, value) != value:
                 self.client.set_tag(self.run, f"resumed.{key}", value)
 
     def _resumed(self) -> dict[str, str] | None:
-        """The settings of the run that goes on; None: it is a new one, or MLflow knows it no more."""
+        """The settings of the run that is resumed; None where it is new, or MLflow no longer knows it."""
         from mlflow.exceptions import MlflowException
 
         try:
             kept = json.loads(self.kept.read_text(encoding="utf-8"))
             if kept["where"] != self.where:
                 return None
-            found = self.client.get_run(kept["run"])
+            resumed = self.client.get_run(kept["run"])
         except (OSError, ValueError, KeyError, MlflowException):
             return None
-        self.run = found.info.run_id
+        self.run = resumed.info.run_id
         self.client.update_run(self.run, status="RUNNING")
-        return dict(found.data.params)
+        return dict(resumed.data.params)
 
     def batch(self, step: int, loss: float) -> None:
-        """A call to a server takes longer than most batches: it is told epochs."""
+        """Nothing: a call to a server takes longer than most batches, so MLflow gets epochs alone."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        for some in _pieces([Metric(name, value, now, step) for name, value in numbers.items()]):
-            self.client.log_batch(self.run, metrics=some)
+        for piece in _pieces([Metric(name, value, now, step) for name, value in numbers.items()]):
+            self.client.log_batch(self.run, metrics=piece)
 
     def end(self, how: str) -> None:
         if self.run:

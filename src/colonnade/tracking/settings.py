@@ -1,4 +1,4 @@
-"""The [tracking] table of a federation file: who else is told how a run goes."""
+"""The [tracking] table of a federation file: which services follow a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMES = ("file", "databricks", "databricks-uc")
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """Nobody, by default. It is no part of what is trained, so it may change when a run is resumed."""
+    """The services that follow a run; none by default. They may change on resuming, since they change no training."""
 
     tensorboard: bool | str = False  # true: into the run directory; or a folder, where each run has one of its own
     mlflow: str | None = None  # a server's address, or a folder
@@ -34,7 +34,7 @@ class TrackingSettings:
             )
 
     def below(self, folder: Path) -> TrackingSettings:
-        """With folders relative to this one."""
+        """The settings with relative folders resolved below this one."""
         tensorboard, mlflow = self.tensorboard, self.mlflow
         if isinstance(tensorboard, str):
             tensorboard = str((folder / tensorboard).resolve())
@@ -44,5 +44,5 @@ class TrackingSettings:
 
 
 def is_address(text: str) -> bool:
-    """Whether MLflow is somewhere else, rather than in a folder."""
+    """Whether the text is an MLflow server's address rather than a folder."""
     return "://" in text or text.split(":", 1)[0] in SCHEMES

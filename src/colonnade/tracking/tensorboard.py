@@ -14,7 +14,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Into the run directory, or into a folder of this run's name below the one that the settings give."""
+    """Writes into the run directory, or into a folder of this run's name below the one that the settings give."""
 
     name = "tensorboard"
 
@@ -25,8 +25,8 @@ class TensorBoard:
             raise ConfigError(
                 '[tracking] tensorboard needs TensorBoard. Install it: pip install "colonnade[tracking]".'
             ) from None
-        given = settings.tensorboard
-        self.folder = Path(given) / run.resolve().name if isinstance(given, str) else run / FOLDER
+        folder = settings.tensorboard
+        self.folder = Path(folder) / run.resolve().name if isinstance(folder, str) else run / FOLDER
         if self.folder.exists() and not self.folder.is_dir():
             raise ConfigError(f"[tracking] tensorboard needs a folder, and {self.folder} is a file.")
         self.writer: Any = None
@@ -34,10 +34,10 @@ class TensorBoard:
     def begin(self, about: About) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a killed run wrote after its last checkpoint is trained again, and counts once.
+        # Steps after a killed run's last checkpoint are trained again: what it wrote of them is purged.
         self.writer = SummaryWriter(self.folder, purge_step=about.step + 1 if about.resumed else None)
-        told = {**about.tags, **about.parameters}
-        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in told.items())]
+        settings = {**about.tags, **about.parameters}
+        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in settings.items())]
         self.writer.add_text("settings", "\n".join(lines), about.step)
 
     def batch(self, step: int, loss: float) -> None:
