@@ -1,5 +1,4 @@
-"""What a selection is given, checked before anything is sent: columns as float64, labels as classes or
-numbers."""
+"""The inputs of a selection, checked before anything is sent: columns as float64, labels as classes or numbers."""
 
 from __future__ import annotations
 
@@ -17,32 +16,31 @@ from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 
 Array = Tensor | NDArray[Any]
 LARGEST = 1e150
-"""Of a value: squares of larger ones, summed over rows, are no numbers any more."""
+"""The largest value: the squares of larger ones, summed over rows, overflow."""
 
 
 def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
     """A participant's columns, [N, F]; one dimension is one column."""
-    found = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
-    numbers = found.dtype.kind in "fiub"
-    if found.ndim not in (1, 2) or 0 in found.shape or not numbers:
+    columns = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
+    if columns.ndim not in (1, 2) or 0 in columns.shape or columns.dtype.kind not in "fiub":
         raise DataError(
-            f"'{name}' must give numbers as [rows, columns], at least one of each; found {found.dtype} "
-            f"{list(found.shape)}. Encode text, and flatten pictures."
+            f"'{name}' must give numbers as [rows, columns], at least one of each; found {columns.dtype} "
+            f"{list(columns.shape)}. Encode text, and flatten pictures."
         )
-    found = found.astype(np.float64).reshape(len(found), -1)
-    found = found if rows is None else found[rows]
-    if not (np.abs(found) <= LARGEST).all():
+    columns = columns.astype(np.float64).reshape(len(columns), -1)
+    columns = columns if rows is None else columns[rows]
+    if not (np.abs(columns) <= LARGEST).all():
         raise DataError(
             f"'{name}' has cells that are no finite numbers, or beyond {LARGEST:g}, which have no distance. Fill or "
             "rescale them first."
         )
-    return found
+    return columns
 
 
-def as_labels(owner: str, labels: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
+def as_labels(owner: str, given: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
     """Classes as whole numbers from 0, or numbers as float64. Floats that are not all whole are numbers, unless the
     settings' estimator says what labels are; `bins` cuts numbers at quantiles into classes."""
-    found = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
+    found = np.asarray(given.detach().cpu().numpy() if isinstance(given, Tensor) else given)
     if found.ndim != 1:
         raise DataError(f"'{owner}' must give one label for each row; found the shape {list(found.shape)}.")
     found = found if rows is None else found[rows]
@@ -69,7 +67,7 @@ def as_labels(owner: str, labels: Array, rows: Whole | None, settings: Selection
 
 
 def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str) -> None:
-    """Enough participants with as many `rows` as there are labels, and names of their own."""
+    """Check that there are enough participants, each with as many `rows` as there are labels, and with its own name."""
     for name in (leader, *rows):
         if name in (SERVER, KEYS):
             raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
@@ -95,7 +93,7 @@ def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decrypto
 
 
 def check_hidden(groups: Sequence[Group], leader: str) -> None:
-    """Where the leader decrypts: no group with one participant besides it, whose distances it would read."""
+    """Where the leader decrypts, refuse a group with one participant besides it, whose distances it would read."""
     for group in groups:
         if len(set(group) - {leader}) == 1:
             raise ConfigError(
@@ -106,13 +104,13 @@ def check_hidden(groups: Sequence[Group], leader: str) -> None:
 
 
 def as_groups(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[Group]:
-    """Groups of participants, each written in one way."""
-    found = []
+    """Groups of participants, each in the order of `names`."""
+    checked = []
     for group in groups:
         unknown = [name for name in group if name not in names]
         if unknown or not group or len(set(group)) != len(group) or isinstance(group, str):
             raise ConfigError(f"A group names participants, each once, of {list(names)}; found {list(group)}.")
-        found.append(tuple(name for name in names if name in group))
-    if not found:
+        checked.append(tuple(name for name in names if name in group))
+    if not checked:
         raise ConfigError("groups is empty. Name at least one, or leave it out.")
-    return found
+    return checked
