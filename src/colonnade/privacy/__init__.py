@@ -1,4 +1,5 @@
-"""What an owner's outbox can promise, what that costs, and when it stops. A mechanism is a file, and a line here."""
+"""Mechanisms of an owner's outbox, what they cost, and the budget that stops them. A mechanism is a file, and a line
+here."""
 
 from collections.abc import Callable
 
