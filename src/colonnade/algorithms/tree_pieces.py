@@ -1,4 +1,4 @@
-"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over what all say."""
+"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over all directions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
 class Thresholds(nn.Module):
-    """A party's piece: for each of its splits, of all rounds one after the other, whether a row goes left: 1 or 0.
+    """A party's piece: for each of its splits, round after round, whether a row goes left: 1 or 0.
 
-    A row is prepared columns; where a column has gaps, another one says of which rows its value was filled in.
+    A row has prepared columns; where a column has gaps, another one says in which rows its value was filled in.
     """
 
     column: Tensor
@@ -45,8 +45,8 @@ class Thresholds(nn.Module):
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from what each party says of its splits to the joint model's outputs. Of a row that a
-    party lacks its part is NaN, and goes as was learned."""
+    """The label owner's piece: from each party's directions to the joint model's outputs. The directions of a row that
+    a party lacks are NaN, and the row goes as was learned."""
 
     base: Tensor
     said: Tensor
