@@ -40,28 +40,28 @@ def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
 def as_labels(owner: str, given: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
     """Classes as whole numbers from 0, or numbers as float64. Floats that are not all whole are numbers, unless the
     settings' estimator says what labels are; `bins` cuts numbers at quantiles into classes."""
-    found = np.asarray(given.detach().cpu().numpy() if isinstance(given, Tensor) else given)
-    if found.ndim != 1:
-        raise DataError(f"'{owner}' must give one label for each row; found the shape {list(found.shape)}.")
-    found = found if rows is None else found[rows]
-    floats = np.issubdtype(found.dtype, np.floating)
-    if floats and not (np.abs(found.astype(np.float64)) <= LARGEST).all():
+    labels = np.asarray(given.detach().cpu().numpy() if isinstance(given, Tensor) else given)
+    if labels.ndim != 1:
+        raise DataError(f"'{owner}' must give one label for each row; found the shape {list(labels.shape)}.")
+    labels = labels if rows is None else labels[rows]
+    floats = np.issubdtype(labels.dtype, np.floating)
+    if floats and not (np.abs(labels.astype(np.float64)) <= LARGEST).all():
         raise DataError(f"'{owner}' has labels that are no finite numbers, or beyond {LARGEST:g}. Leave them out.")
-    chosen = settings.settled(numbers=bool(floats and (found != np.round(found)).any()))
-    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(found.dtype, np.number):
+    chosen = settings.settled(numbers=bool(floats and (labels != np.round(labels)).any()))
+    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(labels.dtype, np.number):
         raise ConfigError(
-            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are {found.dtype}. "
-            "Leave them out to take labels as classes."
+            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are "
+            f"{labels.dtype}. Leave them out to take labels as classes."
         )
     if chosen.estimator == "kraskov":
-        return found.astype(np.float64)
+        return labels.astype(np.float64)
     if chosen.bins:
         if chosen.bins < 2:
             raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {chosen.bins}.")
-        inner = np.quantile(found, np.arange(1, chosen.bins) / chosen.bins)
-        return np.searchsorted(inner, found, side="right").astype(np.int64)
+        inner = np.quantile(labels, np.arange(1, chosen.bins) / chosen.bins)
+        return np.searchsorted(inner, labels, side="right").astype(np.int64)
     try:
-        return np.unique(found, return_inverse=True)[1].astype(np.int64)
+        return np.unique(labels, return_inverse=True)[1].astype(np.int64)
     except TypeError:
         raise DataError(f"'{owner}' has labels of several types, or none in some rows. Make them all text.") from None
 
