@@ -15,14 +15,13 @@ import importlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import binomial, gaussian, randomized_response
 
-Relation = Literal["replace-one", "add-or-remove"]
 Key = tuple[str, tuple[tuple[str, float], ...]]
 """A DpEvent that can be looked up: its kind and its sorted parameters."""
 
