@@ -80,7 +80,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     @cached_property
     def descent(self) -> Descent:
-        """What moves its model."""
+        """The descent that moves its model."""
         return Descent(self.model, self.optimizer)
 
     @serves
@@ -119,7 +119,7 @@ class LabelOwner(roles.LabelOwner):
     optimizer: torch.optim.Optimizer
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """What g makes of the embeddings."""
+        """The outputs that g makes of the embeddings."""
         raise NotImplementedError
 
     def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:  # noqa: ARG002

@@ -123,7 +123,7 @@ class Rank(Request[Neighbours]):
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
-    """What crosses from columns; of labels, nothing. Whoever decrypts a sum knows it, so none of it is private."""
+    """What crosses from columns; nothing crosses from labels. Whoever decrypts a sum knows it, so it is not private."""
     if config.aggregation == "plain":
         return {"distances": NON_PRIVATE}, {}
     summed = NON_PRIVATE if config.scheme == NOT_ENCRYPTED else DpEvent(f"summed ({config.scheme})")

@@ -1,4 +1,4 @@
-"""What a label owner of boosted trees can work out from sums: equations in which side of a border each row is on.
+"""What a label owner of boosted trees can work out from sums: equations in the side of a border that each row is on.
 
 It knows every gradient and every node, so a sum over the rows of a node that go left by a candidate is an equation in
 as many unknown bits as the node has rows: with 1 where a row goes left,

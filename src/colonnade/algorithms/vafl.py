@@ -188,7 +188,7 @@ class LabelOwner(embedding.LabelOwner):
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
-    """In rounds, or a step per M turns."""
+    """Train in rounds, or by a step per M turns."""
     if driver.config.schedule == "rounds":
         yield from embedding.train(driver, peers, batches)
         return

@@ -130,7 +130,7 @@ class TakeGradient(Request[Done]):
 
 
 class TakeCoefficients(Request[Done]):
-    """In the clear: asked inside the label owner's organisation, which needs no protection from itself."""
+    """Coefficients in the clear, inside the label owner's organisation, which needs no protection from itself."""
 
     batch: str
     coefficients: Released  # c_k / N, [rows, m - 1]

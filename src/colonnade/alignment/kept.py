@@ -36,7 +36,7 @@ Crossed = dict[str, list[Entry]]
 
 
 def key_of(ids: Mapping[str, Ids], settings: AlignmentSettings, driver: str, *, through_bytes: bool) -> str | None:
-    """What names an alignment of these ids under these settings; None where it is not worth keeping."""
+    """The name of an alignment of these ids under these settings; None where it is not worth keeping."""
     if sum(map(len, ids.values())) < LEAST:
         return None
     digest = hashlib.sha256(json.dumps([1, repr(settings), driver, through_bytes, list(ids)]).encode())

@@ -37,7 +37,7 @@ HIDDEN = DpEvent("blinded (keyed blake2b)")
 
 
 class HowMany(Request[IdCount]):
-    """How many ids do you have, to be aligned among these?"""
+    """Asks how many ids a party has, to be aligned among these parties."""
 
     parties: tuple[str, ...]
 

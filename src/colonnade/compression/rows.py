@@ -30,7 +30,7 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def pieces(rows: int, values: int) -> Iterator[slice]:
-    """All rows, some at a time."""
+    """Slices over all rows, some rows at a time."""
     step = max(PIECE // max(values, 1), 1)
     return (slice(start, start + step) for start in range(0, rows, step))
 

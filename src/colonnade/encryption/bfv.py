@@ -217,7 +217,7 @@ class BfvPublicKey(seal.SealPublicKey):
         return np.pad(coefficients, (0, SLOTS - len(coefficients)))
 
     def _centred(self, values: seal.Polynomial) -> Whole:
-        """From 0 .. t - 1 to -t/2 .. t/2."""
+        """Numbers from 0 .. t - 1, moved to -t/2 .. t/2."""
         signed = values.astype(np.int64)
         return np.where(signed > self._modulus // 2, signed - self._modulus, signed)
 

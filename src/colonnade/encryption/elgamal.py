@@ -136,7 +136,7 @@ class ElGamalSecretKey:
         return self._public.written(blinded, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
-        """All values of a row."""
+        """Decrypt all values of each row."""
         return self.decrypt_sums(x, [range(x.shape[1] if len(x.shape) == 2 else 1)])
 
     def decrypt_sums(

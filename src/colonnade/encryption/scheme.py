@@ -37,7 +37,7 @@ SENT = "It was sent by"
 
 
 class Named(Protocol):
-    """What a ciphertext says about its key."""
+    """A key, as a ciphertext names it."""
 
     @property
     def scheme(self) -> str: ...

@@ -36,7 +36,7 @@ ROTATE_BY_ONE = 3
 
 @dataclass(frozen=True)
 class Parameters:
-    """All at 128 bits of security by SEAL's own tables; SEAL refuses weaker ones."""
+    """Parameters with 128 bits of security by SEAL's own tables; SEAL refuses weaker ones."""
 
     scheme: str
     degree: int

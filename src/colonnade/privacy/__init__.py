@@ -21,4 +21,4 @@ LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "randomized_response": RandomizedResponse,
     "two_stage": TwoStage,
 }
-"""For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""
+"""Mechanisms for labels, which are drawn once before training; what the label owner sends follows from the draw."""

@@ -2,8 +2,8 @@
 
 It counts against an adversary who knows which rows a batch has, as the label owner does. So a row pays for its own
 appearances, in training, validation, test and prediction alike, and the row that paid most decides. The default
-relation is replace-one: after alignment everybody knows which rows take part, so not a row's presence is secret, but
-its values are.
+relation is replace-one: after alignment everybody knows which rows take part, so a row's presence is no secret; its
+values are.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Account:
                 self.journal.sync()
 
     def sync_each(self) -> None:
-        """From here on every release is on the disk before it leaves."""
+        """Force every release onto the disk before it leaves, from now on."""
         if self.journal is not None:
             self.journal.sync()
             self.journal.sync_every = 0.0

@@ -103,7 +103,7 @@ class Counts:
         return [dict(zip(self.counts, map(int, times), strict=True)) for times in ways]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """What a checkpoint keeps of this table."""
         items = [
             {"name": name, "event": key[0], "parameters": dict(key[1]), "rounds": self.rounds[name, key]}
             for name, key in self.counts

@@ -34,7 +34,7 @@ class Joined(Message):
 
 
 class Join(Request[Joined]):
-    """From the leader alone: the seed of the shuffle is not for the servers."""
+    """Only the leader asks this: the seed of the shuffle is not for the servers."""
 
     seed: int
 
