@@ -43,7 +43,6 @@ from colonnade.algorithms.tree_histograms import Flags, Floats
 from colonnade.algorithms.tree_learning import (
     Round,
     Rounded,
-    Table,
     first_trees,
     gains_of,
     joined,
@@ -53,7 +52,7 @@ from colonnade.algorithms.tree_learning import (
 )
 from colonnade.algorithms.tree_objectives import objective_for
 from colonnade.algorithms.tree_owner import HALF, Decide, Divide, FeatureOwner, Split, Start, Sums, UseKey
-from colonnade.algorithms.tree_parts import Part, completed, not_offered, once_for_all, rounds_with, shape_of
+from colonnade.algorithms.tree_parts import NodeTable, Part, completed, not_offered, once_for_all, rounds_with, shape_of
 from colonnade.algorithms.tree_pieces import Trees, splits_by_party, thresholds
 from colonnade.compression import Integers
 from colonnade.core import (
@@ -156,7 +155,7 @@ class LabelOwner(roles.LabelOwner):
         self.objective = objective_for(loss, config.loss, fitted.get("mean", 0.0), fitted.get("scale", 1.0))
         for name, codec in PACKED.items():
             self.outbox.rules.setdefault(name, Rule(codec=codec))
-        self.rounds: list[Table] = []
+        self.rounds: list[NodeTable] = []
         self.base: Tensor | None = None  # where scores begin, [outputs]
         self.scores: Tensor | None = None  # of all rows, right for those that are trained on
         self.secret: ElGamalSecretKey | None = None

@@ -18,13 +18,9 @@ from colonnade.algorithms.tree_growing import LEFT, RIGHT, STAYS
 from colonnade.algorithms.tree_histograms import Best, Flags, Floats, Whole, best_splits, leaf_values, reached
 from colonnade.algorithms.tree_objectives import weighted_median
 from colonnade.algorithms.tree_owner import HALF, Directions, Split
-from colonnade.algorithms.tree_parts import Part
+from colonnade.algorithms.tree_parts import NodeTable, Part
 from colonnade.errors import PartyError
 
-Table = dict[str, Tensor]
-"""A round's nodes: the `party` whose split it is (-1: a leaf), the number of that `split` among the party's own of the
-round, the children `left` and `right`, what a leaf adds to its tree's score (`value`), what a split gained (`gain`),
-and whether rows that its party lacks go left (`absent_left`); and for each party whether it took part (`asked`)."""
 DRAWN = 3
 """How many of the first trees are shown."""
 
@@ -238,7 +234,7 @@ class Round:
             sums.append(both)
         self.open, self.sums = children, sums
 
-    def table(self, g: Floats, h: Floats, *, l2: float, learning_rate: float, left: Tensor | None) -> Table:
+    def table(self, g: Floats, h: Floats, *, l2: float, learning_rate: float, left: Tensor | None) -> NodeTable:
         """The finished trees: leaves are from the exact gradients of all rows, or the medians of what is `left`."""
         value = np.zeros(len(self.tree))
         for tree in range(self.trees):
@@ -267,25 +263,25 @@ class Round:
         return len(self.tree) - 1
 
 
-def scores_of(table: Table, trees: int, directions: Sequence[Flags]) -> Tensor:
+def scores_of(table: NodeTable, trees: int, directions: Sequence[Flags]) -> Tensor:
     """What one round adds to the scores, [rows, trees]; `directions` are those of its own splits, by party."""
     party, split, left, right = (table[name].numpy() for name in ("party", "split", "left", "right"))
     return table["value"][torch.from_numpy(reached(party, split, left, right, trees, directions))]
 
 
-def gains_of(rounds: Sequence[Table], parties: Sequence[str]) -> dict[str, float]:
+def gains_of(rounds: Sequence[NodeTable], parties: Sequence[str]) -> dict[str, float]:
     """Each party's share of the gains of all splits."""
     gains = [sum(float(table["gain"][table["party"] == k].sum()) for table in rounds) for k in range(len(parties))]
     return {name: gain / sum(gains) if sum(gains) else 0.0 for name, gain in zip(parties, gains, strict=True)}
 
 
-def first_trees(rounds: Sequence[Table], outputs: int, parties: Sequence[str]) -> list[dict[str, Any]]:
+def first_trees(rounds: Sequence[NodeTable], outputs: int, parties: Sequence[str]) -> list[dict[str, Any]]:
     """The first few trees, to be shown."""
     shown = [(number, output) for number in range(len(rounds)) for output in range(outputs)][:DRAWN]
     return [{"round": n, "output": output, "nodes": nodes_of(rounds[n], output, parties)} for n, output in shown]
 
 
-def nodes_of(table: Table, root: int, parties: Sequence[str]) -> list[dict[str, Any]]:
+def nodes_of(table: NodeTable, root: int, parties: Sequence[str]) -> list[dict[str, Any]]:
     """One tree of a round as a list of nodes, the root first. A split has its party, its number among that party's
     splits of the round, what it gained, and the places of its children in the list; a leaf has what it adds."""
     nodes: list[dict[str, Any]] = []
@@ -302,7 +298,7 @@ def nodes_of(table: Table, root: int, parties: Sequence[str]) -> list[dict[str, 
     return nodes
 
 
-def splits_of(table: Table, party: int) -> int:
+def splits_of(table: NodeTable, party: int) -> int:
     """How many splits of a round are one party's."""
     return int((table["party"] == party).sum())
 

@@ -40,7 +40,8 @@ from colonnade.encryption.elgamal import ElGamalPublicKey
 ONE_BIT = Integers(0.0, 1.0, 2)
 """How directions are packed: left or not."""
 HALF = 0.5
-Table = dict[str, Tensor]
+SplitTable = dict[str, Tensor]
+"""A party's own splits of a round: column, threshold, gaps_left, rows."""
 
 
 class Growth(Protocol):
@@ -118,7 +119,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Growth) -> None:
         super().__init__(organisation, features, model, config)
         self.outbox.rules.setdefault("directions", Rule(codec=ONE_BIT))
-        self.rounds: list[Table] = []  # its own splits of each round: column, threshold, gaps_left, rows
+        self.rounds: list[SplitTable] = []
         self.order = torch.randint(256, (32,), generator=self.generator, dtype=torch.uint8)  # a key of its own
         self._gaps = gaps_of(organisation.fitted)
         self._binned: tuple[Binning, NDArray[np.uint8], Whole, Candidates] | None = None
@@ -187,7 +188,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         self._growing = replace(growing, parted=growing.parted | parted)
         return Directions(self.outbox.release(torch.from_numpy(left), "directions", request.batch, to=asker))
 
-    def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> Table:
+    def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> SplitTable:
         """The round's table with these splits, each a node and a candidate."""
         candidates, (binning, *_) = growing.candidates[np.array([number for _, number in chosen])], self._bins()
         ends = zip(candidates.column.tolist(), candidates.last.tolist(), strict=True)
@@ -315,7 +316,7 @@ def with_gaps(features: Tensor, gaps: Mapping[int, int]) -> NDArray[np.float32]:
     return values
 
 
-def no_splits() -> Table:
+def no_splits() -> SplitTable:
     """A party's part of a round that has not begun."""
     whole_numbers = {name: torch.zeros(0, dtype=torch.int64) for name in ("column", "rows")}
     return whole_numbers | {

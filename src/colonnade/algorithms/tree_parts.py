@@ -19,7 +19,10 @@ from colonnade.algorithms.tree_histograms import NOT_OFFERED, Flags, Floats, Who
 from colonnade.core import Ciphertext, Released
 from colonnade.errors import WireError
 
-Table = dict[str, Tensor]
+NodeTable = dict[str, Tensor]
+"""A round's nodes: the `party` whose split it is (-1: a leaf), the number of that `split` among the party's own of the
+round, the children `left` and `right`, what a leaf adds to its tree's score (`value`), what a split gained (`gain`),
+and whether rows that its party lacks go left (`absent_left`); and for each party whether it took part (`asked`)."""
 T = TypeVar("T")
 Lines = TypeVar("Lines", Tensor, Floats)
 
@@ -104,19 +107,19 @@ def once_for_all(
     return sent
 
 
-def rounds_with(rounds: Sequence[Table], party: int) -> int:
+def rounds_with(rounds: Sequence[NodeTable], party: int) -> int:
     """In how many rounds a party took part: it counts no others."""
     return sum(bool(table["asked"][party]) if "asked" in table else True for table in rounds)
 
 
-def absent_left(table: Table, party: int) -> Flags:
+def absent_left(table: NodeTable, party: int) -> Flags:
     """For each split of a party in a round, in its order, whether rows that the party lacks go left."""
     nodes = torch.nonzero(table["party"] == party).flatten()
     flags: Tensor = table.get("absent_left", torch.zeros(len(table["party"]), dtype=torch.bool))
     return flags[nodes[table["split"][nodes].argsort()]].numpy()
 
 
-def completed(table: Table, party: int, directions: Flags | None, lacks: Flags | None, rows: int) -> Flags:
+def completed(table: NodeTable, party: int, directions: Flags | None, lacks: Flags | None, rows: int) -> Flags:
     """A party's directions in a round, [rows, splits]; rows that it lacks go as the label owner learned."""
     learned = absent_left(table, party)
     if directions is None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
-from colonnade.algorithms.tree_owner import HALF, gaps_of, no_splits
+from colonnade.algorithms.tree_owner import HALF, SplitTable, gaps_of, no_splits
+from colonnade.algorithms.tree_parts import NodeTable
 
-Table = Mapping[str, Tensor]
 KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
@@ -28,7 +28,7 @@ class Thresholds(nn.Module):
     mark: Tensor
     is_mark: Tensor
 
-    def __init__(self, rounds: Sequence[Table], gaps: Mapping[int, int]) -> None:
+    def __init__(self, rounds: Sequence[SplitTable], gaps: Mapping[int, int]) -> None:
         super().__init__()
         tables = [no_splits(), *rounds]
         for name in ("column", "threshold", "gaps_left"):
@@ -58,7 +58,7 @@ class Trees(nn.Module):
 
     def __init__(self, given: HeadInputs[Any]) -> None:
         super().__init__()
-        rounds: Sequence[Table] = given.state["rounds"]
+        rounds: Sequence[NodeTable] = given.state["rounds"]
         self.outputs, self.rounds, self.depth = given.outputs, len(rounds), 0
         self.is_forest = given.config.is_forest and len(rounds) > 0
         poisson = given.config.loss == "poisson"
@@ -110,7 +110,7 @@ def splits_by_party(state: Mapping[str, Any], parties: Sequence[str]) -> dict[st
     }
 
 
-def _depth(table: Table) -> int:
+def _depth(table: NodeTable) -> int:
     """How many splits the longest way to a leaf passes; children come after their parents."""
     depth = [0] * len(table["party"])
     for node, (left, right) in enumerate(zip(table["left"].tolist(), table["right"].tolist(), strict=True)):

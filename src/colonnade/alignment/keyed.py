@@ -82,7 +82,7 @@ class EndKeyed(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class Hashing:
     """A mechanism of the outbox: digests of ids go in, hashes under the parties' key come out, and nothing else."""
 
     key: bytes = field(repr=False)
@@ -175,7 +175,7 @@ class KeyedIds(Party):
         self.expect(in_turn, f"{reason}{request.start} to {stop}")
         session.handed = stop
         chosen = session.order[request.start : stop]
-        self.outbox.rules[KEYED] = Rule(Keyed(session.key))
+        self.outbox.rules[KEYED] = Rule(Hashing(session.key))
         return Hashes(self.outbox.release(torch.from_numpy(session.ids.digests[chosen]), KEYED, ALIGN))
 
     @serves

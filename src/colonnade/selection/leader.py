@@ -39,6 +39,7 @@ from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
 from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.fagin import first_page
+from colonnade.selection.group_testing import Group
 from colonnade.selection.knn_mi import (
     Numbers,
     Whole,
@@ -61,7 +62,6 @@ quarter is of rows times queries times groups, since it gets the sums of all gro
 PLACES = 2
 """The first places asked for, in multiples of where the k-th is if the columns tell nothing about the label."""
 
-Group = tuple[str, ...]
 Watch = Callable[[int, int], None]
 
 
