@@ -490,7 +490,7 @@ ALGORITHM = Algorithm(
     head=Trees,
     tables=Tables(thresholds, splits_by_party),
     combine=LabelOwner.outputs,
-    equations=lambda driver, heard, told: equations(driver.secret, heard, told),
+    equations=lambda driver, answers, requests: equations(driver.secret, answers, requests),
     column_importance=FeatureOwner.importance,
     trees=LabelOwner.summary_of_trees,
 )  # fmt: skip

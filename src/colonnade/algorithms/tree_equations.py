@@ -25,13 +25,13 @@ from colonnade.encryption.elgamal import ElGamalSecretKey
 NO_COLUMNS = Binning((), np.zeros(0, dtype=np.bool_), 1)
 
 
-def equations(secret: ElGamalSecretKey | None, heard: Transcript, told: Transcript) -> Iterator[Equations]:
-    """The equations of each round, from a party's answers to a label owner (`heard`) and what it was asked (`told`)."""
-    asked = [seen.message for seen in told if isinstance(seen.message, (Start, Divide))]
+def equations(secret: ElGamalSecretKey | None, answers: Transcript, requests: Transcript) -> Iterator[Equations]:
+    """The equations of each round, from what a party answered a label owner and what it was asked, by transcripts."""
+    asked = [seen.message for seen in requests if isinstance(seen.message, (Start, Divide))]
     replies = [
         seen.message
-        for seen in heard
-        if isinstance(seen.message, Sums) and seen.message.sums.receipt.owner == told.party
+        for seen in answers
+        if isinstance(seen.message, Sums) and seen.message.sums.receipt.owner == requests.party
     ]
     growing: Growing | None = None
     levels: list[tuple[Floats, Floats]] = []

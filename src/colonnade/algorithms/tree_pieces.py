@@ -76,7 +76,7 @@ class Trees(nn.Module):
             parts["roots"].append(nodes + torch.arange(given.outputs))
             self.depth = max(self.depth, _depth(table))
             nodes += len(party)
-            first = [at + int((party == k).sum()) for k, at in enumerate(first)]
+            first = [column + int((party == k).sum()) for k, column in enumerate(first)]
         for name, tensors in parts.items():
             none = torch.zeros(0, dtype=KINDS.get(name, torch.int64))
             self.register_buffer(name, torch.cat([none, *tensors]))
@@ -84,15 +84,15 @@ class Trees(nn.Module):
         self.register_buffer("base", torch.zeros(given.outputs, dtype=torch.float64) if base is None else base.cpu())
 
     def forward(self, parts: list[Tensor]) -> Tensor:
-        said = torch.cat(parts, 1)
-        node = self.roots.expand(said.shape[0], -1)
+        directions = torch.cat(parts, 1)
+        node = self.roots.expand(directions.shape[0], -1)
         for _ in range(self.depth):
-            at = self.said[node]
-            bit = said.gather(1, at.clamp_min(0))
+            column = self.said[node]  # of its split among the directions; -1 in a leaf
+            bit = directions.gather(1, column.clamp_min(0))
             goes_left = torch.where(bit.isnan(), self.absent_left[node], bit > HALF)
             below = torch.where(goes_left, self.left[node], self.right[node])
-            node = torch.where(at >= 0, below, node)
-        added = self.value[node].reshape(said.shape[0], self.rounds, self.outputs)
+            node = torch.where(column >= 0, below, node)
+        added = self.value[node].reshape(directions.shape[0], self.rounds, self.outputs)
         scores = self.base + (added.mean(1) if self.is_forest else added.sum(1))
         if self.units is not None:
             scores = (scores.exp() - self.units[0]) / self.units[1]

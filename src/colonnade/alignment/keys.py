@@ -41,9 +41,9 @@ def names_of(written: Iterable[str], keys: Sequence[Key], of: AlignmentSettings)
     rules = [[find_rule(of.rule_for(name), f"[alignment.rules] {name}") for name in key] for key in keys]
 
     def name(text: str) -> str:
-        match = NAMED.fullmatch(text)
-        later_key = match is not None and 1 < int(match[1]) <= len(keys)
-        number, value = (int(match[1]) - 1, match[2]) if match is not None and later_key else (0, text)
+        number, value = 0, text
+        if (match := NAMED.fullmatch(text)) is not None and 1 < int(match[1]) <= len(keys):
+            number, value = int(match[1]) - 1, match[2]
         parts = [value] if len(rules[number]) == 1 else [part.replace("||", "|") for part in value.split(SEPARATOR)]
         if len(parts) != len(rules[number]):
             return text
