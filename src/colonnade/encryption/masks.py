@@ -108,10 +108,10 @@ class Masks:
         self._keys, self._round = derived, 0
         self._agreement = hashlib.sha256(agreement.encode()).hexdigest()[:16]
 
-    def on(self, batch: str | None) -> Masking:
+    def on(self, batch: str | None) -> MaskingCodec:
         """The codec for a batch; refused without keys, before the owner's mechanism spends anything."""
         self._expect_keys()
-        return Masking(self, batch)
+        return MaskingCodec(self, batch)
 
     def share(self, tensor: Tensor, batch: str | None) -> Packed:
         """This party's share of a sum. It uses up the next masks, whether or not it ever arrives."""
@@ -147,7 +147,7 @@ class Masks:
 
 
 @dataclass(frozen=True, slots=True)
-class Masking:
+class MaskingCodec:
     """The codec with which a party packs its share for one batch."""
 
     masks: Masks
