@@ -291,7 +291,7 @@ def test_a_round_for_another_batch_or_a_stranger_is_refused() -> None:
 def test_a_prediction_in_the_middle_of_a_round_does_not_disturb_it() -> None:
     plain, disturbed = federation(compressed_vfl.ALGORITHM), federation(compressed_vfl.ALGORITHM)
     for toy in (plain, disturbed):
-        toy.peers.ask_each(toy.driver.first_words(toy.batches))
+        toy.peers.ask_each(toy.driver.joins(toy.batches))
         sent = {k: reply.values for k, reply in toy.peers.ask(embedding.Embed("train/0/0")).items()}
         messages = toy.driver.messages(sent, "train/0/0")
         if toy is disturbed:

@@ -149,7 +149,7 @@ def test_each_alignment_has_a_new_key_and_leaves_nothing_behind() -> None:
     meeting.align()
     keys = [call.request.secret for call in meeting.recording.calls if isinstance(call.request, AgreeKeyed)]
     assert len(set(keys)) == 2
-    assert meeting.helper._at == {}
+    assert meeting.helper._comparisons == {}
     assert all(not one._sessions for one in meeting.keyed.values())
     with pytest.raises(PartyError, match="it has no key for this"):
         meeting.line(["lab"]).ask_one("lab", HandOut(tuple(HELD), 20, 0, 1))

@@ -46,7 +46,7 @@ def points(*texts: str) -> torch.Tensor:
 def agreed(settings: AlignmentSettings | None = None) -> IdOwner:
     party = owner("clinic", ["a", "b", "c"], settings)
     own = party.settings
-    party.answer(Agree(BOTH, own.ids, own.reveal, own.told(BOTH)))
+    party.answer(Agree(BOTH, own.ids, own.reveal, own.learners_among(BOTH)))
     return party
 
 

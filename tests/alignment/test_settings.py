@@ -13,13 +13,13 @@ from colonnade.federation import Settings
 
 def test_all_learn_unless_some_are_named() -> None:
     parties = ("clinic", "lab", "bank")
-    assert AlignmentSettings().told(parties) == parties
-    assert AlignmentSettings(learners=("bank", "clinic")).told(parties) == ("clinic", "bank")
+    assert AlignmentSettings().learners_among(parties) == parties
+    assert AlignmentSettings(learners=("bank", "clinic")).learners_among(parties) == ("clinic", "bank")
 
 
 def test_a_learner_must_take_part() -> None:
     with pytest.raises(ConfigError, match="learners names 'labb', which is no party here; there are 'clinic', 'lab'"):
-        AlignmentSettings(learners=("labb",)).told(("clinic", "lab"))
+        AlignmentSettings(learners=("labb",)).learners_among(("clinic", "lab"))
 
 
 @pytest.mark.parametrize(

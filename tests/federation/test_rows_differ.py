@@ -203,7 +203,7 @@ def test_a_row_that_a_partner_lacks_costs_it_nothing() -> None:
     account, lacks = federation.accounts["lab"], federation.holdings.away["lab"]
     counts = next(iter(account.counts.values()))
     train = torch.zeros(len(lacks), dtype=torch.bool).index_fill_(0, federation.agreed.one.splits["train"], True)
-    spent = torch.from_numpy(np.asarray(counts))[torch.from_numpy(np.asarray(account.at))]
+    spent = torch.from_numpy(np.asarray(counts))[torch.from_numpy(np.asarray(account.places))]
     assert (spent[lacks] == 0).all()
     assert (spent[train & ~lacks] == 2).all()
 

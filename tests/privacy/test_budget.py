@@ -168,7 +168,7 @@ def test_an_account_goes_on_when_rows_come_in_another_order_or_are_new() -> None
     again = account(cost(2) + 0.01)
     again.load_state(later.state())
     ((_, counts),) = again.counts.items()
-    assert counts[again.at].tolist() == [2] * 30 + [0] * 15 + [1] + [0] * 4
+    assert counts[again.places].tolist() == [2] * 30 + [0] * 15 + [1] + [0] * 4
     assert counts.sum() == 62  # the new row is not forgotten
     assert (again.rows, again.batch_size) == (30, 8)
 
@@ -330,7 +330,7 @@ def test_a_checkpoint_that_knows_more_than_the_journal_counts(tmp_path: Path) ->
     alone = account()
     alone.keep(path)
     ((_, counts),) = alone.counts.items()
-    assert counts[alone.at].tolist() == [2] * 30 + [0] * 10 + [1] * 5 + [0] * 5
+    assert counts[alone.places].tolist() == [2] * 30 + [0] * 10 + [1] * 5 + [0] * 5
 
 
 def test_who_has_left_releases_nothing_and_a_long_journal_is_made_short(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_records_come_back_in_order(tmp_path: Path) -> None:
     assert told(journal) == expected(*SIZES)
     assert next(iter(journal.read()))[0].event == DpEvent("gaussian", {"noise_multiplier": 2.5})
     ends = [end for _, end in journal.read()]
-    assert ends[-1] == journal.stands().size == (tmp_path / "journal").stat().st_size
+    assert ends[-1] == journal.extent().size == (tmp_path / "journal").stat().st_size
     assert [record.name for record, _ in journal.read(ends[1])] == ["x2", "x3"]
     assert list(journal.read(ends[3])) == []
 
@@ -55,7 +55,7 @@ def test_records_come_back_in_order(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_and_nothing_can_be_added(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     assert told(journal) == []
-    assert journal.stands() == ("", 0, 0)
+    assert journal.extent() == ("", 0, 0)
     with pytest.raises(CheckpointError, match="journal is gone"):
         journal.append(record("x", 1))
 
@@ -117,7 +117,7 @@ def test_any_other_damage_is_told_and_never_fewer_releases(tmp_path: Path, bits:
 def test_a_wrong_length_hides_nothing_that_follows(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = written(path, 3, 2)
-    data, start = bytearray(path.read_bytes()), journal.stands().first
+    data, start = bytearray(path.read_bytes()), journal.extent().first
     length, check = FRAME.unpack_from(data, start)
     FRAME.pack_into(data, start, length + 100_000, check)
     path.write_bytes(data)
@@ -127,9 +127,9 @@ def test_a_wrong_length_hides_nothing_that_follows(tmp_path: Path) -> None:
 
 def test_written_anew_it_has_another_number_and_only_what_it_was_given(tmp_path: Path) -> None:
     journal = written(tmp_path / "journal", 3)
-    before = journal.stands().writing
+    before = journal.extent().version
     journal.replace([record("x0", 5)])
-    assert journal.stands().writing not in ("", before)
+    assert journal.extent().version not in ("", before)
     assert told(journal) == expected(5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal"]
 
@@ -137,7 +137,7 @@ def test_written_anew_it_has_another_number_and_only_what_it_was_given(tmp_path:
 def test_other_ids_are_not_counted_with_these(tmp_path: Path) -> None:
     written(tmp_path / "journal", 3)
     with pytest.raises(ConfigError, match=r"counts what rows paid by exact ids, and .* ids is 'normalised' now"):
-        Journal(tmp_path / "journal", ids="normalised").stands()
+        Journal(tmp_path / "journal", ids="normalised").extent()
 
 
 def test_what_cannot_be_written_whole_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

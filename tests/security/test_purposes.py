@@ -145,7 +145,7 @@ def test_rows_that_another_label_owner_trained_on_are_no_different(tmp_path: Pat
     number = json.loads((lab.own.runs / "run" / "checkpoint.json").read_text())["number"]
     ids = lab.table.ids.tolist()
     for one, other in (("north", "P100"), ("south", "P002")):  # whom the other knows
-        lab.id_owners[one].found = [np.array([ids.index(other)])]  # as a driver may say that they are common
+        lab.id_owners[one].rows_by_key = [np.array([ids.index(other)])]  # as a driver may say that they are common
         lab.id_owners[one].predicts = True
         ask(lab, one, Look("run", number, 1, None))
         ask(lab, one, Take(sent([0], torch.int64)))

@@ -175,7 +175,7 @@ def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answere
     def look(owner: str, id_: str) -> None:
         """As after the two aligned."""
         assert lab.table is not None
-        lab.id_owners[owner].found = [np.flatnonzero(lab.table.ids == id_)]
+        lab.id_owners[owner].rows_by_key = [np.flatnonzero(lab.table.ids == id_)]
         lab.id_owners[owner].predicts = True
         ask(lab, owner, Look("run", mark, 1, None))
 

@@ -14,5 +14,5 @@ ALGORITHMS = Records(
     *("logistic_regression", "knn", "one_shot", "multi_vfl"),
 )
 DEFAULT = "vimadmm"
-"""What is trained where nobody chose."""
+"""The algorithm that is trained where nobody chose."""
 find = ALGORITHMS.find

@@ -6,8 +6,8 @@
     )
 
 It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export, explanations, the threat model and
-the conformance battery read it, so nothing else knows an algorithm by its name, or a release by its. `Records` has the
-records of all by name; the names stand in `algorithms/__init__.py`.
+the conformance battery read it, so nothing else knows an algorithm or a release by its name. `Records` has all records
+by name; the names are in `algorithms/__init__.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ L = TypeVar("L", bound=Party)  # who holds labels
 S = TypeVar("S", bound=Party)  # who drives several label owners
 Of = Literal["columns", "labels", "nothing"]
 Crossing = dict[str, DpEvent]
-"""What is released, by name, and what it is without a mechanism: plain, encrypted, under a mask, or public."""
+"""The releases by name, and what each is without a mechanism: plain, encrypted, under a mask, or public."""
 
 
 class Kind(Enum):
@@ -86,7 +86,7 @@ KEY = Release(Kind.KEY, of="nothing", per_row=False, tells="nothing about anybod
 
 @dataclass(frozen=True)
 class HeadInputs(Generic[C]):
-    """What a label owner's model is rebuilt from: its state in a checkpoint, and what was agreed."""
+    """What a label owner's model is rebuilt from: its state in a checkpoint, and the agreed settings."""
 
     state: Mapping[str, Any]
     config: C
@@ -103,8 +103,9 @@ class HeadInputs(Generic[C]):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What somebody knows of groups of a batch's rows from sums over them: weights times bits are these sums, where a
-    bit says whether a row is in the group. The first two lines are of all rows, the second with weights above 0."""
+    """What somebody knows about groups of a batch's rows from sums over them: weights times bits are these sums, where
+    a bit says whether a row is in the group. The first two equations are over all rows, the second with weights above
+    0."""
 
     batch: str
     weights: Tensor  # [equations, rows]
@@ -121,8 +122,8 @@ class TableInputs:
 
 @dataclass(frozen=True)
 class Tables:
-    """Parties that hold tables in place of torch models: each as a model to export, and what each sends for a row, by
-    what a label owner's state says of these parties."""
+    """For parties that hold tables in place of torch models: each as a model to export, and the shapes that each sends
+    for a row, from a label owner's state and the names of these parties."""
 
     model: Callable[[TableInputs], nn.Module]
     shapes: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, tuple[int, ...]]]
@@ -130,7 +131,7 @@ class Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(Generic[S]):
-    """Several label owners: an aggregation server drives them, and each of them drives those who hold columns."""
+    """Several label owners: an aggregation server drives them, and each of them drives parties with columns."""
 
     aggregation_server: type[S]
     train: Callable[[S, Peers, int], Iterator[RoundDone]]  # for so many rounds
@@ -146,7 +147,7 @@ def _yes(config: object) -> bool:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class LocalInputs(Generic[C]):
-    """What a party's model is completed for: one row of its columns, how wide its own model is, and what was agreed."""
+    """What a party's model is completed by: a row of its columns, the width of its own model, and what was agreed."""
 
     row: Tensor  # [1, ...]
     width: int
@@ -156,7 +157,7 @@ class LocalInputs(Generic[C]):
 
 
 def as_it_is(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:  # noqa: ARG001
-    """A party's model is a part of the joint one, as its owner wants it."""
+    """The party's model without any change: it is a part of the joint model."""
     return model
 
 
@@ -234,7 +235,7 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def about(self) -> str:
-        """What it is, in a line."""
+        """The algorithm in a line."""
         return (self.doc or "").strip().partition("\n")[0]
 
     @property
@@ -244,24 +245,26 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def per_row(self) -> frozenset[str]:
-        """What has a line for each row of its batch."""
+        """The releases that have a line for each row of their batch."""
         return frozenset(name for name, release in self.releases.items() if release.per_row)
 
     @property
     def of_told_width(self) -> frozenset[str]:
-        """What is as wide as the party said when it introduced itself; without a torch model, it told its columns."""
-        found = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
-        return frozenset(() if self.local_model is None else found)
+        """The releases as wide as the party said when it introduced itself; without a torch model it told its columns,
+        and there are none."""
+        names = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
+        return frozenset(() if self.local_model is None else names)
 
     @property
     def from_columns(self) -> list[str]:
-        """What a row's owner releases of it whenever it is asked for, and can put noise on: what a budget is for."""
-        return [n for n, one in self.releases.items() if one.of == "columns" and one.per_row and one.takes_noise]
+        """The releases of columns, per row, that their owner can put noise on: what a budget is for."""
+        noisy = {name: release for name, release in self.releases.items() if release.per_row and release.takes_noise}
+        return [name for name, release in noisy.items() if release.of == "columns"]
 
     def bare(self, config: C) -> list[str]:
-        """What of columns crosses readable with these settings, and no owner's rule can put noise on."""
+        """The releases of columns that cross readable with these settings, and no owner's rule can put noise on."""
         columns = self.crosses(config)[0]
-        return [n for n, event in columns.items() if not costs_nothing(event) and n not in self.from_columns]
+        return [name for name, event in columns.items() if not costs_nothing(event) and name not in self.from_columns]
 
     @property
     def stackable(self) -> bool:
@@ -269,7 +272,7 @@ class Algorithm(Generic[C, F, L]):
         return self.feature_owner.stackable
 
     def can_lack(self, config: C) -> bool:
-        """Whether it learns from a row, and predicts it, without a party that does not hold it."""
+        """Whether it learns from a row, and predicts it, without the part of a party that lacks it."""
         return "skip" in self.missing(config) if self.may_lack is None else self.may_lack
 
     def check_missing(self, name: str, config: C, on_missing: str) -> None:
@@ -292,8 +295,8 @@ class Algorithm(Generic[C, F, L]):
         config: C | None = None,
         own: bool = False,
     ) -> nn.Module:
-        """A party's model as it is needed: as it is, or with a head for so many outputs; `row` is one input. Without a
-        `config` it is the default; `own` says that the party's organisation holds the labels."""
+        """A party's model as the algorithm needs it: unchanged, or with a head for so many outputs; `row` is one input.
+        `config` is the default one, unless given; `own` says that the party's organisation holds the labels."""
         if self.local_model is None:
             return nn.Flatten()
         if self.local_model is as_it_is:
@@ -303,8 +306,8 @@ class Algorithm(Generic[C, F, L]):
             width = model.eval()(row).shape[-1]
         given = LocalInputs(row, width, outputs, self.config() if config is None else config, own)
         with initialised(seed):
-            whole = self.local_model(model, given)
-        return whole.train(training)
+            completed = self.local_model(model, given)
+        return completed.train(training)
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is released."""
@@ -317,8 +320,8 @@ class Algorithm(Generic[C, F, L]):
         columns: Crossing = {}
         others: Crossing = {}
         for name, release in self.releases.items():
-            into = columns if release.of == "columns" else others
-            into[name] = PUBLIC if release.of == "nothing" else NON_PRIVATE
+            side = columns if release.of == "columns" else others
+            side[name] = PUBLIC if release.of == "nothing" else NON_PRIVATE
         return columns, others
 
     @property
@@ -328,7 +331,7 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def draws_weights(self) -> bool:
-        """Whether a party's model begins with weights that are drawn, so that who knows the seed knows them."""
+        """Whether a party's model begins with drawn weights, which follow from the seed."""
         return self.trains and self.local_model is not None and not self.converges
 
     @property
@@ -337,7 +340,7 @@ class Algorithm(Generic[C, F, L]):
         return self.most_epochs == 1
 
     def passes(self, epochs: int) -> int:
-        """How often training goes over its rows: in every epoch, unless the algorithm needs fewer, or none."""
+        """How often training goes over its rows: once an epoch, unless the algorithm needs fewer passes, or none."""
         return epochs if self.most_epochs is None else min(epochs, self.most_epochs)
 
     def batch_size(self, wanted: int, rows: int) -> int:
@@ -345,11 +348,11 @@ class Algorithm(Generic[C, F, L]):
         return wanted if self.in_batches else max(rows, 1)
 
     def progress(self, agreed: Agreed, epochs: int) -> Progress:
-        """What counts its steps: the batches of the one label owner, or rounds of several."""
+        """What counts its steps: the batches of a single label owner, or the rounds of several."""
         return agreed.one if self.nested is None else Rounds(agreed, epochs)
 
     def steps(self, driver: Any, peers: Peers, progress: Progress) -> Iterator[Step]:
-        """Its training, from where it stands, by who drives."""
+        """The steps of its training, from where it stands, as the driver takes them."""
         if self.train is None:
             return self._rounds(driver, peers, progress)
         assert isinstance(progress, Batches)
@@ -364,11 +367,11 @@ class Algorithm(Generic[C, F, L]):
     def check_model(self, model: str | None) -> None:
         """Raise unless a label owner can predict by a model of this name; without a name, by the joint one."""
         if model is not None and model not in self.models:
-            there = f"it predicts by one of {', '.join(self.models)}" if self.models else "here is one joint model"
-            raise ConfigError(f"No model of a label owner is called {model[:40]!r}: {there}.")
+            models = f"it predicts by one of {', '.join(self.models)}" if self.models else "here is one joint model"
+            raise ConfigError(f"No model of a label owner is called {model[:40]!r}: {models}.")
 
     def outputs(self, owner: L, peers: Peers, rows: Rows, model: str | None = None) -> Tensor:
-        """What a label owner predicts for these rows."""
+        """A label owner's predictions for these rows."""
         self.check_model(model)
         return (self.predict if model is None else self.models[model])(owner, peers, rows)
 
@@ -378,45 +381,45 @@ AnyAlgorithm = Algorithm[Any, Any, Any]
 
 
 class Records(MutableMapping[str, AnyAlgorithm]):
-    """Algorithms by name. The file of one is imported when it is asked for: a run needs one of them."""
+    """Algorithms by name. An algorithm's file is imported when it is first asked for: a run needs one of them."""
 
     def __init__(self, package: str, *names: str) -> None:
         self._package = package
-        self._found: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
+        self._records: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyAlgorithm:
-        found = self._found[name]
-        if found is None:
-            record: AnyAlgorithm = import_module(f"{self._package}.{name}").ALGORITHM
-            found = self._found[name] = record
-        return found
+        record = self._records[name]
+        if record is None:
+            imported: AnyAlgorithm = import_module(f"{self._package}.{name}").ALGORITHM
+            record = self._records[name] = imported
+        return record
 
     def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
-        self._found[name] = record
+        self._records[name] = record
 
     def __delitem__(self, name: str) -> None:
-        del self._found[name]
+        del self._records[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._records)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._records)
 
     def find(self, name: str) -> AnyAlgorithm:
-        """The algorithm of that name, or an error that names those there are."""
+        """The algorithm of that name, or an error with the names that there are."""
         check_named("algorithm", name, list(self))
         return self[name]
 
     def nested_names(self) -> list[str]:
-        """The names of those with several label owners."""
+        """The names of algorithms with several label owners."""
         return [name for name, algorithm in self.items() if algorithm.nested is not None]
 
     def check_can_lack(self, name: str, config: object, asked: str) -> None:
         """Raise unless that algorithm learns from a row without the part of a party that lacks it, or is left out."""
         algorithm = self.find(name)
         if not algorithm.can_lack(config):
-            able = [other for other, one in self.items() if one.can_lack(one.config())]
+            able = [other for other, record in self.items() if record.can_lack(record.config())]
             raise ConfigError(
                 f"{asked} cannot be used with {name} and its settings: its maths needs every party's part of every "
                 f"row. {algorithm.lacking or 'It has no value that stands for nothing.'} Those that can: "

@@ -43,7 +43,6 @@ from colonnade.algorithms.tree_histograms import Flags, Floats
 from colonnade.algorithms.tree_learning import (
     Round,
     Rounded,
-    Table,
     first_trees,
     gains_of,
     joined,
@@ -53,7 +52,7 @@ from colonnade.algorithms.tree_learning import (
 )
 from colonnade.algorithms.tree_objectives import objective_for
 from colonnade.algorithms.tree_owner import HALF, Decide, Divide, FeatureOwner, Split, Start, Sums, UseKey
-from colonnade.algorithms.tree_parts import Part, completed, not_offered, once_for_all, rounds_with, shape_of
+from colonnade.algorithms.tree_parts import NodeTable, Part, completed, not_offered, once_for_all, rounds_with, shape_of
 from colonnade.algorithms.tree_pieces import Trees, splits_by_party, thresholds
 from colonnade.compression import Integers
 from colonnade.core import (
@@ -78,7 +77,7 @@ from colonnade.errors import ConfigError, PartyError, WireError
 from colonnade.optim.losses import Loss
 
 PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
-"""What the label owner says of every row, in two bits and in one."""
+"""The label owner's releases for every row, packed in two bits and in one."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +151,11 @@ class LabelOwner(roles.LabelOwner):
 
     def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
         super().__init__(organisation, labels, loss, config)
-        about = organisation.fitted.get("labels", {})
-        self.objective = objective_for(loss, config.loss, about.get("mean", 0.0), about.get("scale", 1.0))
+        fitted = organisation.fitted.get("labels", {})
+        self.objective = objective_for(loss, config.loss, fitted.get("mean", 0.0), fitted.get("scale", 1.0))
         for name, codec in PACKED.items():
             self.outbox.rules.setdefault(name, Rule(codec=codec))
-        self.rounds: list[Table] = []
+        self.rounds: list[NodeTable] = []
         self.base: Tensor | None = None  # where scores begin, [outputs]
         self.scores: Tensor | None = None  # of all rows, right for those that are trained on
         self.secret: ElGamalSecretKey | None = None
@@ -172,7 +171,7 @@ class LabelOwner(roles.LabelOwner):
             self.scores = self.base.repeat(len(self.labels), 1)
 
     def weights(self, rows: Tensor) -> Tensor:
-        """Of these rows, as each counts and its class does: with a weight of 2 it is as if it were there twice."""
+        """The weights of these rows, by row and by class: a row with a weight of 2 counts as if it were there twice."""
         weights = self.loss.weigh(self.labels[rows], None if self.row_weights is None else self.row_weights[rows])
         return torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
 
@@ -199,19 +198,19 @@ class LabelOwner(roles.LabelOwner):
         self.scores, self.rounds = scores, [*self.rounds, table]
 
     def outputs(self, directions: Mapping[str, Tensor]) -> Tensor:
-        """The joint model's, from what each party says of all its splits, [rows, splits]."""
-        return self.told(self.added(directions, 0))
+        """The joint model's outputs, from each party's directions at all its splits, [rows, splits]."""
+        return self.as_outputs(self.added(directions, 0))
 
-    def told(self, scores: Tensor) -> Tensor:
+    def as_outputs(self, scores: Tensor) -> Tensor:
         """Scores as the loss reads them."""
         return self.objective.outputs(self.averaged(scores)).to(torch.get_default_dtype()).to(self.device)
 
     def followed(self, scores: Tensor) -> Tensor:
-        """What the next tree begins with: a forest's with what the first did."""
+        """The scores that the next tree begins with: in a forest those that the first tree began with."""
         return self.base.expand_as(scores) if self.config.is_forest and self.base is not None else scores
 
     def averaged(self, scores: Tensor) -> Tensor:
-        """A forest's trees are averaged, not added up."""
+        """Scores in which a forest's trees are averaged, not added up."""
         start, trees = self.followed(scores), max(len(self.rounds), 1)
         return start + (scores - start) / trees if self.config.is_forest else scores
 
@@ -224,30 +223,30 @@ class LabelOwner(roles.LabelOwner):
         lacks: Mapping[str, Flags] | None = None,
         rows: int = 0,
     ) -> Tensor:
-        """Scores after all rounds, from the splits of the rounds since `first` and the scores that there were then. Of
-        a party that is not in `directions`, or of rows that it lacks, splits go as was learned."""
+        """Scores after all rounds, from the splits of the rounds since `first` and the scores before these. Rows that a
+        party lacks, and all rows of a party that is not in `directions`, go as was learned."""
         names = list(self.shapes)
-        said = {name: values.cpu().numpy() > HALF for name, values in directions.items()}
-        rows = rows or len(next(iter(said.values())))
+        left = {name: values.cpu().numpy() > HALF for name, values in directions.items()}
+        rows = rows or len(next(iter(left.values())))
         if scores is None:
             base = self.base if self.base is not None else torch.zeros(self.loss.outputs, dtype=torch.float64)
             scores = base.repeat(rows, 1)
-        at = [0] * len(names)
+        starts = [0] * len(names)
         for table in self.rounds[first:]:
-            mine: list[Flags] = []
+            of_round: list[Flags] = []
             for k, name in enumerate(names):
-                count = splits_of(table, k)
-                some = said[name][:, at[k] : at[k] + count] if name in said else None
-                mine.append(completed(table, k, some, (lacks or {}).get(name), rows))
-                at[k] += count
-            scores = scores + scores_of(table, scores.shape[1], mine)
+                stop = starts[k] + splits_of(table, k)
+                given = left[name][:, starts[k] : stop] if name in left else None
+                of_round.append(completed(table, k, given, (lacks or {}).get(name), rows))
+                starts[k] = stop
+            scores = scores + scores_of(table, scores.shape[1], of_round)
         return scores
 
     def importance(self) -> dict[str, float]:
-        """By party the share of all gains that its splits had."""
+        """Each party's share of the gains of all splits."""
         return gains_of(self.rounds, list(self.shapes))
 
-    def told_of_trees(self) -> dict[str, Any]:
+    def summary_of_trees(self) -> dict[str, Any]:
         """How much each party's splits gained, and the first trees: whose each split is, and what leaves add."""
         first = first_trees(self.rounds, self.loss.outputs, list(self.shapes))
         return {"rounds": len(self.rounds), "importance": self.importance(), "first": first}
@@ -284,7 +283,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 def share_key(driver: LabelOwner, peers: Peers) -> None:
-    """Before the first round: with the public key others can add up what the label owner alone can read."""
+    """Send the public key before the first round: others can add up what only the label owner can read."""
     others = [k for k in peers if k != driver.name]
     if driver.config.encryption == "none":
         if others:
@@ -294,7 +293,9 @@ def share_key(driver: LabelOwner, peers: Peers) -> None:
                 stacklevel=3,
             )
     elif others:
-        most = 2 ** max(driver.config.depth - 2, 0) if driver.config.nodes == "hidden" else 1  # nodes told of a level
+        most = (
+            2 ** max(driver.config.depth - 2, 0) if driver.config.nodes == "hidden" else 1
+        )  # reported nodes of a level
         driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs * most)
         public = driver.outbox.publish(driver.secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
@@ -304,8 +305,8 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
     """One round: a tree for each output, level by level."""
     config, names, hidden = driver.config, list(peers), driver.config.nodes == "hidden"
     rows, counts = sampled(g, config.row_share, config.goss_top, config.goss_rest, driver.generator)
-    counted = counts[:, None]
-    rounded = Rounded.of(g[rows] * counted, h[rows] * counted, config.gradient_bits, driver.generator)
+    weights = counts[:, None]
+    rounded = Rounded.of(g[rows] * weights, h[rows] * weights, config.gradient_bits, driver.generator)
     held = {name: None if peers.presence is None else peers.presence.of(name, batch.name) for name in names}
     grown = Round.begin(rounded, rows, batch.size, held)
     roots = list(range(grown.trees))
@@ -320,8 +321,8 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
         asked: dict[str, Split] = {}
         for k, name in enumerate(names):
             number = grown.parts[k].number
-            if mine := [(0 if hidden else number(n), best.candidate) for n, best in chosen.items() if best.party == k]:
-                asked[name] = Split(batch.name, driver.outbox.release(torch.tensor(mine), "splits", batch.name))
+            if own := [(0 if hidden else number(n), best.candidate) for n, best in chosen.items() if best.party == k]:
+                asked[name] = Split(batch.name, driver.outbox.release(torch.tensor(own), "splits", batch.name))
         directions = grown.apply(chosen, grown.left_of(peers.ask_each(asked), chosen, batch.name, hidden=hidden))
         if level + 1 == config.depth:
             break
@@ -335,8 +336,8 @@ def grow(driver: LabelOwner, peers: Peers, batch: Batch, g: Floats, h: Floats) -
 
 
 def starts(driver: LabelOwner, batch: Batch, grown: Round, nodes: list[int], level: int) -> dict[str, Start]:
-    """The first question of a round, or where nodes are hidden, of a level: to its own organisation, or without
-    encryption, with gradients as they are. Each party gets those of its own rows."""
+    """The first request of a round or, where nodes are hidden, of a level. Gradients are plain to the label owner's own
+    organisation, and without encryption. Each party gets those of its own rows."""
     outbox, hidden, name = driver.outbox, driver.config.nodes == "hidden", batch.name
     both = grown.only_in(nodes) if hidden else (grown.rounded.g, grown.rounded.h)
     mask = None
@@ -344,55 +345,53 @@ def starts(driver: LabelOwner, batch: Batch, grown: Round, nodes: list[int], lev
         mask = torch.zeros(batch.size, 1)
         mask[torch.from_numpy(grown.sampled)] = 1.0
 
-    def made(part: Part, sealed: bool) -> tuple[Released | Ciphertext, Released | None, Released | None]:
-        g, h = (part.of_batch(one) if hidden else part.of_sampled(one, grown.sampled) for one in both)
+    def released(part: Part, sealed: bool) -> tuple[Released | Ciphertext, Released | None, Released | None]:
+        g, h = (part.of_batch(values) if hidden else part.of_sampled(values, grown.sampled) for values in both)
         sample = None if mask is None else outbox.release(part.of_batch(mask), "sample", name)
         if sealed:
             assert driver.secret is not None
             return outbox.encrypt(joined(g, h), "gradients", name, key=driver.secret), None, sample
-        gradients, hessians = (
-            outbox.release(torch.from_numpy(one), as_, name) for one, as_ in ((g, "gradients"), (h, "hessians"))
-        )
-        return gradients, hessians, sample
+        gradients = outbox.release(torch.from_numpy(g), "gradients", name)
+        return gradients, outbox.release(torch.from_numpy(h), "hessians", name), sample
 
     sealed = {party: party != driver.name and driver.secret is not None for party in grown.asked}
-    sent = once_for_all(grown.asked, lambda party, part: made(part, sealed[party]), sealed)
+    sent = once_for_all(grown.asked, lambda party, part: released(part, sealed[party]), sealed)
     rounds = {party: rounds_with(driver.rounds, k) for k, party in enumerate(grown.parties)}
-    return {party: Start(name, rounds[party], level, *one) for party, one in sent.items()}
+    return {party: Start(name, rounds[party], level, *releases) for party, releases in sent.items()}
 
 
 def divides(driver: LabelOwner, batch: Batch, grown: Round, directions: Tensor) -> dict[str, Divide]:
     """Everybody's splits of a level, [rows of the batch, trees]; each party gets those of its own rows."""
-    told = {party: part for party, part in grown.asked.items() if part.held is None or part.told}
+    receivers = {party: part for party, part in grown.asked.items() if part.held is None or part.reported}
 
-    def made(_: str, part: Part) -> Divide:
+    def divide(_: str, part: Part) -> Divide:
         return Divide(batch.name, driver.outbox.release(part.of_batch(directions), "nodes", batch.name))
 
-    return once_for_all(told, made)
+    return once_for_all(receivers, divide)
 
 
 def read(
     driver: LabelOwner, grown: Round, replies: Mapping[str, Sums], nodes: Sequence[list[int]], batch: str
 ) -> list[Floats]:
-    """What each party tells of its nodes, [nodes, candidates, 2]; it must be of them, and no more than they have. Of a
-    node that it does not know (-1) it offers nothing, and who was not asked has no candidates."""
-    found: list[Floats] = []
-    for k, (name, mine) in enumerate(zip(grown.parties, nodes, strict=True)):
-        before, told = grown.sums[k].shape[1] if grown.sums else None, [node for node in mine if node >= 0]
+    """Each party's sums for its nodes, [nodes, candidates, 2]; they must be of these nodes, and no larger than theirs.
+    A party offers nothing for a node that it does not know (-1), and has no candidates where it was not asked."""
+    sums: list[Floats] = []
+    for k, (name, wanted) in enumerate(zip(grown.parties, nodes, strict=True)):
+        before, known = grown.sums[k].shape[1] if grown.sums else None, [node for node in wanted if node >= 0]
         reply = replies.get(name)
         if reply is None:
-            found.append(not_offered(len(mine), before or 0))
+            sums.append(not_offered(len(wanted), before or 0))
             continue
         try:
-            shape = shape_of(reply.sums, len(told), before, driver.widths[name] * (2 * driver.config.bins + 1))
-            values = _values(driver, grown, reply.sums, told, shape)
-            if isinstance(reply.sums, Ciphertext) and (values[..., 1] > grown.held_totals(k, told)[:, None, 1]).any():
+            shape = shape_of(reply.sums, len(known), before, driver.widths[name] * (2 * driver.config.bins + 1))
+            values = _values(driver, grown, reply.sums, known, shape)
+            if isinstance(reply.sums, Ciphertext) and (values[..., 1] > grown.held_totals(k, known)[:, None, 1]).any():
                 raise WireError("it sent a sum of Hessians that is larger than that of the whole node")
-            found.append(not_offered(len(mine), values.shape[1]))
-            found[-1][np.array(mine) >= 0] = values
+            sums.append(not_offered(len(wanted), values.shape[1]))
+            sums[-1][np.array(wanted) >= 0] = values
         except WireError as error:
             raise PartyError(name, "sums", batch, str(error)) from error
-    return found
+    return sums
 
 
 def _values(
@@ -411,29 +410,29 @@ def _values(
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
-    """One question to everybody. While it trains, only about rounds that are new since these rows were last scored.
-    Rows that a party lacks go as the label owner learned."""
+    """Predict by one request to everybody: while it trains, only about rounds that are new since these rows were last
+    scored. Rows that a party lacks go as the label owner learned."""
     presence = peers.presence
     following = driver.following if presence is None or not presence.away else None
     first, scores = (following or {}).get(rows.name, (0, None))
-    ways = {
+    requests = {
         party: Decide(rows.name, rounds_with(driver.rounds[:first], k), rounds_with(driver.rounds, k))
         for k, party in enumerate(peers)
     }
-    said = {party: reply.values.tensor for party, reply in peers.ask_each(ways).items()}
+    directions = {party: reply.values.tensor for party, reply in peers.ask_each(requests).items()}
     for k, party in enumerate(peers):
         width = sum(splits_of(table, k) for table in driver.rounds[first:])
-        if party in said and tuple(said[party].shape) != (rows.size, width):
-            cause = f"it sent {list(said[party].shape)} directions, and [{rows.size}, {width}] were asked for"
+        if party in directions and tuple(directions[party].shape) != (rows.size, width):
+            cause = f"it sent {list(directions[party].shape)} directions, and [{rows.size}, {width}] were asked for"
             raise PartyError(party, Decide.kind, rows.name, cause)
-    held = {party: None if presence is None else presence.of(party, rows.name) for party in said}
+    held = {party: None if presence is None else presence.of(party, rows.name) for party in directions}
     lacks = {party: ~mask.cpu().numpy() for party, mask in held.items() if mask is not None}
-    if following is None and not lacks and said:
-        return driver.outputs(said)
-    scores = driver.added(said, first, scores, lacks=lacks, rows=rows.size)
+    if following is None and not lacks and directions:
+        return driver.outputs(directions)
+    scores = driver.added(directions, first, scores, lacks=lacks, rows=rows.size)
     if following is not None:
         following[rows.name] = len(driver.rounds), scores
-    return driver.told(scores)
+    return driver.as_outputs(scores)
 
 
 ALGORITHM = Algorithm(
@@ -491,7 +490,7 @@ ALGORITHM = Algorithm(
     head=Trees,
     tables=Tables(thresholds, splits_by_party),
     combine=LabelOwner.outputs,
-    equations=lambda driver, heard, told: equations(driver.secret, heard, told),
+    equations=lambda driver, answers, requests: equations(driver.secret, answers, requests),
     column_importance=FeatureOwner.importance,
-    trees=LabelOwner.told_of_trees,
+    trees=LabelOwner.summary_of_trees,
 )  # fmt: skip

@@ -53,8 +53,8 @@ class Config:
 
 
 class Join(Request[Done]):
-    """At the start. `inputs` are places among g's inputs: first those of this party, then those of the others in the
-    order in which their embeddings will come."""
+    """The first request. `inputs` are places among g's inputs: first those of this party, then those of the others in
+    the order in which their embeddings will come."""
 
     batch: str
     targets: Released  # the labels of all training rows, [rows]
@@ -91,10 +91,10 @@ class FeatureOwner(roles.FeatureOwner):
 
     @serves
     def join(self, request: Join) -> Done:
-        told, rows = request.targets.tensor, self.rows(request.batch)
+        labels, rows = request.targets.tensor, self.rows(request.batch)
         self.expect_shape("the labels", request.targets, len(rows))
-        self.labels = told.new_zeros(*self.stack, self.features.shape[self.row_axis])
-        self.labels[..., rows] = told
+        self.labels = labels.new_zeros(*self.stack, self.features.shape[self.row_axis])
+        self.labels[..., rows] = labels
         self.weights = request.weights
         self.inputs = request.inputs.tensor.view(torch.int64).to(self.device)
         places = torch.arange(self.inputs.shape[-1], device=self.device)
@@ -120,9 +120,9 @@ class FeatureOwner(roles.FeatureOwner):
         weight, bias, *rest = (released.tensor for released in request.model)
         others = [sent.tensor.expand(*self.stack, *sent.tensor.shape[-2:]) for sent in request.others]
         blocks = weight.mT[inputs]  # [..., inputs of g, outputs of its first layer]
-        mine = blocks.shape[-2] - sum(sent.shape[-1] for sent in others)
-        own, theirs = blocks[..., :mine, :], blocks[..., mine:, :]
-        given = torch.cat(others, dim=-1) @ theirs + bias if others else bias
+        width = blocks.shape[-2] - sum(sent.shape[-1] for sent in others)
+        own, of_others = blocks[..., :width, :], blocks[..., width:, :]
+        given = torch.cat(others, dim=-1) @ of_others + bias if others else bias
         y = labels[..., self.rows(request.batch)]
         self._descend(self.x(request.batch), y, own, given, *rest)
         return Done()
@@ -141,7 +141,7 @@ class FeatureOwner(roles.FeatureOwner):
             self.expect_shape("another party's embedding", sent, rows, *sent.shape[-1:])
 
     def _local_steps(self, x: Tensor, y: Tensor, own: Tensor, given: Tensor, *rest: Tensor) -> None:
-        """Q steps (lines 13 and 14): of g's first layer all but the own embedding's share is given."""
+        """Q steps (lines 13 and 14), in which all of g's first layer but the own embedding's share is given."""
         for _ in range(self.config.local_steps):
             outputs = self.outbox.bounded(self.model(x), "embedding", "train") @ own + given
             if rest:
@@ -167,12 +167,12 @@ class LabelOwner(embedding.Concatenating):
     config: Config
 
     def others_of(self, party: str) -> list[str]:
-        """The other parties by width, then in party order: so for parties of one width the n-th is as wide, and their
-        messages can be stacked."""
+        """The other parties by width, then in party order: for parties of one width the n-th others are then equally
+        wide, so that their messages can be stacked."""
         return sorted((name for name in self.widths if name != party), key=self.widths.__getitem__)
 
-    def first_words(self, batches: Batches) -> dict[str, Join]:
-        """What each party is told at the start; the labels are released once, to all."""
+    def joins(self, batches: Batches) -> dict[str, Join]:
+        """The first request to each party; the labels are released once, to all."""
         warnings.warn(
             f"compressed_vfl: '{self.name}' tells every party the labels of all training rows, as the method assumes "
             "(each computes the loss itself). Randomized response on labels makes them uncertain.",
@@ -183,8 +183,8 @@ class LabelOwner(embedding.Concatenating):
         ends = itertools.accumulate(self.widths.values())
         places = {k: torch.arange(end - self.widths[k], end) for k, end in zip(self.widths, ends, strict=True)}
         orders = {k: torch.cat([places[j] for j in (k, *self.others_of(k))]) for k in self.widths}
-        told = {k: self.outbox.publish(order.numpy().tobytes(), "inputs") for k, order in orders.items()}
-        return {k: Join(batch, targets, inputs, self.loss.weights) for k, inputs in told.items()}
+        inputs = {k: self.outbox.publish(order.numpy().tobytes(), "inputs") for k, order in orders.items()}
+        return {k: Join(batch, targets, places_of_k, self.loss.weights) for k, places_of_k in inputs.items()}
 
     def messages(self, sent: Mapping[str, Released], batch: str) -> dict[str, Improve]:
         """Lines 8 and 9: the model as it stands, and what the other parties sent."""
@@ -192,7 +192,7 @@ class LabelOwner(embedding.Concatenating):
         return {k: Improve(batch, tuple(sent[j] for j in self.others_of(k)), model) for k in sent}
 
     def local_steps(self, h: Mapping[str, Tensor], batch: str) -> float:
-        """Q steps of theta_0; gives the loss before them."""
+        """Do Q steps of theta_0. Returns the loss before them."""
         losses = []
         for _ in range(self.config.local_steps):
             losses.append(self.loss(self.outputs(h), self.y(batch)))
@@ -204,7 +204,7 @@ class LabelOwner(embedding.Concatenating):
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     if batches.done == 0:
-        peers.ask_each(driver.first_words(batches))
+        peers.ask_each(driver.joins(batches))
     for batch in batches:
         sent = {k: reply.values for k, reply in peers.ask(Embed(batch.name)).items()}
         messages = driver.messages(sent, batch.name)
@@ -214,7 +214,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 def loss_of(y: Tensor, outputs: Tensor, weights: tuple[float, ...] = ()) -> Tensor:
-    """The loss that such labels and so many outputs mean: a mean over the rows, summed over the stacked parties."""
+    """The loss that fits these labels and outputs: a mean over the rows, summed over the stacked parties."""
     classes = outputs.shape[-1]
     loss: Loss = Squared()
     if not y.is_floating_point():

@@ -1,10 +1,10 @@
-"""What many algorithms share: a party embeds a batch that it is named, and steps with the gradient that comes back.
+"""What many algorithms share: a party embeds a batch by its name, and steps with the gradient that comes back.
 
     party k:      h_k = f_k(x_k[B])                      Embed   -> Embedding
     label owner:  makes outputs of h_1 .. h_M
     party k:      one step of f_k with dloss/dh_k        Descend -> Done
 
-An algorithm takes from here what its box has: many send embeddings, and not all of them a gradient of each row.
+An algorithm takes from here what its box has: many send embeddings, and not all of these a gradient of each row.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Descend(Request[Done]):
 
 
 class FeatureOwner(roles.FeatureOwner):
-    """Holds columns and f_k, and remembers what it last embedded to learn from."""
+    """Holds columns and f_k, and remembers the batch that it last embedded for training."""
 
     released_as = "embedding"
     optimizer: torch.optim.Optimizer
@@ -80,7 +80,7 @@ class FeatureOwner(roles.FeatureOwner):
 
     @cached_property
     def descent(self) -> Descent:
-        """What moves its model."""
+        """The descent that moves its model."""
         return Descent(self.model, self.optimizer)
 
     @serves
@@ -119,11 +119,11 @@ class LabelOwner(roles.LabelOwner):
     optimizer: torch.optim.Optimizer
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """What g makes of the embeddings."""
+        """The outputs that g makes of the embeddings."""
         raise NotImplementedError
 
     def of_batch(self, h: Mapping[str, Tensor], batch: str) -> Tensor:  # noqa: ARG002
-        """The same, where it matters who holds which rows of a batch."""
+        """The outputs for a batch, where it matters who holds which of its rows."""
         return self.outputs(h)
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
@@ -211,7 +211,7 @@ def train(driver: Learning, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 def predict(driver: Combining, peers: Peers, rows: Rows) -> Tensor:
-    """Any algorithm's whose label owner combines embeddings or logits into outputs."""
+    """Predict by any algorithm whose label owner combines embeddings or logits into outputs."""
     replies = peers.ask(Embed(rows.name))
     with torch.no_grad():
         return driver.outputs({k: r.values.tensor for k, r in replies.items()})

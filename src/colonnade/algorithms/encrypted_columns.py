@@ -6,11 +6,11 @@
     label owner:  decrypts it, under the mask, and sends it back
     party k:      takes the mask off
 
-This is for two that follow it. An opened number has 60 bits, and of two classes the first gradient has one a row: so
-exact sums tell labels where rows are few (`ROWS_FOR_A_NUMBER`), and a party that multiplies by what it likes reads
-dozens of labels off each number, a round. A label owner whose key or ciphertexts are made for it reads columns behind
-their mask. Schemes that could notice either are not used here. Secret keys are made anew in every process and never
-saved. `encryption.bfv` says what is rounded, and how little.
+This holds while both follow the protocol. An opened number has 60 bits, and with two classes the first gradient has one
+bit a row: so exact sums tell labels where rows are few (`ROWS_FOR_A_NUMBER`), and a party that multiplies by other
+numbers than its columns reads dozens of labels off each opened number, in every round. A label owner with a key or
+ciphertexts made for this purpose reads columns behind their mask. Schemes that could notice either are not used here.
+Secret keys are made anew in every process and never saved. `encryption.bfv` says what is rounded, and how little.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.jacobians import set_gradient
 
 ROWS_FOR_A_NUMBER = 64
-"""Rows that there must be for every number that is opened: with fewer, only one choice of labels may fit its bits."""
-
+"""The fewest rows for every number that is opened: with fewer, only one choice of labels may fit its bits."""
 LEAST = 1.0
-"""Of a key's limit: a party scales its columns by it, and for a tiny one would refuse them by their size."""
+"""The smallest limit of a key: a party scales its columns by it, and with a tiny one would refuse large columns."""
 
 
 class Introduced(roles.Introduction):
-    """Who has sums opened also says, before anything else, for how many columns: as many in all rounds."""
+    """A party that has sums opened says first for how many columns: as many in all rounds."""
 
     columns: int
 
@@ -59,10 +58,10 @@ class Multiplying(Masking):
 
     @serves
     def introduce(self, request: roles.Introduce) -> roles.Introduction:
-        told = super().introduce(request)
+        introduction = super().introduce(request)
         if self.config.encryption == "none":
-            return told
-        return Introduced(told.shape, told.rows, told.agreed, self.features.shape[1:].numel())
+            return introduction
+        return Introduced(introduction.shape, introduction.rows, introduction.agreed, self.features.shape[1:].numel())
 
     @serves
     def use_key(self, request: UseKey) -> Done:
@@ -73,7 +72,8 @@ class Multiplying(Masking):
 
     @serves
     def multiply(self, request: Multiply, asker: str | None) -> Product:
-        """Columns are divided by a power of two, so that every product fits and no bit is lost that could be kept."""
+        """Multiply by columns divided by a power of two, so that every product fits and as few bits as possible are
+        lost."""
         key, x = self.key, self.x(request.batch).flatten(1).double()
         self.expect_shape("the encrypted gradient", request.gradient, len(x), next(self.model.parameters()).shape[0])
         scale = power_of_two(float(x.abs().sum(0).max()) * key.limit / key.capacity)
@@ -84,10 +84,10 @@ class Multiplying(Masking):
         scale, mask = self.mask_on(batch, "a masked gradient")
         weight = next(self.model.parameters())
         self.expect_shape("the masked gradient", given, *weight.shape)
-        found = scale * self.key.unblind(given.encrypted, mask).to(self.device)
-        if weight.grad is None:  # the first says most about labels: an audit looks at it
-            set_gradient(found.flatten() / len(self.rows(batch)), [weight])
-        return found.T
+        product = scale * self.key.unblind(given.encrypted, mask).to(self.device)
+        if weight.grad is None:  # the first gradient says most about labels: an audit looks at it
+            set_gradient(product.flatten() / len(self.rows(batch)), [weight])
+        return product.T
 
 
 class Opening:
@@ -99,23 +99,23 @@ class Opening:
         self.columns: dict[str, int] = {}
 
     def share_key(self, peers: Peers, others: Collection[str], first: Tensor) -> None:
-        """Before the first round. The key's limit tells a power of two, eight times the size of the first gradients or
-        more, so that later ones fit, too."""
+        """Send the key before the first round. Its limit tells a power of two, at least eight times the size of the
+        first gradients, so that later ones fit, too."""
         limit = max(power_of_two(8 * float(first.abs().max())), LEAST)
         self.secret = self.secret or make_keys(self.scheme, use="columns", limit=limit)
         public = self.outbox.publish(self.secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
 
     def ask(self, peers: Peers, others: Collection[str], batch: str, gradient: Tensor) -> dict[str, Ciphertext]:
-        """For each of the others its product, opened under its mask."""
+        """The product of each of the others, opened under its mask."""
         assert self.secret is not None
         sent = self.outbox.encrypt(gradient, "gradient", batch, key=self.secret)
         products = peers.ask_each(dict.fromkeys(others, Multiply(batch, sent)))
         return {k: self.opened(k, sent, product) for k, product in products.items()}
 
-    def meet(self, told: Mapping[str, roles.Introduction], rows: int, outputs: int) -> None:
+    def meet(self, introductions: Mapping[str, roles.Introduction], rows: int, outputs: int) -> None:
         """Remember how many columns each of the others has: so few that labels do not follow from their sums."""
-        self.columns = {k: one.columns for k, one in told.items() if isinstance(one, Introduced)}
+        self.columns = {k: party.columns for k, party in introductions.items() if isinstance(party, Introduced)}
         for party, columns in self.columns.items():
             if rows and not 0 < (need := ROWS_FOR_A_NUMBER * outputs * columns) <= rows:
                 raise ConfigError(
@@ -126,7 +126,7 @@ class Opening:
                 )
 
     def remember(self, columns: Mapping[str, int]) -> None:
-        """How many each had when the run began: who now says otherwise is refused."""
+        """Refuse a party that now says another number of columns than when the run began."""
         for party, before in columns.items():
             if (now := self.columns.setdefault(party, before)) != before:
                 raise ConfigError(
@@ -135,15 +135,15 @@ class Opening:
                 )
 
     def opened(self, party: str, sent: Ciphertext, reply: Product) -> Ciphertext:
-        """What is under a party's mask, where it is a number for each column that it said it has."""
-        outputs, found = sent.shape[-1], reply.gradient.shape
-        if found != (told := (outputs, self.columns.get(party, 0))):
-            why = f"it sent products {list(found)}, and {list(told)} are opened, by what it said of its columns"
+        """Open what is under a party's mask, if it has a number for each column that the party said it has."""
+        shape, wanted = reply.gradient.shape, (sent.shape[-1], self.columns.get(party, 0))
+        if shape != wanted:
+            why = f"it sent products {list(shape)}, and {list(wanted)} are opened, by what it said of its columns"
             raise PartyError(party, reply.kind, sent.receipt.batch, why)
         assert self.secret is not None
         return opened(self.secret, self.outbox, sent, reply.gradient, "column_gradient")
 
 
 def power_of_two(value: float) -> float:
-    """The next one above."""
+    """The next power of two that is not below the value."""
     return 2.0 ** math.ceil(math.log2(max(value, 2.0**-40)))

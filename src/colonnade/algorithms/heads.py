@@ -1,4 +1,4 @@
-"""How a label owner makes outputs of what the parties send: each as a plain module that takes their list."""
+"""Heads, which make outputs of what the parties send: each is a plain module that takes a list of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Concatenated(nn.Module):
 
 
 class Averaged(nn.Module):
-    """g of the mean of those who sent something."""
+    """g of the mean over the parties that sent something."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Summed(nn.Module):
 
 
 class Shifted(nn.Module):
-    """b + sum_k o_k: what a label owner adds is an intercept."""
+    """b + sum_k o_k: the label owner adds an intercept."""
 
     def __init__(self, intercept: Tensor) -> None:
         super().__init__()

@@ -71,16 +71,16 @@ from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
 PIECE = 1 << 21
-"""Distances at once: 16 megabytes. Of twice as many, malloc gives the pages back each time, and new ones cost more than
-the arithmetic."""
+"""Distances at once: 16 megabytes. With twice as many, malloc gives the pages back each time, and new ones cost more
+than the arithmetic."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
-"""Of a sum of distances; each party's share of it is what keys are made for."""
+"""The largest sum of distances; keys are made for each party's share of it."""
 MOST_PARTIES = 1024
-"""A key is for no larger sum."""
+"""The most parties in a sum that a key is made for."""
 FADES = 0.75, 0.5, 1.0
-"""What "auto" chooses from; the first of them until validation rows were scored."""
+"""The values that "auto" chooses from; it takes the first until validation rows were scored."""
 LEAST = 1e-6
-"""A class without a vote has this share in the loss, which would be infinite."""
+"""The share that a class without a vote has in the loss, which would be infinite otherwise."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Rank(Request[Neighbours]):
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
-    """What crosses from columns; of labels, nothing. Whoever decrypts a sum knows it, so none of it is private."""
+    """What crosses from columns; nothing crosses from labels. Whoever decrypts a sum knows it, so it is not private."""
     if config.aggregation == "plain":
         return {"distances": NON_PRIVATE}, {}
     summed = NON_PRIVATE if config.scheme == NOT_ENCRYPTED else DpEvent(f"summed ({config.scheme})")
@@ -150,7 +150,7 @@ class FeatureOwner(Keyed[PublicKey]):
 
     @serves
     def ask_key(self, request: AskKey) -> Key:
-        """Once per process: secret keys are never saved."""
+        """Make keys, once per process: secret keys are never saved."""
         self._in("encrypted")
         limit = CAPACITY[self.config.scheme] / max(request.parties, 1)
         self._secret = self._secret or make_keys(self.config.scheme, use="sums", limit=limit)
@@ -176,8 +176,8 @@ class FeatureOwner(Keyed[PublicKey]):
             secret = self.needed(self._secret, "it was not asked for a key yet")
             self.expect_shape("a sum of distances", total, *d.shape)
             d = d + secret.decrypt(total.encrypted).to(d.device)
-        found = nearest(d, self.config.k)
-        return Neighbours(self.outbox.release(found, "neighbours", request.batch, to=asker))
+        neighbours = nearest(d, self.config.k)
+        return Neighbours(self.outbox.release(neighbours, "neighbours", request.batch, to=asker))
 
     def distances(self, batch: str) -> Tensor:
         """d_k, squared, in float64."""
@@ -185,8 +185,8 @@ class FeatureOwner(Keyed[PublicKey]):
         return torch.addmm(lengths, a, b.T, alpha=-2).add_(a.square().sum(1)[:, None]).clamp_(min=0)
 
     def _remembered(self) -> tuple[Tensor, Tensor]:
-        """Its training rows and their squared lengths. They are made once: rows are asked for in pieces, of which there
-        are the more, the more rows are remembered."""
+        """Its training rows and their squared lengths, made once: the more rows are remembered, the more pieces rows
+        are asked for in."""
         if self._known is None:
             b = self.model(self.memory).double()
             self._known = b, b.square().sum(1)[None, :]
@@ -199,9 +199,9 @@ class FeatureOwner(Keyed[PublicKey]):
         self.memory, self._known = state["memory"].to(self.device), None
 
     def _in(self, aggregation: str) -> None:
-        """A party does what its own settings say, whatever it is asked."""
-        found = self.config.aggregation
-        self.expect(found == aggregation, f"its aggregation is {found}, and this is part of {aggregation}")
+        """Refuse what its own settings do not say, whatever it is asked."""
+        own = self.config.aggregation
+        self.expect(own == aggregation, f"its aggregation is {own}, and this is part of {aggregation}")
 
 
 class LabelOwner(roles.LabelOwner):
@@ -234,7 +234,7 @@ class LabelOwner(roles.LabelOwner):
         super().meet(introductions)
 
     def learn_fade(self, neighbours: Tensor, batch: str) -> None:
-        """How fast votes fade, where that is left open: as suits these rows best."""
+        """Choose how fast votes fade, where that is left open: as suits these rows best."""
         losses = {fade: float(self.lost(self.vote(neighbours, fade), batch)) for fade in FADES}
         self.fade = min(losses, key=lambda fade: losses[fade])
 
@@ -248,8 +248,8 @@ class LabelOwner(roles.LabelOwner):
         binary = isinstance(self.loss, Logistic)
         by_class = self.loss.weigh(labels)
         weights = weights if by_class is None else weights * by_class
-        said = one_hot(labels, 2 if binary else self.loss.outputs) * weights[..., None]
-        votes = (said.sum(1) / weights.sum(1, keepdim=True)).to(torch.get_default_dtype())
+        weighted = one_hot(labels, 2 if binary else self.loss.outputs) * weights[..., None]
+        votes = (weighted.sum(1) / weights.sum(1, keepdim=True)).to(torch.get_default_dtype())
         log_p = votes.clamp_min(LEAST).log()
         return log_p[:, 1:] - log_p[:, :1] if binary else log_p
 
@@ -261,7 +261,7 @@ class LabelOwner(roles.LabelOwner):
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:  # noqa: ARG001
-    """No step at all: the training rows, which every party holds already, are the model."""
+    """There is no step: the training rows, which every party holds already, are the model."""
     return iter(())
 
 
@@ -296,18 +296,18 @@ def encrypted(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
         assert driver.public is not None
         total = [driver.outbox.pass_on(driver.public.add(*parts), "total", batch, event=NON_PRIVATE)]
     request = Rank(batch, tuple(total))
-    found, most = peers[reader].ask(request).rows.tensor, len(driver.memory)
-    _check(driver, reader, request, found, min(driver.config.k, most))
-    if found.dtype != torch.int64 or not bool(((found >= 0) & (found < most)).all()):
+    neighbours, most = peers[reader].ask(request).rows.tensor, len(driver.memory)
+    _check(driver, reader, request, neighbours, min(driver.config.k, most))
+    if neighbours.dtype != torch.int64 or not bool(((neighbours >= 0) & (neighbours < most)).all()):
         raise PartyError(reader, request.kind, batch, f"it named neighbours that are none of the {most} training rows")
-    return found
+    return neighbours
 
 
-def _check(driver: LabelOwner, party: str, request: AskDistances | Rank, found: Tensor, width: int) -> None:
-    """An answer as large as it must be: what is computed from it is larger."""
+def _check(driver: LabelOwner, party: str, request: AskDistances | Rank, values: Tensor, width: int) -> None:
+    """Check the size of an answer: what is computed from it is larger."""
     expected = [len(driver.rows(request.batch)), width]
-    if list(found.shape) != expected:
-        cause = f"it sent {list(found.shape)} values, and {expected} were asked for"
+    if list(values.shape) != expected:
+        cause = f"it sent {list(values.shape)} values, and {expected} were asked for"
         raise PartyError(party, request.kind, request.batch, cause)
 
 
@@ -329,7 +329,7 @@ def nearest(d: Tensor, k: int) -> Tensor:
 
 
 def pieces(rows: Rows, size: int) -> list[str]:
-    """The same rows under several names, of at most so many rows each."""
+    """The same rows under several names, of at most `size` rows each."""
     match = CHUNK.fullmatch(rows.name)
     if match is None or rows.size <= size:
         return [rows.name]
@@ -338,8 +338,8 @@ def pieces(rows: Rows, size: int) -> list[str]:
 
 
 def _readers_key(public: Released, config: Config) -> PublicKey:
-    """The reader's key, if it is of the agreed scheme and made for a sum of a whole number of parties. For tiny values
-    it would tell, by what it refuses, how far rows are apart."""
+    """The reader's key, if it is of the agreed scheme and made for a sum of a whole number of parties. A key for tiny
+    values would tell, by what it refuses, how far rows are apart."""
     key = read_public_key(public, scheme=config.scheme, use="sums")
     parties = CAPACITY[config.scheme] / key.limit
     if not (parties.is_integer() and parties <= MOST_PARTIES):
@@ -351,7 +351,7 @@ def _readers_key(public: Released, config: Config) -> PublicKey:
 
 
 def _remembered(organisation: Organisation, values: Tensor) -> Tensor:
-    """Those of the training rows; none where a saved federation is loaded to predict, until its state is."""
+    """The values of the training rows; none where a saved federation is loaded to predict, until its state is."""
     train = organisation.batches.splits.get("train")
     return values[:0] if train is None else values.index_select(0, train.to(values.device))
 

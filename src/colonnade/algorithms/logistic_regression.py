@@ -56,11 +56,11 @@ from colonnade.errors import PartyError
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
 SEARCH = 60
-"""Steps of a line search at most; each halves what is left, or is one of Newton's."""
+"""The most steps of a line search; each halves the interval, or is one of Newton's."""
 RIDGE = 1e-8
-"""Of a party's curvature, so that columns which say the same leave it invertible."""
+"""Added to a party's curvature, relative to it, so that columns which say the same leave it invertible."""
 ROUNDED = 2.0**-24
-"""A row's share of lengths, below which these are rounding once they were masked."""
+"""A row's share of lengths below which these are only rounding, once they were masked."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Config:
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
     """What crosses from columns and from labels. A sum of scores can be read, so no epsilon follows from the masks."""
-    told = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
-    columns, labels = {"logits": told, "lengths": told}, {"gradient": NON_PRIVATE}
+    event = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
+    columns, labels = {"logits": event, "lengths": event}, {"gradient": NON_PRIVATE}
     if config.encryption == "none":
         return columns, labels
     encrypted, blinded = (DpEvent(f"{how} ({config.encryption})") for how in ("encrypted", "blinded"))
@@ -117,13 +117,13 @@ class FeatureOwner(Masked, Multiplying):
         self.w = torch.zeros(weight.shape[1], weight.shape[0], dtype=torch.float64, device=self.device)
         self.p, self.z = torch.zeros_like(self.w), torch.zeros_like(self.w)
         self._curvature: Tensor | None = None
-        self._show()
+        self._update_model()
 
     def _weight(self) -> Tensor:
         return next(self.model.parameters()).detach()
 
-    def _show(self) -> None:
-        """The model has the coefficients as they are now."""
+    def _update_model(self) -> None:
+        """Copy the coefficients into the model."""
         self._weight().copy_(self.w.T)
 
     def _x(self, batch: str) -> Tensor:
@@ -147,16 +147,16 @@ class FeatureOwner(Masked, Multiplying):
 
     @serves
     def move(self, request: Move, asker: str | None) -> Moved:
-        along = self._along(request.batch, request.gradient, asker)
+        of_columns = self._of_columns(request.batch, request.gradient, asker)
         self.follow(request.step, *([request.gradient] if self.config.encryption == "none" else []))
         self.w = self.w + request.step * self.p
-        e = along + self.config.l2 * self.w
+        e = of_columns + self.config.l2 * self.w
         before = (e * self.z).sum()
         self.z = torch.cholesky_solve(e, self._factor(request.batch)).contiguous()  # as a checkpoint has it
-        self._show()
+        self._update_model()
         return Moved(self._lengths((e * self.z).sum(), before, request.batch, asker))
 
-    def _along(self, batch: str, gradient: Released | Ciphertext, asker: str | None) -> Tensor:
+    def _of_columns(self, batch: str, gradient: Released | Ciphertext, asker: str | None) -> Tensor:
         """X_k^T g, from g, or with the mask taken off."""
         if isinstance(gradient, Ciphertext):
             return self.unmasked(batch, gradient)
@@ -165,14 +165,14 @@ class FeatureOwner(Masked, Multiplying):
         self.expect_shape("the gradient", gradient, len(self.rows(batch)), self.w.shape[1])
         return self._x(batch).T @ gradient.tensor.double()
 
-    def _lengths(self, one: Tensor, other: Tensor, batch: str, asker: str | None) -> Released:
-        """Sums over all rows leave through the outbox, too: by gradients of its choice, an asker reads products of any
-        two rows off them. They are of a row on average, so that masks have room for those of many rows."""
-        of_a_row = torch.stack([one, other]) / max(len(self.rows(batch)), 1)
-        return self.outbox.release(of_a_row, "lengths", batch, to=asker)
+    def _lengths(self, first: Tensor, second: Tensor, batch: str, asker: str | None) -> Released:
+        """Release sums over all rows through the outbox, too: by gradients of its choice, an asker reads products of
+        any two rows off them. They are divided by the rows, so that masks have room for those of many rows."""
+        per_row = torch.stack([first, second]) / max(len(self.rows(batch)), 1)
+        return self.outbox.release(per_row, "lengths", batch, to=asker)
 
     def _factor(self, batch: str) -> Tensor:
-        """Of C_k, from the training rows in their own order, so that a resumed run has the same bits."""
+        """The factor of C_k, from the training rows in their own order, so that a resumed run has the same bits."""
         if self._curvature is None:
             x = self.features.index_select(0, self.rows(batch).sort().values).flatten(1).double()
             gram = x.T @ x * curvature(self._weight().shape[0])
@@ -200,14 +200,14 @@ class LabelOwner(roles.LabelOwner):
         zero = torch.zeros(loss.outputs, dtype=torch.float64, device=self.device)
         self.b, self.p, self.z = zero, zero, zero
         self.o = torch.zeros(len(labels), loss.outputs, dtype=torch.float64, device=self.device)
-        self.size = 0.0  # of the gradient in the curvature's measure, before the next step
+        self.size = 0.0  # the gradient's, in the curvature's measure, before the next step
         self.beta = 0.0  # how much of the last direction is kept
         self.opening = Opening(config.encryption, self.outbox)
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         self.sum.check(self.name, introductions)
         super().meet(introductions)
-        others = {k: told for k, told in introductions.items() if k != self.name}
+        others = {k: introduction for k, introduction in introductions.items() if k != self.name}
         self.opening.meet(others, 0 if (train := self._trained()) is None else len(train), self.loss.outputs)
 
     def outputs(self, o: Mapping[str, Tensor]) -> Tensor:
@@ -248,7 +248,7 @@ class LabelOwner(roles.LabelOwner):
         return (low + high) / 2
 
     def move(self, batch: str, d: Tensor, t: float) -> Tensor:
-        """o and b move; the gradient there is what parties go on with."""
+        """Move o and b. Returns the gradient there, with which parties go on."""
         rows = self.rows(batch)
         self.b = self.b + t * self.p
         self.o[rows] += t * d
@@ -286,57 +286,55 @@ class LabelOwner(roles.LabelOwner):
 
 
 def curvature(outputs: int) -> float:
-    """The most that a loss curves with a score: of two classes 1/4, of more 1/2; of numbers 1, which 1/4 fits as well,
-    since it only scales the step."""
+    """The most that a loss curves with a score: 1/4 for two classes, 1/2 for more. For numbers it is 1, and 1/4 does as
+    well, since it only scales the step."""
     return 0.25 if outputs == 1 else 0.5
 
 
-def two_numbers(party: str, told: Aimed | Moved, batch: str) -> Released:
-    """A party's lengths."""
-    if told.lengths.shape != (2,):
-        found = list(told.lengths.shape)
-        raise PartyError(party, told.kind, batch, f"it sent lengths of shape {found}, and two numbers were expected")
-    return told.lengths
+def lengths_of(party: str, reply: Aimed | Moved, batch: str) -> Released:
+    """A party's lengths, which are two numbers."""
+    if reply.lengths.shape != (2,):
+        shape = list(reply.lengths.shape)
+        raise PartyError(party, reply.kind, batch, f"it sent lengths of shape {shape}, and two numbers were expected")
+    return reply.lengths
 
 
 def partners(driver: LabelOwner, peers: Peers) -> list[str]:
-    """Whom gradients reach encrypted."""
+    """The parties that get gradients encrypted."""
     return [k for k in peers if k != driver.name and driver.config.encryption != "none"]
 
 
 def aimed(peers: Peers, batch: str, beta: float) -> dict[str, list[Released]]:
     """Everybody's scores along its direction, and lengths."""
-    return {k: [one.values, two_numbers(k, one, batch)] for k, one in peers.ask(Aim(batch, beta)).items()}
+    return {k: [reply.values, lengths_of(k, reply, batch)] for k, reply in peers.ask(Aim(batch, beta)).items()}
 
 
 def moved(driver: LabelOwner, peers: Peers, batch: str, t: float, g: Tensor) -> dict[str, list[Released]]:
-    """Everybody moves, and tells its lengths."""
+    """Everybody's lengths after it moved."""
     others = partners(driver, peers)
     hidden = driver.opening.ask(peers, others, batch, g) if others else {}
     plain = driver.outbox.release(g, "gradient", batch) if len(others) < len(peers) else None
     moves = {k: Move(batch, t, given) for k in peers if (given := hidden.get(k) or plain) is not None}
-    return {k: [two_numbers(k, one, batch)] for k, one in peers.ask_each(moves).items()}
+    return {k: [lengths_of(k, reply, batch)] for k, reply in peers.ask_each(moves).items()}
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for number, batch in enumerate(batches):
-        name, nothing = batch.name, torch.zeros(1, dtype=torch.float64, device=driver.device)
+        name, no_step = batch.name, torch.zeros(1, dtype=torch.float64, device=driver.device)
         if number == 0 and (others := partners(driver, peers)):
             zero = torch.zeros_like(driver.o[driver.rows(name)])
             driver.opening.share_key(peers, others, driver.gradient(name, zero))
         if batch.step == 0:
-            driver.turn(
-                name, *driver.sum.of(peers, partial(moved, driver, peers, name, 0.0, driver.move(name, nothing, 0.0)))
-            )
+            g = driver.move(name, no_step, 0.0)
+            driver.turn(name, *driver.sum.of(peers, partial(moved, driver, peers, name, 0.0, g)))
         driver.p = driver.beta * driver.p - driver.z
         scores, lengths = driver.sum.of(peers, partial(aimed, peers, name, driver.beta))
         d = scores.double() + driver.p
         direction, along = (lengths.double() * batch.size).tolist()
         loss = float(driver.lost(driver.o[driver.rows(name)], name))
         t = driver.search(name, d, direction, along)
-        driver.beta = driver.turn(
-            name, *driver.sum.of(peers, partial(moved, driver, peers, name, t, driver.move(name, d, t)))
-        )
+        g = driver.move(name, d, t)
+        driver.beta = driver.turn(name, *driver.sum.of(peers, partial(moved, driver, peers, name, t, g)))
         yield Step(batch, loss)
 
 
@@ -346,7 +344,7 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 
 def one_weight_per_column(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:  # noqa: ARG001
-    """A party's whole model, whatever [model] says: no bias, since the intercept is the label owner's."""
+    """A party's whole model, whatever [model] says. It has no bias, since the intercept is the label owner's."""
     shape = given.row.shape[1:]
     flatten: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
     return nn.Sequential(*flatten, nn.Linear(shape.numel(), given.outputs, bias=False)).to(given.row.dtype)

@@ -49,7 +49,7 @@ class Config:
 
 
 def encoder(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:
-    """What makes numbers of a row: inside the label owner's organisation, all its columns as they are."""
+    """A party's encoder; the label owner's own organisation gives its columns as they are."""
     if given.own:
         return nn.Flatten()
     columns, config = given.row[0].numel(), given.config
@@ -94,16 +94,16 @@ class LabelOwner(roles.LabelOwner):
         self.model = estimators.constant(sum(self.widths.values()), torch.zeros(self.loss.outputs)).to(self.device)
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> float:
-        """Anew, from all training rows; the loss on them."""
+        """Learn anew from all training rows. Returns the loss on them."""
         seed = int(torch.randint(1 << 31, (1,), generator=self.generator))
         x = torch.cat([part.flatten(1) for part in h.values()], dim=1)
         self.model = estimators.learned(self.config.estimator, x, self.y(batch), self.loss, seed).to(self.device)
         return float(self.loss(self.outputs(h), self.y(batch)))
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        """What was learned, of rows whose numbers these are."""
+        """The learned model's outputs for rows with these embeddings."""
         parts = list(h.values())
-        size = max(1, PIECE // max(1, sum(held.shape[0] for held in self.model.buffers())))
+        size = max(1, PIECE // max(1, sum(buffer.shape[0] for buffer in self.model.buffers())))
         pieces = zip(*(torch.split(part, size) for part in parts), strict=True)
         with torch.no_grad():
             return torch.cat([self.model(list(piece)) for piece in pieces])
@@ -124,7 +124,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 def head(given: HeadInputs[Any]) -> nn.Module:
-    """What the label owner learned."""
+    """The label owner's learned model."""
     return estimators.restored(given.state["model"])
 
 

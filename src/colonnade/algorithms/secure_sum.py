@@ -1,4 +1,4 @@
-"""A sum that nobody sees the terms of: what algorithms share whose label owner needs the sum of the parties' logits.
+"""Secure sums, for algorithms whose label owner needs only the sum of the parties' logits: nobody sees the terms.
 
     party k:      a fresh public key                                                      MakeKey   -> PublicKey
                   everybody's public keys                                                 AgreeKeys -> Done
@@ -21,7 +21,7 @@ from colonnade.encryption.masks import Masks, one_round, open_sum
 from colonnade.errors import ConfigError
 
 Ask = Callable[[], Mapping[str, Sequence[Released]]]
-"""Have every party answer with its part of each sum."""
+"""Asks every party for its part of each sum."""
 
 
 class PublicKey(Message):
@@ -40,16 +40,16 @@ class Masked(Party):
     """Holds keys for what leaves under masks."""
 
     def mask(self, *names: str) -> None:
-        """From here on, and before any keys are agreed on, nothing of these names leaves unmasked."""
+        """Let nothing of these names leave unmasked from now on, also before any keys are agreed on."""
         masks = Masks(self.name)
         for name in names:
             self.outbox.seal(name, masks)
 
     def follow(self, *told: object) -> None:
-        """What it was told and its model follows is in its masks from here on: those of parties that were told
-        different things do not cancel, so that nobody can have a sum of one that moves and others that do not."""
-        for one in told if self.outbox.seals else ():
-            data = one.tensor.cpu().numpy().tobytes() if isinstance(one, Released) else repr(one).encode()
+        """Bind later masks to what this party was told and its model follows. Masks of parties that were told different
+        things do not cancel, so nobody gets a sum in which one party moves and the others do not."""
+        for value in told if self.outbox.seals else ():
+            data = value.tensor.cpu().numpy().tobytes() if isinstance(value, Released) else repr(value).encode()
             self.outbox.follow(data)
 
     @serves
@@ -76,7 +76,7 @@ class Summing:
         self.agreed: tuple[str, ...] = ()  # who holds keys for the next round
 
     def check(self, owner: str, parties: Collection[str]) -> None:
-        """That a sum would hide something."""
+        """Raise where a sum would hide nothing."""
         others = set(parties) - {owner}
         if self.is_secure and len(others) < 2:
             raise ConfigError(
@@ -85,9 +85,9 @@ class Summing:
             )
 
     def of(self, peers: Peers, ask: Ask) -> list[Tensor]:
-        """The sums over all parties; of masked ones in float64."""
+        """The sums over all parties; masked ones are in float64."""
         if not self.is_secure:
-            return [torch.stack([one.tensor for one in parts]).sum(0) for parts in zip(*ask().values(), strict=True)]
+            return [torch.stack([part.tensor for part in parts]).sum(0) for parts in zip(*ask().values(), strict=True)]
         agreed, self.agreed = self.agreed or agree(peers), ()
         answers = ask()
         rounds = [dict(zip(answers, parts, strict=True)) for parts in zip(*answers.values(), strict=True)]
@@ -96,12 +96,14 @@ class Summing:
         return sums
 
     def scores(self, peers: Peers, rows: Rows) -> dict[str, Tensor]:
-        """What parties' models give for rows, to be added up: each one's, or masked the sum of all."""
+        """The outputs of parties' models for rows, to be added up: those of each party or, masked, their sum."""
 
         def ask() -> dict[str, list[Released]]:
             return {k: [reply.values] for k, reply in peers.ask(Embed(rows.name)).items()}
 
-        return {"sum": self.of(peers, ask)[0]} if self.is_secure else {k: one.tensor for k, (one,) in ask().items()}
+        if self.is_secure:
+            return {"sum": self.of(peers, ask)[0]}
+        return {k: values.tensor for k, (values,) in ask().items()}
 
 
 def agree(peers: Peers) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Config:
 
 
 def missing(config: Config) -> set[str]:
-    """g reads all embeddings, and a zero would be a value like any other; but a mean is over those who are there."""
+    """g reads all embeddings, where a zero would be a value like any other; but a mean is over the parties present."""
     return {"stale", "skip"} if config.combine == "mean" else {"stale"}
 
 
@@ -69,7 +69,7 @@ class LabelOwner(embedding.Concatenating):
         return self.outputs(h, None if presence is None else presence.count(batch))
 
     def heads(self) -> Tensor | None:
-        """None of a mean, which mixes the parties."""
+        """None for a mean, which mixes the parties."""
         return None if self.config.combine == "mean" else super().heads()
 
 

@@ -1,4 +1,4 @@
-"""What a label owner of boosted trees can work out from sums: equations in which side of a border each row is on.
+"""What a label owner of boosted trees can work out from sums: equations in the side of a border that each row is on.
 
 It knows every gradient and every node, so a sum over the rows of a node that go left by a candidate is an equation in
 as many unknown bits as the node has rows: with 1 where a row goes left,
@@ -25,56 +25,56 @@ from colonnade.encryption.elgamal import ElGamalSecretKey
 NO_COLUMNS = Binning((), np.zeros(0, dtype=np.bool_), 1)
 
 
-def equations(secret: ElGamalSecretKey | None, heard: Transcript, told: Transcript) -> Iterator[Equations]:
-    """Of each round, from what one party told a label owner (`heard`) in answer to what it was asked (`told`)."""
-    asked = [seen.message for seen in told if isinstance(seen.message, (Start, Divide))]
+def equations(secret: ElGamalSecretKey | None, answers: Transcript, requests: Transcript) -> Iterator[Equations]:
+    """The equations of each round, from what a party answered a label owner and what it was asked, by transcripts."""
+    asked = [seen.message for seen in requests if isinstance(seen.message, (Start, Divide))]
     replies = [
         seen.message
-        for seen in heard
-        if isinstance(seen.message, Sums) and seen.message.sums.receipt.owner == told.party
+        for seen in answers
+        if isinstance(seen.message, Sums) and seen.message.sums.receipt.owner == requests.party
     ]
     growing: Growing | None = None
-    found: list[tuple[Floats, Floats]] = []
-    before: Start | None = None
+    levels: list[tuple[Floats, Floats]] = []
+    start: Start | None = None
     for request, reply in zip(asked, replies, strict=False):
         if isinstance(request, Start):
-            if before is not None and request.number != before.number:
-                yield _joined(before.batch, found)
-                found = []
-            before, growing = request, _begun(secret, request)
+            if start is not None and request.number != start.number:
+                yield _joined(start.batch, levels)
+                levels = []
+            start, growing = request, _without_columns(secret, request)
         elif growing is not None:
             growing = growing.divided(request.nodes.tensor.cpu().numpy().astype(np.uint8))
-        if growing is not None and growing.told:
-            found.append(_level(secret, growing, reply))
-    if before is not None and found:
-        yield _joined(before.batch, found)
+        if growing is not None and growing.reported:
+            levels.append(_level(secret, growing, reply))
+    if start is not None and levels:
+        yield _joined(start.batch, levels)
 
 
-def _begun(secret: ElGamalSecretKey | None, request: Start) -> Growing:
-    """What the party that was asked has of it, without columns."""
+def _without_columns(secret: ElGamalSecretKey | None, request: Start) -> Growing:
+    """What a party that is asked to start a round keeps of it, without its columns."""
     if isinstance(request.gradients, Ciphertext):
         assert secret is not None
         values = secret.decrypt(request.gradients.encrypted).double().numpy()
         slopes = PlainSlopes(values[:, ::2], values[:, 1::2])
     else:
         assert request.hessians is not None
-        g, h = (one.tensor.cpu().double().numpy() for one in (request.gradients, request.hessians))
+        g, h = (released.tensor.cpu().double().numpy() for released in (request.gradients, request.hessians))
         slopes = PlainSlopes(g, h)
     sampled = np.arange(slopes.rows)
     rows = slopes.rows
     if request.sample is not None:
         rows, sampled = len(request.sample.tensor), np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
-    nothing = np.zeros((0, rows), dtype=np.uint8)
+    no_bins = np.zeros((0, rows), dtype=np.uint8)
     return Growing.begin(
-        request.batch, request.number, slopes, sampled, nothing, NO_COLUMNS, NO_COLUMNS.candidates(), 1
+        request.batch, request.number, slopes, sampled, no_bins, NO_COLUMNS, NO_COLUMNS.candidates(), 1
     )
 
 
 def _level(secret: ElGamalSecretKey | None, growing: Growing, reply: Sums) -> tuple[Floats, Floats]:
-    """Weights of rows, [equations, rows of the batch], and what was told, [equations, candidates]; NaN: nothing."""
+    """Weights of rows, [equations, rows of the batch], and the sums reported, [equations, candidates]; NaN: none."""
     slopes = growing.slopes
     assert isinstance(slopes, PlainSlopes)
-    nodes = [(node, told.tree) for told in growing.told for node in told.nodes]
+    nodes = [(node, part.tree) for part in growing.reported for node in part.nodes]
     weights = np.zeros((len(nodes), 2, growing.node.shape[1]))
     for at, (node, tree) in enumerate(nodes):
         inside = growing.node[tree, growing.sampled] == node
@@ -91,6 +91,6 @@ def _level(secret: ElGamalSecretKey | None, growing: Growing, reply: Sums) -> tu
     return weights.reshape(2 * len(nodes), -1), sums.reshape(2 * len(nodes), -1)
 
 
-def _joined(batch: str, found: list[tuple[Floats, Floats]]) -> Equations:
-    weights, sums = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*found, strict=True))
+def _joined(batch: str, levels: list[tuple[Floats, Floats]]) -> Equations:
+    weights, sums = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*levels, strict=True))
     return Equations(batch, weights, sums)

@@ -1,4 +1,4 @@
-"""What trees are boosted for: where scores begin, gradients and Hessians of each row, and how scores become outputs.
+"""Objectives of boosted trees: where scores begin, gradients and Hessians of each row, and how scores become outputs.
 
 Scores are [rows, outputs] in float64. The outputs are those that the label owner's loss reads: logits, log-shares, or
 values with the training rows' mean 0 and scale 1. A Poisson model's scores are logarithms of the label's own units.
@@ -110,8 +110,8 @@ class Poisson:
         return rate - self._counts(labels)[:, None], rate.clamp_min(1e-16)
 
     def loss(self, scores: Tensor, labels: Tensor, weights: Tensor) -> float:
-        each = scores[:, 0].exp() - self._counts(labels) * scores[:, 0]
-        return float((each * weights).sum() / weights.sum())
+        losses = scores[:, 0].exp() - self._counts(labels) * scores[:, 0]
+        return float((losses * weights).sum() / weights.sum())
 
     def outputs(self, scores: Tensor) -> Tensor:
         return (scores.exp() - self.mean) / self.scale
@@ -121,7 +121,7 @@ class Poisson:
 
 
 def objective_for(loss: Loss, wanted: str, mean: float, scale: float) -> Objective:
-    """As the settings say, for the kind of label that there is; `mean` and `scale` give its own units back."""
+    """The objective by the settings and the kind of label; `mean` and `scale` give the label's own units back."""
     if wanted in ("absolute", "poisson", "squared") and not isinstance(loss, Squared):
         raise ConfigError(
             f'boosted_trees.loss = "{wanted}" is for labels that are numbers, and these are classes. Set loss = "auto".'

@@ -1,7 +1,6 @@
 """Boosted trees at a party with columns: its bins, the rounds it takes part in, and the thresholds that were chosen.
 
-It answers a label owner as its own settings say. It knows which rows are in which node, and of gradients only what
-they encrypt to.
+It answers a label owner as its own settings say. It knows which rows are in which node, and gradients only encrypted.
 """
 
 from __future__ import annotations
@@ -41,11 +40,12 @@ from colonnade.encryption.elgamal import ElGamalPublicKey
 ONE_BIT = Integers(0.0, 1.0, 2)
 """How directions are packed: left or not."""
 HALF = 0.5
-Table = dict[str, Tensor]
+SplitTable = dict[str, Tensor]
+"""A party's own splits of a round: column, threshold, gaps_left, rows."""
 
 
 class Growth(Protocol):
-    """What the algorithm's Config says to a party with columns."""
+    """The part of the algorithm's Config that a party with columns needs."""
 
     @property
     def encryption(self) -> str: ...
@@ -119,7 +119,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Growth) -> None:
         super().__init__(organisation, features, model, config)
         self.outbox.rules.setdefault("directions", Rule(codec=ONE_BIT))
-        self.rounds: list[Table] = []  # of each round its own splits: column, threshold, gaps_left, rows
+        self.rounds: list[SplitTable] = []
         self.order = torch.randint(256, (32,), generator=self.generator, dtype=torch.uint8)  # a key of its own
         self._gaps = gaps_of(organisation.fitted)
         self._binned: tuple[Binning, NDArray[np.uint8], Whole, Candidates] | None = None
@@ -165,46 +165,46 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
 
     @serves
     def split(self, request: Split, asker: str | None) -> Directions:
-        growing, splits = self._of(request.batch), request.splits.tensor.cpu()
+        growing, splits = self._under_way(request.batch), request.splits.tensor.cpu()
         self.expect(splits.dim() == 2 and splits.shape[1] == 2, "a split is a node and a candidate")
         hidden = self.config.nodes == "hidden"
         named = [] if hidden else splits[:, 0].tolist()
-        most = 2 * growing.slopes.trees if hidden else len(growing.open)  # hidden, those of siblings are not told
+        most = 2 * growing.slopes.trees if hidden else len(growing.open)  # hidden nodes have siblings unknown here
         parted = frozenset(named or [0])
         once = hidden or len(parted) == len(splits)
         self.expect(0 < len(splits) <= most and once and not parted & growing.parted, "a node is split once")
-        noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # then nobody knows what it is
-        chosen = [(0 if hidden else node, at) for node, at in splits.to(torch.int64).tolist()]  # hidden, rows are one
-        for node, at in chosen:
+        noisy = not isinstance(self.outbox.rule("sums", request.batch).mechanism, Plain)  # noise hides what is offered
+        chosen = [(0 if hidden else node, candidate) for node, candidate in splits.to(torch.int64).tolist()]
+        for node, candidate in chosen:
             known = growing.open.get(node)
-            within = known is not None and 0 <= at < len(growing.candidates)
+            exists = known is not None and 0 <= candidate < len(growing.candidates)
             self.expect(
-                known is not None and within and (noisy or bool(known.offered[at])),
-                f"candidate {at} was not offered for node {node}",
+                known is not None and exists and (noisy or bool(known.offered[candidate])),
+                f"candidate {candidate} was not offered for node {node}",
             )
-        numbers = [at for _, at in chosen]
-        said = growing.all_going_left(numbers) if hidden else growing.goes_left(dict(chosen))
+        numbers = [candidate for _, candidate in chosen]
+        left = growing.all_going_left(numbers) if hidden else growing.goes_left(dict(chosen))
         self.rounds = [*self.rounds[: growing.number], self._with_splits(growing, chosen)]
         self._growing = replace(growing, parted=growing.parted | parted)
-        return Directions(self.outbox.release(torch.from_numpy(said), "directions", request.batch, to=asker))
+        return Directions(self.outbox.release(torch.from_numpy(left), "directions", request.batch, to=asker))
 
-    def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> Table:
+    def _with_splits(self, growing: Growing, chosen: Sequence[tuple[int, int]]) -> SplitTable:
         """The round's table with these splits, each a node and a candidate."""
-        candidates, (binning, *_) = growing.candidates[np.array([at for _, at in chosen])], self._bins()
+        candidates, (binning, *_) = growing.candidates[np.array([number for _, number in chosen])], self._bins()
         ends = zip(candidates.column.tolist(), candidates.last.tolist(), strict=True)
-        more = {
+        added = {
             "column": candidates.column.tolist(),
             "threshold": [binning.threshold(*end) for end in ends],
             "rows": [growing.open[node].size for node, _ in chosen],
             "gaps_left": candidates.gaps_left.tolist(),
         }
         table = self.rounds[growing.number]
-        return {name: torch.cat([table[name], table[name].new_tensor(more[name])]) for name in table}
+        return {name: torch.cat([table[name], table[name].new_tensor(added[name])]) for name in table}
 
     @serves
     def divide(self, request: Divide, asker: str | None) -> Sums:
         self.expect(self.config.nodes == "shown", "by its own settings nodes are hidden")
-        growing, nodes = self._of(request.batch), request.nodes.tensor.cpu()
+        growing, nodes = self._under_way(request.batch), request.nodes.tensor.cpu()
         self.expect(tuple(nodes.shape) == growing.node.T.shape, "directions have not a line for each row")
         try:
             growing = growing.divided(nodes.numpy().astype(np.uint8))
@@ -219,20 +219,20 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
             f"it knows {len(self.rounds)} rounds, and was asked for {request.first} to {request.last}",
         )
         x = with_gaps(self.x(request.batch), self._gaps)
-        said = [torch.zeros(len(x), 0)]
+        left = [torch.zeros(len(x), 0)]
         for table in self.rounds[request.first : request.last]:
             values = torch.from_numpy(x)[:, table["column"]].double()
-            said.append(torch.where(values.isnan(), table["gaps_left"], values <= table["threshold"]).float())
-        return Directions(self.outbox.release(torch.cat(said, 1), "directions", request.batch, to=asker))
+            left.append(torch.where(values.isnan(), table["gaps_left"], values <= table["threshold"]).float())
+        return Directions(self.outbox.release(torch.cat(left, 1), "directions", request.batch, to=asker))
 
     def importance(self) -> dict[int, float]:
-        """By column its share of the rows that this party's splits parted: for the owner alone."""
-        found: dict[int, float] = {}
+        """Each column's share of the rows that this party's splits parted, for the owner alone."""
+        rows_by_column: dict[int, float] = {}
         for table in self.rounds:
             for column, rows in zip(table["column"].tolist(), table["rows"].tolist(), strict=True):
-                found[column] = found.get(column, 0.0) + rows
-        total = sum(found.values())
-        return {column: rows / total for column, rows in found.items()}
+                rows_by_column[column] = rows_by_column.get(column, 0.0) + rows
+        total = sum(rows_by_column.values())
+        return {column: rows / total for column, rows in rows_by_column.items()}
 
     def state(self) -> State:
         return super().state() | {"rounds": self.rounds, "order": self.order}
@@ -243,48 +243,50 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         self.order = state["order"].cpu()
 
     def _shuffled(self, what: str, number: int, count: int) -> NDArray[np.int64]:
-        """An order that follows from the party's own key: torch's generators take 32 bits of a seed, and who is told
-        sums in a guessed order sees whether it is right."""
-        about = self.order.numpy().tobytes() + f"{what}/{number}".encode()
-        return np.argsort(np.frombuffer(hashlib.shake_256(about).digest(8 * count), dtype=np.uint64), kind="stable")
+        """An order that follows from the party's own key. Torch's generators take only 32 bits of a seed, and a
+        receiver of sums could try them all."""
+        seed = self.order.numpy().tobytes() + f"{what}/{number}".encode()
+        return np.argsort(np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype=np.uint64), kind="stable")
 
     def _slopes(self, request: Start, asker: str | None) -> Slopes:
-        """As its own settings say: nobody can talk it into plain gradients, but its own organisation needs none."""
+        """Gradients as the party's own settings say: plain ones are refused, unless they come from its own
+        organisation."""
         given = request.gradients
         if isinstance(given, Released):
             plain = self.config.encryption == "none" or asker == self.name
             self.expect(plain, "gradients came in the clear, and by its own settings they are encrypted")
             hessians = self.needed(request.hessians, "gradients came without Hessians")
-            g, h = (one.tensor.cpu().double().numpy() for one in (given, hessians))
+            g, h = (released.tensor.cpu().double().numpy() for released in (given, hessians))
             self.expect(g.ndim == 2 and g.shape == h.shape, "gradients and Hessians do not fit each other")
             return PlainSlopes(g, h)
         return SealedSlopes(self.key.read(given.encrypted), self.key, self.name)
 
     def _expect_trees(self, trees: int) -> None:
         """Refuse more than this run has outputs; where nodes are hidden, those of a level are in the place of trees."""
-        bounds, told = self.organisation.bounds, 2 ** max(self.config.depth - 2, 0)
+        bounds, nodes_of_level = self.organisation.bounds, 2 ** max(self.config.depth - 2, 0)
         if bounds is not None:
-            most = bounds.outputs * (told if self.config.nodes == "hidden" else 1)
+            most = bounds.outputs * (nodes_of_level if self.config.nodes == "hidden" else 1)
             self.expect(0 < trees <= most, f"{trees} trees came for {bounds.outputs} outputs")
 
     def _go_on(self, growing: Growing, asker: str | None) -> Sums:
-        """Its round stands here, and what it tells of it."""
+        """Keep the round as it is now, and report its sums."""
         self._growing = growing
-        batch, made = growing.batch, growing.sums()
-        if isinstance(made, Tensor):
-            return Sums(self.outbox.release(made, "sums", batch, to=asker))
-        return Sums(self.outbox.pass_on(made, "sums", batch, event=NON_PRIVATE, to=asker))
+        batch, sums = growing.batch, growing.sums()
+        if isinstance(sums, Tensor):
+            return Sums(self.outbox.release(sums, "sums", batch, to=asker))
+        return Sums(self.outbox.pass_on(sums, "sums", batch, event=NON_PRIVATE, to=asker))
 
-    def _of(self, batch: str) -> Growing:
-        under_way = self._growing if self._growing is not None and self._growing.batch == batch else None
-        return self.needed(under_way, f"no round of batch {batch} is under way")
+    def _under_way(self, batch: str) -> Growing:
+        growing = self._growing if self._growing is not None and self._growing.batch == batch else None
+        return self.needed(growing, f"no round of batch {batch} is under way")
 
     @property
     def _train(self) -> NDArray[np.int64]:
         return self.organisation.batches.splits["train"].numpy()
 
     def _bins(self) -> tuple[Binning, NDArray[np.uint8], Whole, Candidates]:
-        """Bins of all rows, by the training rows' quantiles, and how many training rows each has; made once."""
+        """Bins of all rows by the training rows' quantiles, how many training rows each has, and candidates; made
+        once."""
         if self._binned is None:
             values = with_gaps(self.features, self._gaps)
             binning = Binning.of(values[self._train], self.config.bins)
@@ -295,7 +297,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
 
 
 def gaps_of(fitted: State) -> dict[int, int]:
-    """Which columns of prepared numbers say where another one has gaps: column -> that one."""
+    """For each prepared column with gaps, the column that says where they are."""
     if "columns" not in fitted:
         return {}
     prepared = Preprocessor.from_state(fitted["columns"])
@@ -304,7 +306,7 @@ def gaps_of(fitted: State) -> dict[int, int]:
 
 
 def with_gaps(features: Tensor, gaps: Mapping[int, int]) -> NDArray[np.float32]:
-    """Prepared columns, [rows, columns], with NaN where a value was filled in; a column that only says so is all 0."""
+    """Prepared columns, [rows, columns], with NaN where a value was filled in; columns that only say where are 0."""
     values = features.detach().cpu().flatten(1).float().numpy()
     if gaps:
         values = values.copy()
@@ -314,7 +316,7 @@ def with_gaps(features: Tensor, gaps: Mapping[int, int]) -> NDArray[np.float32]:
     return values
 
 
-def no_splits() -> Table:
+def no_splits() -> SplitTable:
     """A party's part of a round that has not begun."""
     whole_numbers = {name: torch.zeros(0, dtype=torch.int64) for name in ("column", "rows")}
     return whole_numbers | {

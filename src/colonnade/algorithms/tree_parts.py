@@ -1,9 +1,9 @@
 """What each party has of a round of trees, as the label owner keeps it where not everybody holds all rows.
 
-A party is told about its own rows alone, so its sums are of these, and it counts nodes of which it has a row: a node
-that is split without any of its rows it never hears of. So the label owner keeps for each party which rows it holds,
-its numbers of nodes, and of which child it tells sums. Rows that a party lacks go where its split sends them all: to
-the side on which they gain most, which the label owner finds by itself, since it knows their gradients.
+A party hears only about its own rows, so its sums are of these, and it numbers only nodes that have one of them. So the
+label owner keeps for each party which rows it holds, its numbers of nodes, and of which child it reports sums. All rows
+that a party lacks go to one side of its split: the side on which they gain most, which the label owner finds by itself,
+since it knows their gradients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from colonnade.algorithms.tree_histograms import NOT_OFFERED, Flags, Floats, Who
 from colonnade.core import Ciphertext, Released
 from colonnade.errors import WireError
 
-Table = dict[str, Tensor]
+NodeTable = dict[str, Tensor]
+"""A round's nodes: the `party` whose split it is (-1: a leaf), the number of that `split` among the party's own of the
+round, the children `left` and `right`, what a leaf adds to its tree's score (`value`), what a split gained (`gain`),
+and whether rows that its party lacks go left (`absent_left`); and for each party whether it took part (`asked`)."""
 T = TypeVar("T")
 Lines = TypeVar("Lines", Tensor, Floats)
 
 
 class Part:
-    """One party's: `held` says which rows of the batch it holds, None that these are all; `asked`, whether it takes
-    part in the round, which needs a row that is learned from."""
+    """One party's part. `held` says which rows of the batch it holds, None for all; `asked`, whether it takes part in
+    the round: it must hold a row that is learned from."""
 
     def __init__(self, held: Flags | None, sampled: Whole, trees: int) -> None:
         self.held = held
@@ -34,7 +37,7 @@ class Part:
         self.sampled = sampled if held is None else sampled[held[sampled]]
         self.asked = len(self.sampled) > 0
         self.count, self._numbers = trees, {tree: tree for tree in range(trees)}
-        self.small: list[int] = []  # of the last level's pairs, the child it tells sums of; -1: it knows of neither
+        self.small: list[int] = []  # for each pair of the last level, the child it reports; -1: it knows neither
 
     def number(self, node: int) -> int:
         """A node's number at this party."""
@@ -45,11 +48,11 @@ class Part:
         return lines if self.rows is None else lines[self.rows]
 
     def of_sampled(self, lines: Floats, sampled: Whole) -> Floats:
-        """Of lines for the rows that are learned from, those that are its own."""
+        """The lines of its own rows, among those for the rows that are learned from."""
         return lines if self.held is None else lines[self.held[sampled]]
 
     def divide(self, before: Whole, after: Whole, parents: Sequence[int], children: Sequence[tuple[int, int]]) -> None:
-        """These nodes were split: `before` and `after` are [trees, rows of the batch]."""
+        """Number the children of nodes that were split; `before` and `after` are [trees, rows of the batch]."""
         nodes = max((child for pair in children for child in pair), default=0) + 1
         assert self.rows is not None
         known = np.bincount(before.take(self.rows, axis=1).reshape(-1), minlength=nodes) > 0
@@ -64,20 +67,20 @@ class Part:
             self.small.append(left if rows[left] <= rows[right] else right)
 
     @property
-    def told(self) -> list[int]:
-        """The nodes of this level that it tells sums of."""
+    def reported(self) -> list[int]:
+        """The nodes of this level whose sums it reports."""
         return [node for node in self.small if node >= 0]
 
 
 def not_offered(nodes: int, candidates: int) -> Floats:
-    """Sums that say of no candidate anything."""
-    made = np.zeros((nodes, candidates, 2))
-    made[..., 1] = NOT_OFFERED
-    return made
+    """Sums that offer no candidate."""
+    sums = np.zeros((nodes, candidates, 2))
+    sums[..., 1] = NOT_OFFERED
+    return sums
 
 
 def shape_of(sums: Released | Ciphertext, nodes: int, before: int | None, most: int) -> tuple[int, int, int]:
-    """Nodes, candidates (as many as `before` in this round, and never more than `most`), and two sums of each."""
+    """The numbers of nodes, of candidates (as many as `before` in this round, at most `most`), and of sums: 2."""
     if isinstance(sums, Ciphertext):
         candidates = sums.shape[0] // nodes if sums.shape else 0
     else:
@@ -93,32 +96,32 @@ def shape_of(sums: Released | Ciphertext, nodes: int, before: int | None, most: 
 def once_for_all(
     parts: Mapping[str, Part], make: Callable[[str, Part], T], kinds: Mapping[str, bool] | None = None
 ) -> dict[str, T]:
-    """What each party is sent: made once for all of a kind that hold all rows, and for each of the others."""
+    """What each party is sent: made once for all of a kind that hold all rows, and separately for the others."""
     shared: dict[bool, T] = {}
-    found: dict[str, T] = {}
+    sent: dict[str, T] = {}
     for party, part in parts.items():
         kind = (kinds or {}).get(party, False)
         if part.held is None and kind not in shared:
             shared[kind] = make(party, part)
-        found[party] = shared[kind] if part.held is None else make(party, part)
-    return found
+        sent[party] = shared[kind] if part.held is None else make(party, part)
+    return sent
 
 
-def rounds_with(rounds: Sequence[Table], party: int) -> int:
+def rounds_with(rounds: Sequence[NodeTable], party: int) -> int:
     """In how many rounds a party took part: it counts no others."""
     return sum(bool(table["asked"][party]) if "asked" in table else True for table in rounds)
 
 
-def absent_left(table: Table, party: int) -> Flags:
-    """Of each split of a party in a round, in its order: whether rows that the party lacks go left."""
-    mine = torch.nonzero(table["party"] == party).flatten()
+def absent_left(table: NodeTable, party: int) -> Flags:
+    """For each split of a party in a round, in its order, whether rows that the party lacks go left."""
+    nodes = torch.nonzero(table["party"] == party).flatten()
     flags: Tensor = table.get("absent_left", torch.zeros(len(table["party"]), dtype=torch.bool))
-    return flags[mine[table["split"][mine].argsort()]].numpy()
+    return flags[nodes[table["split"][nodes].argsort()]].numpy()
 
 
-def completed(table: Table, party: int, said: Flags | None, lacks: Flags | None, rows: int) -> Flags:
-    """A party's directions in a round, [rows, splits]: of rows that it lacks, as the label owner learned."""
-    instead = absent_left(table, party)
-    if said is None:
-        return np.tile(instead, (rows, 1))
-    return said if lacks is None else np.where(lacks[:, None], instead[None], said)
+def completed(table: NodeTable, party: int, directions: Flags | None, lacks: Flags | None, rows: int) -> Flags:
+    """A party's directions in a round, [rows, splits]; rows that it lacks go as the label owner learned."""
+    learned = absent_left(table, party)
+    if directions is None:
+        return np.tile(learned, (rows, 1))
+    return directions if lacks is None else np.where(lacks[:, None], learned[None], directions)

@@ -1,4 +1,4 @@
-"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over what all say."""
+"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over all directions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import HeadInputs, TableInputs
-from colonnade.algorithms.tree_owner import HALF, gaps_of, no_splits
+from colonnade.algorithms.tree_owner import HALF, SplitTable, gaps_of, no_splits
+from colonnade.algorithms.tree_parts import NodeTable
 
-Table = Mapping[str, Tensor]
 KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
 class Thresholds(nn.Module):
-    """A party's piece: for each of its splits, of all rounds one after the other, whether a row goes left: 1 or 0.
+    """A party's piece: for each of its splits, round after round, whether a row goes left: 1 or 0.
 
-    A row is prepared columns; where a column has gaps, another one says of which rows its value was filled in.
+    A row has prepared columns; where a column has gaps, another one says in which rows its value was filled in.
     """
 
     column: Tensor
@@ -28,7 +28,7 @@ class Thresholds(nn.Module):
     mark: Tensor
     is_mark: Tensor
 
-    def __init__(self, rounds: Sequence[Table], gaps: Mapping[int, int]) -> None:
+    def __init__(self, rounds: Sequence[SplitTable], gaps: Mapping[int, int]) -> None:
         super().__init__()
         tables = [no_splits(), *rounds]
         for name in ("column", "threshold", "gaps_left"):
@@ -45,8 +45,8 @@ class Thresholds(nn.Module):
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from what each party says of its splits to the joint model's outputs. Of a row that a
-    party lacks its part is NaN, and goes as was learned."""
+    """The label owner's piece: from each party's directions to the joint model's outputs. The directions of a row that
+    a party lacks are NaN, and the row goes as was learned."""
 
     base: Tensor
     said: Tensor
@@ -58,7 +58,7 @@ class Trees(nn.Module):
 
     def __init__(self, given: HeadInputs[Any]) -> None:
         super().__init__()
-        rounds: Sequence[Table] = given.state["rounds"]
+        rounds: Sequence[NodeTable] = given.state["rounds"]
         self.outputs, self.rounds, self.depth = given.outputs, len(rounds), 0
         self.is_forest = given.config.is_forest and len(rounds) > 0
         poisson = given.config.loss == "poisson"
@@ -76,7 +76,7 @@ class Trees(nn.Module):
             parts["roots"].append(nodes + torch.arange(given.outputs))
             self.depth = max(self.depth, _depth(table))
             nodes += len(party)
-            first = [at + int((party == k).sum()) for k, at in enumerate(first)]
+            first = [column + int((party == k).sum()) for k, column in enumerate(first)]
         for name, tensors in parts.items():
             none = torch.zeros(0, dtype=KINDS.get(name, torch.int64))
             self.register_buffer(name, torch.cat([none, *tensors]))
@@ -84,15 +84,15 @@ class Trees(nn.Module):
         self.register_buffer("base", torch.zeros(given.outputs, dtype=torch.float64) if base is None else base.cpu())
 
     def forward(self, parts: list[Tensor]) -> Tensor:
-        said = torch.cat(parts, 1)
-        node = self.roots.expand(said.shape[0], -1)
+        directions = torch.cat(parts, 1)
+        node = self.roots.expand(directions.shape[0], -1)
         for _ in range(self.depth):
-            at = self.said[node]
-            bit = said.gather(1, at.clamp_min(0))
+            column = self.said[node]  # of its split among the directions; -1 in a leaf
+            bit = directions.gather(1, column.clamp_min(0))
             goes_left = torch.where(bit.isnan(), self.absent_left[node], bit > HALF)
             below = torch.where(goes_left, self.left[node], self.right[node])
-            node = torch.where(at >= 0, below, node)
-        added = self.value[node].reshape(said.shape[0], self.rounds, self.outputs)
+            node = torch.where(column >= 0, below, node)
+        added = self.value[node].reshape(directions.shape[0], self.rounds, self.outputs)
         scores = self.base + (added.mean(1) if self.is_forest else added.sum(1))
         if self.units is not None:
             scores = (scores.exp() - self.units[0]) / self.units[1]
@@ -110,7 +110,7 @@ def splits_by_party(state: Mapping[str, Any], parties: Sequence[str]) -> dict[st
     }
 
 
-def _depth(table: Table) -> int:
+def _depth(table: NodeTable) -> int:
     """How many splits the longest way to a leaf passes; children come after their parents."""
     depth = [0] * len(table["party"])
     for node, (left, right) in enumerate(zip(table["left"].tolist(), table["right"].tolist(), strict=True)):

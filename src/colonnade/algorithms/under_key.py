@@ -1,4 +1,4 @@
-"""What algorithms share whose parties compute under a key that somebody else made.
+"""For algorithms whose parties compute under a key that somebody else made.
 
 party k:       keeps to the first public key that it is given                          keep
                x M under it, and a mask, of an encrypted x and an M of its own         masked
@@ -20,12 +20,12 @@ K = TypeVar("K", bound=Named)
 
 
 class Keyed(roles.FeatureOwner, Generic[K]):
-    """Computes under a public key of somebody else's."""
+    """Computes under somebody else's public key."""
 
     _key: K | None = None
 
     def keep(self, key: K) -> Done:
-        """The first one stands: its maker has one key as long as it runs."""
+        """Keep the first key, and refuse others: its maker has one key as long as it runs."""
         self.expect(self._key is None or self._key.id == key.id, "it was given another key before, and keeps to that")
         self._key = key
         return Done()
@@ -36,11 +36,11 @@ class Keyed(roles.FeatureOwner, Generic[K]):
 
 
 class Masking(Keyed[PublicKey]):
-    """Hides what it computes from the key's maker, and keeps the mask until that sends it back."""
+    """Hides what it computes from the key's maker, and keeps the mask until the result comes back."""
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
-        self._blinded: dict[str, tuple[float, Any]] = {}  # of a batch: a number to remember, and the mask
+        self._blinded: dict[str, tuple[float, Any]] = {}  # by batch: a number to remember, and the mask
 
     def masked(self, batch: str, x: Ciphertext, matrix: Tensor, number: float, asker: str | None) -> Ciphertext:
         blinded, mask = self.key.blind(self.key.product(x.encrypted, matrix, owner=self.name))
@@ -49,14 +49,14 @@ class Masking(Keyed[PublicKey]):
         return self.outbox.pass_on(blinded, "masked_gradient", batch, to=asker)
 
     def mask_on(self, batch: str, what: str) -> tuple[float, Any]:
-        """The number and the mask. It is for one answer, and does not come back where that fails: who could try again
-        would learn from what is refused."""
+        """The number and the mask. A mask serves one answer, also where that fails: whoever could try again would learn
+        from what is refused."""
         self.expect(batch in self._blinded, f"{what} came for batch {batch}, and it has no mask for it")
         return self._blinded.pop(batch)
 
 
 def opened(secret: SecretKey, outbox: Outbox, sent: Ciphertext, masked: Ciphertext, as_: str) -> Ciphertext:
-    """What is under a party's mask, to be sent back to it."""
+    """Decrypt what is under a party's mask, to be sent back to it."""
     spent = sent.receipt.event.kind not in (NON_PRIVATE.kind, sent.encrypted.guarantee)
     event = None if spent else NON_PRIVATE  # what a mechanism let through was counted when it was encrypted
     return outbox.pass_on(secret.open_blinded(masked.encrypted), as_, sent.receipt.batch, event=event)

@@ -129,40 +129,40 @@ class LabelOwner(embedding.LabelOwner):
             self.optimizer = torch.optim.SGD(learned, rate, weight_decay=decay)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
-        if len(h) < len(self.widths):  # who is left out adds nothing to the sum
-            nothing = torch.zeros_like(next(iter(h.values())))
-            h = {k: h.get(k, nothing) for k in self.widths}
+        if len(h) < len(self.widths):  # a party that is left out adds nothing to the sum
+            zeros = torch.zeros_like(next(iter(h.values())))
+            h = {k: h.get(k, zeros) for k in self.widths}
         return self.model(torch.stack(list(h.values())))  # type: ignore[no-any-return]
 
     def head_norms(self) -> dict[str, float]:
-        """||alpha_k W||: what of the linear model W meets h_k, to be compared as the other algorithms' ||W_k||."""
+        """||alpha_k W||: how the linear model W weighs h_k, comparable to the other algorithms' ||W_k||."""
         assert isinstance(self.model, Average)
         norms = self.model.alpha.detach().abs() * self.model.linear.weight.detach().norm()
         return dict(zip(self.widths, norms.tolist(), strict=True))
 
-    def order(self, epoch: int, each: int) -> list[str]:
-        """The parties' turns in an epoch, `each` per party, shuffled with a seed of its own."""
+    def order(self, epoch: int, per_epoch: int) -> list[str]:
+        """The parties' turns in an epoch, `per_epoch` for each, shuffled with a seed of its own."""
         generator = Generator().manual_seed(seed_for(self.generator.initial_seed(), "turns", str(epoch)))
-        turns = [party for party in self.widths for _ in range(each)]
+        turns = [party for party in self.widths for _ in range(per_epoch)]
         return [turns[turn] for turn in torch.randperm(len(turns), generator=generator).tolist()]
 
-    def begin(self, epoch: int, each: int) -> None:
-        """In a new epoch nobody has taken any of `each` batches; in one that was left half done, all continue."""
-        if epoch != self.epoch or sum(self.taken.values()) in (0, each * len(self.widths)):
+    def begin(self, epoch: int, per_epoch: int) -> None:
+        """Begin a new epoch, in which nobody has taken any batch; or continue one that was left half done."""
+        if epoch != self.epoch or sum(self.taken.values()) in (0, per_epoch * len(self.widths)):
             self.epoch, self.taken = epoch, dict.fromkeys(self.widths, 0)
 
     def next_batch(self, party: str) -> str:
         return f"train/{self.epoch}/{self.taken[party]}"
 
-    def next_turn(self, party: str, each: int) -> Turn | None:
-        """What a party is sent now; None when it has taken all batches of the epoch."""
-        if self.taken[party] == each:
+    def next_turn(self, party: str, per_epoch: int) -> Turn | None:
+        """The next request to a party; None when it has taken all batches of the epoch."""
+        if self.taken[party] == per_epoch:
             return None
         last, batch = self.owed.pop(party, None), self.next_batch(party)
         return Turn(batch, None, None) if last is None else Turn(batch, last.batch, last.gradient)
 
     def took(self, party: str, h_k: Tensor) -> float:
-        """A party's embedding of its next batch came: one step of g and alpha with what the others sent last."""
+        """Take a party's embedding of its next batch: one step of g and alpha with what the others sent last."""
         batch, parties = self.next_batch(party), list(self.widths)
         if self.latest is None:
             train = self.organisation.batches.splits["train"]
@@ -188,15 +188,16 @@ class LabelOwner(embedding.LabelOwner):
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
-    """In rounds, or a step per M turns."""
+    """Train in rounds, or by a step per M turns."""
     if driver.config.schedule == "rounds":
         yield from embedding.train(driver, peers, batches)
         return
-    in_turns, each = driver.config.schedule == "turns", batches.per_epoch
+    in_turns, per_epoch = driver.config.schedule == "turns", batches.per_epoch
     losses: Iterator[float] | None = None
     for batch in batches:
-        losses = _epoch(driver, peers, batch.epoch, each) if batch.number == 0 or losses is None else losses
-        ends = batch.number + 1 == each
+        if batch.number == 0 or losses is None:
+            losses = _epoch(driver, peers, batch.epoch, per_epoch)
+        ends = batch.number + 1 == per_epoch
         loss = fmean(islice(losses, None if ends else len(peers)))
         if ends or in_turns:
             for _ in peers.stream(lambda k: driver.owed.pop(k, None), list(driver.owed) if in_turns else None):
@@ -204,11 +205,11 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         yield Step(batch, loss)
 
 
-def _epoch(driver: LabelOwner, peers: Peers, epoch: int, each: int) -> Iterator[float]:
-    """The turns that are left of an epoch, and each one's loss."""
-    driver.begin(epoch, each)
-    turns = driver.order(epoch, each)[sum(driver.taken.values()) :] if driver.config.schedule == "turns" else None
-    for party, reply in peers.stream(lambda k: driver.next_turn(k, each), turns):
+def _epoch(driver: LabelOwner, peers: Peers, epoch: int, per_epoch: int) -> Iterator[float]:
+    """The losses of the turns that are left of an epoch."""
+    driver.begin(epoch, per_epoch)
+    turns = driver.order(epoch, per_epoch)[sum(driver.taken.values()) :] if driver.config.schedule == "turns" else None
+    for party, reply in peers.stream(lambda k: driver.next_turn(k, per_epoch), turns):
         yield driver.took(party, reply.values.tensor.to(driver.device))
 
 

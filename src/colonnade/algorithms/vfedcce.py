@@ -77,7 +77,7 @@ from colonnade.optim.losses import Loss, Squared
 
 HIDDEN = ("encrypted", "blinded")
 MOST = 1 << 28
-"""Values of a Jacobian, rows (m - 1) times weights: a gigabyte in float32."""
+"""The most values of a Jacobian, rows (m - 1) times weights: a gigabyte in float32."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class TakeGradient(Request[Done]):
 
 
 class TakeCoefficients(Request[Done]):
-    """In the clear: asked inside the label owner's organisation, which needs no protection from itself."""
+    """Coefficients in the clear, inside the label owner's organisation, which needs no protection from itself."""
 
     batch: str
     coefficients: Released  # c_k / N, [rows, m - 1]
@@ -181,7 +181,7 @@ class FeatureOwner(Masking, embedding.FeatureOwner):
         jacobian = self._jacobian(request.batch)
         if self.config.mode == "plaintext":
             return Jacobian(self.outbox.release(jacobian, "jacobian", request.batch, to=asker))
-        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._made(), to=asker))
+        return Jacobian(self.outbox.encrypt(jacobian, "jacobian", request.batch, key=self._own_key(), to=asker))
 
     @serves
     def multiply(self, request: Multiply, asker: str | None) -> Masked:
@@ -198,7 +198,7 @@ class FeatureOwner(Masking, embedding.FeatureOwner):
             return self._step(gradient.tensor)
         if self.config.mode == "encrypted-jacobian":
             rows = self._done_with(request.batch)
-            return self._step(self._made().decrypt(gradient.encrypted) / rows)
+            return self._step(self._own_key().decrypt(gradient.encrypted) / rows)
         self._in("encrypted-coefficients")
         number, mask = self.mask_on(request.batch, "a gradient")
         return self._step(self.key.unblind(gradient.encrypted, mask) / number)
@@ -208,10 +208,10 @@ class FeatureOwner(Masking, embedding.FeatureOwner):
         return self.step_with(request.coefficients.tensor, request.batch)
 
     def _in(self, *modes: str) -> None:
-        """A party does what its own settings say, whatever it is asked: nobody else can talk it into plaintext."""
+        """Refuse what its own settings do not say, whatever it is asked: nobody else can talk it into plaintext."""
         self.expect(self.config.mode in modes, f"its mode is {self.config.mode}, and this is part of {modes[-1]}")
 
-    def _made(self) -> SecretKey:
+    def _own_key(self) -> SecretKey:
         return self.needed(self._secret, "it was not asked for a key yet")
 
     def _jacobian(self, batch: str) -> Tensor:
@@ -222,8 +222,8 @@ class FeatureOwner(Masking, embedding.FeatureOwner):
         self.expect(
             values <= MOST, f"its Jacobian would have {values:,} values, and {MOST:,} are allowed; lower batch_size"
         )
-        found = jacobian_by_row(self.model, self.x(batch), passed.outputs, u)
-        return jacobian_of(u, weights) if found is None else found
+        by_row = jacobian_by_row(self.model, self.x(batch), passed.outputs, u)
+        return jacobian_of(u, weights) if by_row is None else by_row
 
     def _done_with(self, batch: str) -> int:
         """How many rows the pending batch has; it is no longer pending."""
@@ -292,7 +292,7 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
-    """Before the first batch: who will decrypt makes keys and gives the public one out."""
+    """Before the first batch, whoever will decrypt makes keys and gives the public one out."""
     config = driver.config
     if config.mode == "plaintext":
         warnings.warn(
@@ -303,8 +303,8 @@ def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
     elif config.mode == "encrypted-jacobian":
         most = driver.organisation.batches.batch_size * max(driver.widths.values())
         replies = peers.ask_each(dict.fromkeys(others, AskKey(most)))
-        made: dict[str, Any] = {"scheme": config.scheme, "use": "combinations", "limit": jacobian_limit(most)}
-        driver._keys = {k: read_public_key(r.public, **made) for k, r in replies.items()}
+        agreed: dict[str, Any] = {"scheme": config.scheme, "use": "combinations", "limit": jacobian_limit(most)}
+        driver._keys = {k: read_public_key(reply.public, **agreed) for k, reply in replies.items()}
     else:
         driver._secret = driver._secret or make_keys(config.scheme, use="products", limit=config.coefficient_limit)
         public = driver.outbox.publish(driver._secret.public.to_bytes(), "public_key")
@@ -312,7 +312,7 @@ def share_keys(driver: LabelOwner, peers: Peers, others: list[str]) -> None:
 
 
 def jacobian_limit(coefficients: int) -> float:
-    """Of a value in a Jacobian, so that its sum with so many coefficients fits."""
+    """The largest value of a Jacobian, so that its sum with so many coefficients fits."""
     return 2.0**13 / max(coefficients, 1)
 
 

@@ -66,19 +66,19 @@ class LabelOwner(embedding.LinearHeads):
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party."""
-        H, old = beside(h, self.widths), self.heads
-        loss, slope = self.slope(H @ old, batch)
+        H, heads = beside(h, self.widths), self.heads
+        loss, slope = self.slope(H @ heads, batch)
         if self.optimizer is None:
-            self.heads = old - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * old)
+            self.heads = heads - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * heads)
         else:
-            old = old.clone()
+            heads = heads.clone()
             self.heads.grad = H.T @ slope
             self.optimizer.step()
         if self.config.gradient_heads == "new":
-            old = self.heads
-            _, slope = self.slope(H @ old, batch)
-        heads = zip(self.widths, blocks(old, self.widths.values()), strict=True)
-        return loss, {k: slope @ W_k.T for k, W_k in heads}
+            heads = self.heads
+            _, slope = self.slope(H @ heads, batch)
+        by_party = zip(self.widths, blocks(heads, self.widths.values()), strict=True)
+        return loss, {k: slope @ W_k.T for k, W_k in by_party}
 
     def state(self) -> State:
         state = super().state() | {"heads": self.heads}

@@ -2,11 +2,11 @@
 
 ids = Ids.of("clinic", [frame["patient"]], settings)
 owner = IdOwner(organisation, ids, settings, among=["clinic", "lab"])         # at every party
-found = align(owner, peers)                                                   # at one of them, which drives
+alignment = align(owner, peers)                                               # at one of them, which drives
 owner.common_rows                                                             # its own common rows, in the agreed order
 
-`intersection` says how it works and who learns what; `helper` is another way, for millions of ids, by a neutral
-organisation that compares keyed hashes. The first needs the package coincurve: pip install "colonnade[crypto]".
+`intersection` says how it works and who learns what. `helper` is another protocol, for millions of ids: a neutral
+organisation compares keyed hashes. `intersection` needs the package coincurve: pip install "colonnade[crypto]".
 """
 
 from typing import TYPE_CHECKING

@@ -1,14 +1,14 @@
 """How much of its ids an organisation lets others compare with theirs in a day, kept in its own folder.
 
-Whoever aligns with a party may lie about its own ids, and learns of each whether the party holds it; a list that
-differs from yesterday's by one id tells about that one, even where only a count is told. No check of a list can see
-this. What bounds it is how often a party takes part: so often a day with each asker, and for predictions, whose lists
-may be as short as one id, with so many ids.
+Whoever aligns with a party may lie about its own ids, and learns for each whether the party holds it; a list that
+differs from yesterday's by one id tells about that id, even where only a count is revealed. No check of a list can see
+this. So an allowance bounds how many times a day a party aligns with each asker and, for predictions, whose lists may
+be as short as one id, how many ids it compares.
 
     5f0c91aa {"day": "2026-03-01", "taken": {"clinic": {"alignments": 3, "ids": 120}}}     a checksum, and today's
 
-It is on the disk before anything is answered, and a restart changes nothing. A day is one of UTC and never ends early:
-a clock that is set back counts on.
+The file is on the disk before anything is answered, so a restart changes nothing. Days are those of UTC and never end
+early: a clock that is set back counts on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def today() -> str:
 
 
 class Allowance:
-    """Of one organisation, with everybody. `of` is what its own party.toml says; several processes may share it."""
+    """One organisation's allowance for everybody, by what its own party.toml says (`of`). Processes may share it."""
 
     def __init__(
         self, owner: str, path: Path, of: AllowanceSettings | None = None, *, day: Callable[[], str] = today
@@ -62,35 +62,35 @@ class Allowance:
         log.info("%s: '%s' compares columns to select, %d of %d times today", self.owner, asker, count, most)
 
     def taken(self) -> Taken:
-        """Today, by everybody who asked."""
+        """What everybody who asked has taken today."""
         return self._read()[1]
 
     def _take(
-        self, asker: str, what: str, more: int, most: int, rule: str, setting: str, table: str = ALIGNMENTS
+        self, asker: str, kind: str, more: int, most: int, rule: str, setting: str, table: str = ALIGNMENTS
     ) -> int:
         with alone(self.path):
             day, taken = self._read()
-            mine = {ALIGNMENTS: 0, IDS: 0, what: 0} | taken.get(asker, {})
-            if mine[what] + more > most:
+            counts = {ALIGNMENTS: 0, IDS: 0, kind: 0} | taken.get(asker, {})
+            if counts[kind] + more > most:
                 log.warning("%s: refused %d more of '%s': it %s", self.owner, more, asker, rule)
                 raise Refused(
-                    f"it {rule}, had {mine[what]} today and was asked for {more} more. Its owner may raise "
+                    f"it {rule}, had {counts[kind]} today and was asked for {more} more. Its owner may raise "
                     f"{setting} under [{table}] in its party.toml; or wait for tomorrow (UTC)"
                 )
-            mine[what] += more
-            text = json.dumps({"day": day, "taken": taken | {asker: mine}})
+            counts[kind] += more
+            text = json.dumps({"day": day, "taken": taken | {asker: counts}})
             write_bytes(self.path, [f"{zlib.crc32(text.encode()):08x} {text}\n".encode()])
-            return mine[what]
+            return counts[kind]
 
     def _read(self) -> tuple[str, Taken]:
-        """Which day is counted, and what was taken."""
+        """The day that is counted, and what was taken on it."""
         day = self.day()
         try:
             check, _, text = self.path.read_text(encoding="utf-8").rstrip("\n").partition(" ")
             if check != f"{zlib.crc32(text.encode()):08x}":
                 raise ValueError
-            found = json.loads(text)
-            before, taken = str(found["day"]), found["taken"]
+            content = json.loads(text)
+            before, taken = str(content["day"]), content["taken"]
         except FileNotFoundError:
             return day, {}
         except (ValueError, KeyError, TypeError):

@@ -74,13 +74,13 @@ def _points(joined: bytes) -> NDArray[np.uint8]:
 
 
 class Worker:
-    """One process; it is asked one thing at a time."""
+    """One process, which answers one request at a time."""
 
     def __init__(self) -> None:
         self.process = Popen([sys.executable, "-P", arithmetic.__file__], stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
 
     def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
-        """EOFError or OSError where it has ended."""
+        """Let the worker compute; raises EOFError or OSError where it has ended."""
         into, out = self.process.stdin, self.process.stdout
         assert into is not None
         assert out is not None
@@ -89,10 +89,10 @@ class Worker:
         return arithmetic.read_answer(out)
 
     def end(self) -> None:
-        """It ends with its input; one that does not is ended."""
+        """Close the worker's input, at which it ends; kill it if it does not."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # what was to be written, to one that has ended
+            with suppress(OSError):  # unwritten bytes to a worker that has ended
                 pipe.close()
         try:
             self.process.wait(1.0)
@@ -109,8 +109,8 @@ class Pool:
         self.room = threading.Semaphore(os.cpu_count() or 1)  # parties of one process share the cores
 
     def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
-        """By a worker that waits, or by a new one. One that ended meanwhile, as it does after a minute, is replaced;
-        where none can be started, it is computed here."""
+        """Let a waiting worker compute, or a new one. A worker that ended meanwhile, as it does after a minute, is
+        replaced; where none can be started, this process computes."""
         with self.room:
             return self._ask(kind, data, secret)
 
@@ -124,7 +124,7 @@ class Pool:
                 except OSError:
                     return arithmetic.work(kind, data, secret)
             try:
-                made = worker.ask(kind, data, secret)
+                answer = worker.ask(kind, data, secret)
             except NotAPoint:
                 self.idle.put(worker)
                 raise
@@ -137,7 +137,7 @@ class Pool:
                 worker.end()
                 raise
             self.idle.put(worker)
-            return made
+            return answer
 
     def end(self) -> None:
         """End all workers that wait."""
@@ -153,18 +153,18 @@ atexit.register(POOL.end)
 
 
 def spread(kind: bytes, data: bytes, secret: bytes, cores: int | None = None) -> bytes:
-    """`arithmetic.work`, on so many cores, all by default: the same bytes. NotAPoint names the first that is none."""
-    wide = arithmetic.WIDTHS[kind]
-    count = len(data) // wide
+    """The bytes of `arithmetic.work`, computed on so many cores, or all. NotAPoint names the first that is none."""
+    width = arithmetic.WIDTHS[kind]
+    count = len(data) // width
     cores = min(cores or os.cpu_count() or 1, -(-count // SLICE))
     if cores < 2 or count < LEAST:
         return arithmetic.work(kind, data, secret)
 
-    def some(start: int) -> bytes:
+    def work_on_slice(start: int) -> bytes:
         try:
-            return POOL.ask(kind, data[start * wide : (start + SLICE) * wide], secret)
+            return POOL.ask(kind, data[start * width : (start + SLICE) * width], secret)
         except NotAPoint as error:
             raise NotAPoint(start + error.at) from None
 
     with ThreadPoolExecutor(cores, thread_name_prefix="curve") as pool:
-        return b"".join(pool.map(some, range(0, count, SLICE)))
+        return b"".join(pool.map(work_on_slice, range(0, count, SLICE)))

@@ -18,7 +18,7 @@ Who learns what, when all follow the protocol and the helper colludes with nobod
 
 **A helper that colludes with any one party has the key, and can test for every id it guesses whether another party
 holds it**, and for all ids at once. Diffie-Hellman has no such weak point. So a helper is taken where the agreed file
-names one and asks for it, never otherwise, and whoever is told of an alignment is told of the helper. As with
+names one and asks for it, never otherwise, and whatever reports an alignment names its helper. As with
 Diffie-Hellman, a party may bring ids that it made up: `allowance` bounds how often, and `smallest` how few, which the
 helper sees to.
 """
@@ -45,7 +45,7 @@ from colonnade.errors import PartyError
 CHUNK = 1 << 16
 """Hashes in a message: a megabyte."""
 MANY = 100_000
-"""Ids of the longest list above which "auto" takes the helper: Diffie-Hellman takes a minute there."""
+"""The length of the longest list above which "auto" takes the helper: Diffie-Hellman takes a minute there."""
 
 
 class Sizes(Message):
@@ -53,7 +53,7 @@ class Sizes(Message):
 
 
 class Begin(Request[Sizes]):
-    """To the helper: an alignment among these, of whom the learners will be told."""
+    """To the helper: begin an alignment among these parties; the learners will be told the outcome."""
 
     parties: tuple[str, ...]
     reveal: str
@@ -94,7 +94,7 @@ class Comparison:
 
 class Helper(Party):
     """Compares lists of hashes whose key it does not have. It holds no data. `admitted` are the parties of the agreed
-    file, `askers` those of them who drive an alignment, and `line` gives it those it is to ask."""
+    file, `askers` those of them who drive an alignment, and `line` gives it the parties of these names, to ask."""
 
     def __init__(
         self,
@@ -106,61 +106,62 @@ class Helper(Party):
     ) -> None:
         super().__init__(organisation)
         self.line, self.admitted, self.serves_for = line, frozenset(admitted), frozenset(askers)
-        self._at: dict[tuple[str, ...], Comparison] = {}
+        self._comparisons: dict[tuple[str, ...], Comparison] = {}
 
     @serves
     def begin(self, request: Begin, asker: str | None) -> Sizes:
-        named = set(request.parties)
-        fits = len(named) == len(request.parties) > 1 and named <= self.admitted and asker in named
+        parties = set(request.parties)
+        fits = len(parties) == len(request.parties) > 1 and parties <= self.admitted and asker in parties
         self.expect(fits, f"it compares ids of who asks and others of the agreed file; found {list(request.parties)}")
-        self.expect(named.issuperset(request.learners), "who learns takes part")
-        cards = self.line(request.parties).ask(HowMany(request.parties))
-        sizes = {name: card.ids for name, card in cards.items()}
-        self._at = {**self._at, request.parties: Comparison(request.reveal, request.learners, sizes)}
+        self.expect(parties.issuperset(request.learners), "who learns takes part")
+        counts = self.line(request.parties).ask(HowMany(request.parties))
+        sizes = {name: count.ids for name, count in counts.items()}
+        comparison = Comparison(request.reveal, request.learners, sizes)
+        self._comparisons = {**self._comparisons, request.parties: comparison}
         return Sizes(sizes)
 
     @serves
     def gather(self, request: Gather, asker: str | None) -> Done:
-        known = self._known(request.parties, asker)
-        self.expect(request.owner in known.sizes, f"{request.owner!r} takes no part in it")
-        held, size = known.held(request.owner), known.sizes[request.owner]
+        comparison = self._comparison(request.parties, asker)
+        self.expect(request.owner in comparison.sizes, f"{request.owner!r} takes no part in it")
+        held, size = comparison.held(request.owner), comparison.sizes[request.owner]
         in_turn = request.start == held and 0 < request.count <= size - held
         self.expect(in_turn, f"the list of '{request.owner}' is fetched in turn: it has {held} of {size}")
-        shortest = min(size for name, size in known.sizes.items() if name != request.owner)
-        asked = HandOut(request.parties, shortest, request.start, request.count)
-        tensor = self.line([request.owner]).ask_one(request.owner, asked).hashes.tensor
+        shortest = min(size for name, size in comparison.sizes.items() if name != request.owner)
+        hand_out = HandOut(request.parties, shortest, request.start, request.count)
+        tensor = self.line([request.owner]).ask_one(request.owner, hand_out).hashes.tensor
         fits = tensor.dtype == torch.uint8 and tuple(tensor.shape) == (request.count, HASH)
         if not fits:
             raise PartyError(
-                request.owner, asked.kind, None, f"it was asked for {request.count} hashes of {HASH} bytes"
+                request.owner, hand_out.kind, None, f"it was asked for {request.count} hashes of {HASH} bytes"
             )
-        known.parts.setdefault(request.owner, []).append(tensor.cpu().numpy())
+        comparison.parts.setdefault(request.owner, []).append(tensor.cpu().numpy())
         return Done()
 
     @serves
     def compare(self, request: Compare, asker: str | None) -> Compared:
-        known = self._known(request.parties, asker)
-        short = [name for name, size in known.sizes.items() if known.held(name) != size]
-        self.expect(not short, f"the list of {short} is not there yet")
-        lists = {name: np.concatenate(known.parts[name]) for name in request.parties}
+        comparison = self._comparison(request.parties, asker)
+        incomplete = [name for name, size in comparison.sizes.items() if comparison.held(name) != size]
+        self.expect(not incomplete, f"the list of {incomplete} is not there yet")
+        lists = {name: np.concatenate(comparison.parts[name]) for name in request.parties}
         for name, hashes in lists.items():
             if has_twice(hashes):
                 raise PartyError(name, HandOut.kind, None, "it handed out a hash more than once")
         positions = common_positions(lists)
         common = len(positions[request.parties[0]])
-        for name in known.learners:
-            told = None
-            if known.reveal == "rows":
-                told = self.outbox.release(torch.from_numpy(positions[name].astype(np.int32)), FOUND, ALIGN)
-            self.line([name]).ask_one(name, Found(request.parties, common, told))
-        self._at = {parties: other for parties, other in self._at.items() if parties != request.parties}
+        for name in comparison.learners:
+            places = None
+            if comparison.reveal == "rows":
+                places = self.outbox.release(torch.from_numpy(positions[name].astype(np.int32)), FOUND, ALIGN)
+            self.line([name]).ask_one(name, Found(request.parties, common, places))
+        self._comparisons = {names: other for names, other in self._comparisons.items() if names != request.parties}
         return Compared(common)
 
-    def _known(self, parties: tuple[str, ...], asker: str | None) -> Comparison:
-        known = self._at.get(parties)
-        self.expect(known is not None and asker in parties, "it was not told of such an alignment")
-        assert known is not None
-        return known
+    def _comparison(self, parties: tuple[str, ...], asker: str | None) -> Comparison:
+        comparison = self._comparisons.get(parties)
+        self.expect(comparison is not None and asker in parties, "it was not told of such an alignment")
+        assert comparison is not None
+        return comparison
 
 
 def takes_helper(settings: AlignmentSettings, sizes: Sequence[int]) -> bool:
@@ -170,15 +171,15 @@ def takes_helper(settings: AlignmentSettings, sizes: Sequence[int]) -> bool:
     )
 
 
-def sizes_of(mine: KeyedIds, names: Sequence[str], peers: Peers) -> dict[str, int]:
-    """How many ids each has, which decides where protocol = "auto"."""
+def sizes_of(driver: KeyedIds, names: Sequence[str], peers: Peers) -> dict[str, int]:
+    """How many ids each party has, by which protocol = "auto" decides."""
     request = HowMany(tuple(names))
-    cards = {name: mine.answer(request) if name == mine.name else peers.ask_one(name, request) for name in names}
-    return {name: card.ids for name, card in cards.items()}
+    counts = {name: driver.answer(request) if name == driver.name else peers.ask_one(name, request) for name in names}
+    return {name: count.ids for name, count in counts.items()}
 
 
 def align_by_helper(
-    mine: KeyedIds,
+    driver: KeyedIds,
     names: Sequence[str],
     peers: Peers,
     *,
@@ -189,28 +190,29 @@ def align_by_helper(
     """Find the common rows of the driver, who is the first of `names`, and the others. `peers` has them and the
     helper. Each learner's rows are then its `IdOwner.common_rows`; with `reveal` "count" nobody learns which they are,
     whatever the settings allow, and the first key alone is compared."""
-    owner = mine.owner_among(names)
-    tells = reveal or owner.settings.reveal
-    keys = len(owner.keys) if tells == "rows" else 1
-    return joined([_by_key(mine, names, peers, key, tells, watch, chunk) for key in range(keys)])
+    owner = driver.owner_among(names)
+    revealed = reveal or owner.settings.reveal
+    keys = len(owner.keys) if revealed == "rows" else 1
+    return joined([_by_key(driver, names, peers, key, revealed, watch, chunk) for key in range(keys)])
 
 
 def _by_key(
-    mine: KeyedIds, names: Sequence[str], peers: Peers, by: int, reveal: str, watch: Watch | None, chunk: int
+    driver: KeyedIds, names: Sequence[str], peers: Peers, key: int, reveal: str, watch: Watch | None, chunk: int
 ) -> Alignment:
-    parties, helper = tuple(names), mine.helper
-    settings = mine.owner_among(parties).settings
-    learners = settings.told(parties)
-    others = [name for name in parties if name != mine.name]
-    key = secrets.token_hex(KEY)
-    request = AgreeKeyed(parties, settings.ids, reveal, learners, helper, key, by)
-    cards: dict[str, IdCount] = {name: peers.ask_one(name, request) for name in others}
-    cards = {name: mine.answer(request) if name == mine.name else cards[name] for name in parties}
-    check_columns(cards, mine.name, request)
-    sizes = {name: card.ids for name, card in cards.items()}
-    said = peers.ask_one(helper, Begin(parties, reveal, learners)).ids
-    if dict(said) != sizes:
-        raise PartyError(helper, Begin.kind, None, f"it says that the lists have {said}, and their owners {sizes}")
+    """Compare the rows by one of their keys."""
+    parties, helper = tuple(names), driver.helper
+    settings = driver.owner_among(parties).settings
+    learners = settings.learners_among(parties)
+    others = [name for name in parties if name != driver.name]
+    request = AgreeKeyed(parties, settings.ids, reveal, learners, helper, secrets.token_hex(KEY), key)
+    replies: dict[str, IdCount] = {name: peers.ask_one(name, request) for name in others}
+    counts = {name: driver.answer(request) if name == driver.name else replies[name] for name in parties}
+    check_columns(counts, driver.name, request)
+    sizes = {name: count.ids for name, count in counts.items()}
+    helper_says = peers.ask_one(helper, Begin(parties, reveal, learners)).ids
+    if dict(helper_says) != sizes:
+        reason = f"it says that the lists have {helper_says}, and their owners {sizes}"
+        raise PartyError(helper, Begin.kind, None, reason)
     done, total = 0, sum(sizes.values())
     for name, size in sizes.items():
         for start in range(0, size, chunk):
@@ -222,5 +224,5 @@ def _by_key(
     common = peers.ask_one(helper, Compare(parties)).common
     for name in others:
         peers.ask_one(name, EndKeyed(parties))
-    mine.answer(EndKeyed(parties))
-    return Alignment(mine.name, sizes, common, settings.ids, reveal, learners, helper)
+    driver.answer(EndKeyed(parties))
+    return Alignment(driver.name, sizes, common, settings.ids, reveal, learners, helper)

@@ -4,9 +4,9 @@ Secret multipliers and shuffles come from the operating system, not from the par
 Both are new for every alignment, forgotten at its end and never saved.
 
 A driver may lie: it could hand out points of parties that it made up, ask for one id at a time, or say that rows are
-common without comparing any. So a party takes part with those alone that its own settings name, in lists of distinct
-points that are not too short, and as often as its `Allowance` says, which is charged before anything is answered. It
-learns once, after it compared every list, and never more rows than the shortest has.
+common without comparing any. So a party takes part only with parties that its own settings name, only with lists of
+distinct points that are not too short, and only as often as its `Allowance` says, which is charged before it answers.
+It learns its common rows once, after it compared every list, and never more rows than the shortest list has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from colonnade.core.release import Released, Rule
 
 BLINDED, RAISED, POSITIONS, NUMBERS = "blinded_ids", "raised_points", "positions", "batch_numbers"
 ALIGN = "align"
-"""What ledgers call the batch of all that an alignment releases; it has no rows yet."""
+"""The batch under which ledgers enter everything that an alignment releases; it has no rows yet."""
 REVEALS = {
     BLINDED: "how many ids the owner has; which they are takes its secret (decisional Diffie-Hellman)",
     RAISED: "nothing more: another's points under one more secret, in a new order",
@@ -44,22 +44,22 @@ HIDDEN = DpEvent("blinded (secp256k1)")
 
 
 class IdCount(Message):
-    """How many distinct ids a party has, and of how many columns they are made."""
+    """How many distinct ids a party has, and how many columns make up an id."""
 
     ids: int
     columns: int
 
 
 class Agree(Request[IdCount]):
-    """Asked first: who takes part in which order, and what will be learned by whom. It makes a new secret. To predict,
-    the asker aligns with each party alone, and says how many ids it will compare."""
+    """The first request: who takes part in which order, and who will learn what. The receiver makes a new secret. To
+    predict, the asker aligns with each party alone, and says how many ids it will compare."""
 
     parties: tuple[str, ...]
     ids: str
     reveal: str
     learners: tuple[str, ...]
-    predict: int = 0  # ids; none: to train
-    key: int = 0  # by which key: they are tried in turn, each over what is still unmatched
+    predict: int = 0  # how many ids; 0: to train
+    key: int = 0  # which key is compared: they are tried in turn, each over the rows still unmatched
 
 
 class Points(Message):
@@ -74,7 +74,7 @@ class Blind(Request[Points]):
 
 
 class Raise(Request[Done]):
-    """Multiply these points of `owner`'s, which `giver` handed out; `total` will come, in order."""
+    """Multiply these points of `owner`, which `giver` handed out; `total` points will come, in order."""
 
     owner: str
     giver: str
@@ -96,14 +96,15 @@ class Positions(Message):
 
 
 class Trace(Request[Positions]):
-    """Positions in what this party handed out, as positions in what it was given: of common points only."""
+    """Turn positions in the list that this party handed out into positions in the list it was given, of common points
+    only."""
 
     owner: str
     positions: Released
 
 
 class Learn(Request[Done]):
-    """The party's own common ids, as positions in what it blinded, in the agreed order."""
+    """The party's own common ids, as positions in its blinded list, in the agreed order."""
 
     positions: Released
 
@@ -120,7 +121,7 @@ class End(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Blinding:
-    """An outbox's mechanism: digests of ids go in, blinded points come out, and nothing else can leave."""
+    """A mechanism of the outbox: digests of ids go in, blinded points come out, and nothing else can leave."""
 
     secret: bytes = field(repr=False)
     cores: int | None = None
@@ -131,7 +132,8 @@ class Blinding:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Points that were multiplied when they came: their owner's blinding hides them still."""
+    """A mechanism that changes nothing: the points were multiplied when they came, and their owner's blinding still
+    hides them."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return tensor, HIDDEN
@@ -150,9 +152,9 @@ class Raising:
 
 
 class IdOwner(Party):
-    """Holds ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they are.
-    `among` are all who take part, as this party knows them; `allowance` is what it allows others in a day, between
-    machines."""
+    """A party with ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they
+    are. `among` names all who take part, as this party knows them; `allowance` is what it allows others in a day,
+    between machines."""
 
     _parties: tuple[str, ...]
     _raising: dict[str, Raising]
@@ -168,14 +170,14 @@ class IdOwner(Party):
         cores: int | None = None,
     ) -> None:
         super().__init__(organisation)
-        curve.public_key()  # a missing library is told now, not at the first request
+        curve.public_key()  # reports a missing library now, not at the first request
         self.settings, self.among, self.allowance, self.cores = settings, among, allowance, cores
         self.ids = ids
 
     @property
     def ids(self) -> Ids:
-        """Those of the key that is compared now. Which may be others later, as its table changes: what was found among
-        the old ones is forgotten then, since row numbers mean other rows."""
+        """The ids of the key that is compared now. Setting others, when the table changes, forgets the matches so far:
+        row numbers then mean other rows."""
         return self._ids
 
     @ids.setter
@@ -187,25 +189,25 @@ class IdOwner(Party):
 
     @property
     def common_rows(self) -> NDArray[np.int64] | None:
-        """Its own, in the agreed order: those of the first key first."""
-        return np.concatenate(self.found) if self.found else None
+        """This party's common rows in the agreed order: those that the first key matched come first."""
+        return np.concatenate(self.rows_by_key) if self.rows_by_key else None
 
     def _reset(self, predicts: bool = False) -> None:
         self.common: int | None = None
         self.begun = 0  # how many keys were begun
-        self.found: list[NDArray[np.int64]] = []  # of each key that was compared, the rows that it matched
-        self.predicts = predicts  # whether these are to be predicted; else they are to train on, and nothing else
+        self.rows_by_key: list[NDArray[np.int64]] = []  # for each key that was compared, the rows that it matched
+        self.predicts = predicts  # whether the rows are to be predicted; else they are to train on, and nothing else
 
     @serves
     def agree(self, request: Agree, asker: str | None) -> IdCount:
         predicts = request.predict != 0
         self.expect(request.predict >= 0, f"it was asked to compare {request.predict} ids")
         parties = sorted({self.name, str(asker)} if predicts and asker in self.among else self.among)
-        told = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
-        self.expect(sorted(request.parties) == parties, told)
-        self.check_wishes(request.parties, request.ids, request.reveal, request.learners, asker)
-        may = predicts or self.settings.protocol != "helper"
-        self.expect(may, 'its settings say protocol = "helper", and it was asked for points')
+        reason = f"it aligns with {', '.join(map(repr, parties))}, and was asked to with {list(request.parties)}"[:400]
+        self.expect(sorted(request.parties) == parties, reason)
+        self.check_terms(request.parties, request.ids, request.reveal, request.learners, asker)
+        may_give_points = predicts or self.settings.protocol != "helper"
+        self.expect(may_give_points, 'its settings say protocol = "helper", and it was asked for points')
         self.begin(request.key, asker, request.predict)
         self._parties, self._announced, self._secret = request.parties, request.predict, curve.fresh_secret()
         self._reveal = request.reveal
@@ -214,45 +216,46 @@ class IdOwner(Party):
         self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.cores)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
 
-    def begin(self, key: int, asked: str | None, predict: int = 0) -> None:
-        """Another alignment: what the one before found is forgotten. Or the same by the next key, over the rows that
-        are unmatched. To train, all keys together are one alignment for the allowance; to predict, each is paid."""
+    def begin(self, key: int, asker: str | None, predict: int = 0) -> None:
+        """Begin a new alignment and forget the one before; or, with a later key, go on with the rows still unmatched.
+        To train, all keys together are charged as one alignment; to predict, each is charged."""
         if key:
-            in_turn = key == len(self.found) == self.begun < len(self.keys) and self.predicts == bool(predict)
-            many = f"its {len(self.keys)} keys are compared in turn, each once"
-            self.expect(in_turn, f"{many}: {self.begun} were begun, and {len(self.found)} compared")
-        if self.allowance is not None and asked is not None:
+            compared = len(self.rows_by_key)
+            in_turn = key == compared == self.begun < len(self.keys) and self.predicts == bool(predict)
+            rule = f"its {len(self.keys)} keys are compared in turn, each once"
+            self.expect(in_turn, f"{rule}: {self.begun} were begun, and {compared} compared")
+        if self.allowance is not None and asker is not None:
             if predict:
-                self.allowance.compare(asked, predict)
+                self.allowance.compare(asker, predict)
             elif not key:
-                self.allowance.align(asked)
+                self.allowance.align(asker)
         if not key:
             self._reset(bool(predict))
         self._forget()
         self.begun = key + 1
-        fill = (asked is not None or not predict) and len(self.keys) > 1
-        first = not key and len(self.keys[0]) > 0  # which is compared as it is, unless nobody here has that key
-        self._ids = self.keys[key] if first else self.keys[key].left(self.found, fill=fill)
+        fill = (asker is not None or not predict) and len(self.keys) > 1
+        as_it_is = not key and len(self.keys[0]) > 0  # the first key, unless no row here has it
+        self._ids = self.keys[key] if as_it_is else self.keys[key].left(self.rows_by_key, fill=fill)
 
     def learned(self, rows: NDArray[np.int64]) -> None:
-        """What the key that is compared now matched."""
+        """Keep the rows that the current key matched."""
         self.expect(bool((rows >= 0).all()), "an entry that only fills its list up cannot be common")
-        self.found = [*self.found, rows]
+        self.rows_by_key = [*self.rows_by_key, rows]
         self.common = (self.common or 0) + len(rows)
 
-    def check_wishes(
+    def check_terms(
         self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...], asker: str | None
     ) -> None:
-        """Refuse a driver that asks for something else than this party's own settings say, or its owner allows others:
-        where rows may be revealed, a count may be, too."""
+        """Refuse a driver whose terms differ from this party's settings, or exceed its allowance. Where rows may be
+        revealed, a count may be, too."""
         allowed = None if self.allowance is None or asker is None else self.allowance.settings.reveal
         most = "count" if "count" in (allowed, self.settings.reveal) else "rows"
-        for key, mine, wish in (
+        for setting, own, asked in (
             ("ids", self.settings.ids, ids),
             ("reveal", most, most if reveal == "count" else reveal),
-            ("learners", self.settings.told(parties), learners),
+            ("learners", self.settings.learners_among(parties), learners),
         ):
-            self.expect(wish == mine, f"its settings say {key} = {mine!r}, and it was asked for {wish!r}")
+            self.expect(asked == own, f"its settings say {setting} = {own!r}, and it was asked for {asked!r}")
 
     @serves
     def blind(self, request: Blind) -> Points:
@@ -263,17 +266,17 @@ class IdOwner(Party):
     @serves
     def raise_(self, request: Raise, asker: str | None) -> Done:
         self._expect_secret()
-        owner, known = request.owner, self._raising.get(request.owner)
+        owner, raising = request.owner, self._raising.get(request.owner)
         self.expect(owner in self._parties and owner != self.name, f"it was given points of {owner!r}, no other party")
-        if request.start == 0 and known is None:
+        if request.start == 0 and raising is None:
             self._admit(owner, request.total, asker)
-            known = Raising(request.total)
-        fits = known is not None and (request.start, request.total) == (known.received, known.total)
+            raising = Raising(request.total)
+        fits = raising is not None and (request.start, request.total) == (raising.received, raising.total)
         self.expect(fits, f"the points of '{owner}' came out of turn, at {request.start} of {request.total}")
-        assert known is not None
+        assert raising is not None
         points = as_points(request.points, f"what '{request.giver}' handed out of '{owner}'")
-        received = known.received + len(points)
-        fits = len(points) > 0 and received <= known.total
+        received = raising.received + len(points)
+        fits = len(points) > 0 and received <= raising.total
         self.expect(fits, f"'{owner}' has more points than it announced, or none")
         try:
             raised = curve.multiply(points, self._secret, self.cores)
@@ -282,46 +285,46 @@ class IdOwner(Party):
             raise Refused(
                 f"point {at} of what '{request.giver}' handed out of '{owner}' is not on the curve secp256k1"
             ) from None
-        if received == known.total:
-            whole = np.concatenate([*known.chunks, raised])
+        if received == raising.total:
+            whole = np.concatenate([*raising.chunks, raised])
             distinct = len(np.unique(whole, axis=0))
             self.expect(distinct == len(whole), f"of {len(whole)} points of '{owner}' only {distinct} differ")
-            known.order = shuffled(known.total)
-            known.points, known.chunks = whole[known.order], []
+            raising.order = shuffled(raising.total)
+            raising.points, raising.chunks = whole[raising.order], []
         else:
-            known.chunks.append(raised)
-        self._raising[owner], known.received = known, received  # now only: a refused call leaves no trace
+            raising.chunks.append(raised)
+        self._raising[owner], raising.received = raising, received  # last: a refused call leaves no trace
         return Done()
 
     @serves
     def fetch(self, request: Fetch) -> Points:
-        known = self._raising.get(request.owner)
-        if known is None or known.points is None:
+        raising = self._raising.get(request.owner)
+        if raising is None or raising.points is None:
             raise Refused(f"it holds no raised points of '{request.owner}' any more, or not all yet")
-        part = known.points[self._part(request.start, request.count, known.total)]
-        if request.start + request.count == known.total:
-            known.points = None
+        part = raising.points[self._part(request.start, request.count, raising.total)]
+        if request.start + request.count == raising.total:
+            raising.points = None
         return Points(self.outbox.release(torch.from_numpy(part), RAISED, ALIGN))
 
     @serves
     def trace(self, request: Trace) -> Positions:
         self._expect_learner(request.owner)
-        known = self._raising.get(request.owner)
-        if known is None or known.order is None or known.points is not None or known.traced:
+        raising = self._raising.get(request.owner)
+        if raising is None or raising.order is None or raising.points is not None or raising.traced:
             raise Refused(f"positions in the points of '{request.owner}' are traced once, after all were fetched")
-        found = known.order[self.positions(request.positions, known.total)]
-        known.traced = True
-        return Positions(self.outbox.release(torch.from_numpy(found.astype(np.int32)), POSITIONS, ALIGN))
+        before = raising.order[self.positions(request.positions, raising.total)]
+        raising.traced = True
+        return Positions(self.outbox.release(torch.from_numpy(before.astype(np.int32)), POSITIONS, ALIGN))
 
     @serves
     def learn(self, request: Learn) -> Done:
         self._expect_learner(self.name)
-        found = self._order[self.positions(request.positions, len(self.ids))]
+        places = self._order[self.positions(request.positions, len(self.ids))]
         most = self._shortest()
-        self.expect(len(found) <= most, f"{len(found)} rows cannot be common: the shortest list compared has {most}")
+        self.expect(len(places) <= most, f"{len(places)} rows cannot be common: the shortest list compared has {most}")
         self.expect(self._compared, "it was told its common rows already; they are learned once")
         self._compared = False
-        self.learned(self.ids.rows[found])
+        self.learned(self.ids.rows[places])
         return Done()
 
     @serves
@@ -336,36 +339,38 @@ class IdOwner(Party):
         return Done()
 
     def _admit(self, owner: str, total: int, asker: str | None) -> None:
-        """Before a list of another's is worked on: one that is too short would tell about single ids."""
+        """Refuse another party's list before working on it if it is too short: it would tell about single ids."""
         if self._announced and owner == asker:
-            said = f"'{owner}' announced {self._announced} ids to predict, and its list has {total}"
-            self.expect(total == self._announced, said)
+            reason = f"'{owner}' announced {self._announced} ids to predict, and its list has {total}"
+            self.expect(total == self._announced, reason)
         if self.allowance is None or asker is None or self._announced:
             return
         least = self.allowance.settings.smallest
-        told = f"it compares lists of {least} ids or more, and '{owner}' has {total}: fewer would tell about single ids"
-        self.expect(total >= least, told)
+        rule = f"it compares lists of {least} ids or more"
+        self.expect(total >= least, f"{rule}, and '{owner}' has {total}: fewer would tell about single ids")
 
     def _shortest(self) -> int:
-        """Of all lists that were compared; refused while one was not, since then nothing is known to be common."""
+        """The length of the shortest list; refused until all were compared, as no row is known to be common before."""
         others = [name for name in self._parties if name != self.name]
-        lists = [self._raising.get(name) for name in others]
-        done = [one.total for one in lists if one is not None and one.order is not None and one.points is None]
-        self.expect(len(done) == len(others), "rows are common once all other lists went through it and were fetched")
-        return min([len(self.ids), *done])
+        lists = [self._raising[name] for name in others if name in self._raising]
+        lengths = [raising.total for raising in lists if raising.order is not None and raising.points is None]
+        self.expect(
+            len(lengths) == len(others), "rows are common once all other lists went through it and were fetched"
+        )
+        return min([len(self.ids), *lengths])
 
     def _forget(self) -> None:
         self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}
         self._reveal, self._order = "", np.empty(0, dtype=np.int64)
         self._compared = False  # whether it is to be told what is common
-        self.current = object()  # what belongs to another alignment than this one is refused
+        self.current = object()  # marks this alignment: what belongs to another one is refused
         self.outbox.rules.pop(BLINDED, None)
 
     def _expect_secret(self) -> None:
         self.expect(bool(self._secret), "it has no secret for this; an alignment starts with agree")
 
     def _expect_learner(self, owner: str) -> None:
-        allowed = self._parties and self._reveal == "rows" and owner in self.settings.told(self._parties)
+        allowed = self._parties and self._reveal == "rows" and owner in self.settings.learners_among(self._parties)
         self.expect(bool(allowed), f"its settings do not let '{owner}' learn which rows are common")
 
     def _part(self, start: int, count: int, total: int) -> slice:
@@ -373,23 +378,22 @@ class IdOwner(Party):
         return slice(start, start + count)
 
     def positions(self, released: Released, total: int) -> NDArray[np.int32]:
-        """Places in a list of so many, each once; anything else is refused."""
+        """Read distinct places in a list of `total` entries; anything else is refused."""
         tensor = released.tensor
         self.expect(tensor.dtype == torch.int32 and tensor.dim() == 1, "positions must be a list of int32")
-        found: NDArray[np.int32] = tensor.cpu().numpy()
-        inside = not len(found) or (found.min() >= 0 and found.max() < total)
-        self.expect(
-            bool(inside) and len(np.unique(found)) == len(found), f"positions must be distinct and below {total}"
-        )
-        return found
+        places: NDArray[np.int32] = tensor.cpu().numpy()
+        inside = bool(((places >= 0) & (places < total)).all())
+        distinct = len(np.unique(places)) == len(places)
+        self.expect(inside and distinct, f"positions must be distinct and below {total}")
+        return places
 
 
 def as_points(released: Released, whose: str) -> NDArray[np.uint8]:
     """The bytes of points; what cannot be points is refused."""
     tensor = released.tensor
     if tensor.dtype != torch.uint8 or tensor.dim() != 2 or tensor.shape[1] != curve.POINT:
-        found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-        raise Refused(f"{whose} must be points of {curve.POINT} bytes, uint8 [n, {curve.POINT}]; found {found}")
+        given = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        raise Refused(f"{whose} must be points of {curve.POINT} bytes, uint8 [n, {curve.POINT}]; found {given}")
     points: NDArray[np.uint8] = tensor.cpu().numpy()
     return points
 

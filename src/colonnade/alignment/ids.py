@@ -6,7 +6,7 @@
 Composite ids are encoded with the number of parts and the length of each, so ("ab", "c") is not ("a", "bc"). Floats
 (1.0), dates, True and bytes are refused: they have no single spelling, and a float may have lost digits of a long id.
 
-Of a party's file its id columns are read and no other, before anybody trains.
+Only the id columns of a party's file are read before anybody trains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from colonnade.errors import DataError
 
 DIGEST = 32
 FILLED = 100
-"""Entries that a list has at least, of those that are compared after the first key."""
+"""The fewest entries of a list that is compared after the first key."""
 NOBODY = -1
 """The row of an entry that was filled in."""
 
@@ -58,7 +58,7 @@ class Ids:
 
     @classmethod
     def of(cls, owner: str, columns: Sequence[Iterable[Any]], settings: AlignmentSettings | None = None) -> Ids:
-        """From the columns that make up the id, each as long as the table."""
+        """Make the ids of the columns that they consist of, each as long as the table."""
         settings = settings or AlignmentSettings()
         write = normalised if settings.ids == "normalised" else str
         parts = [(_text(owner, row, value, write) for row, value in enumerate(column)) for column in columns]
@@ -70,8 +70,8 @@ class Ids:
             raise DataError(f"'{owner}' has a table without rows, and there is nothing to align. Check its export.")
         words = digests.view(f"S{DIGEST}").reshape(-1)
         if settings.duplicates == "none":
-            _, which, counts = np.unique(words, return_inverse=True, return_counts=True)
-            rows = np.flatnonzero(counts[which] == 1)
+            _, number_of_row, counts = np.unique(words, return_inverse=True, return_counts=True)
+            rows = np.flatnonzero(counts[number_of_row] == 1)
         else:
             rows = np.sort(np.unique(words, return_index=True)[1])
         repeated = len(digests) - len(rows)
@@ -85,10 +85,10 @@ class Ids:
         return cls(owner, digests if not repeated else digests[rows], rows, len(digests), len(parts))
 
     def left(self, matched: Sequence[NDArray[np.int64]], *, fill: bool) -> Ids:
-        """Those of rows that were not matched by another key yet. To `fill` a short list up, random entries are added
-        that match nobody's: others may refuse it otherwise, and need not know how short it is."""
-        there = ~np.isin(self.rows, np.concatenate([[NOBODY], *matched]))
-        digests, rows = self.digests[there], self.rows[there]
+        """The ids of rows that no other key matched yet. `fill` adds random entries, which match nobody's, to a short
+        list: others might refuse it otherwise, and need not know how short it is."""
+        unmatched = ~np.isin(self.rows, np.concatenate([[NOBODY], *matched]))
+        digests, rows = self.digests[unmatched], self.rows[unmatched]
         more = max(FILLED - len(rows), 0) if fill else 0
         random = np.frombuffer(secrets.token_bytes(DIGEST * more), dtype=np.uint8).reshape(more, DIGEST)
         digests, rows = np.concatenate([digests, random]), np.concatenate([rows, np.full(more, NOBODY)])
@@ -96,7 +96,7 @@ class Ids:
 
     @classmethod
     def of_texts(cls, owner: str, texts: NDArray[np.str_]) -> Ids:
-        """From text that is compared as it is, "" where a row has none; each occurs once."""
+        """Make the ids of texts that are compared as they are, each once; "" where a row has none."""
         rows = np.flatnonzero(texts != "").astype(np.int64)
         joined = b"".join(_digests(owner, [iter([text.encode() for text in texts[rows].tolist()])]))
         digests = np.frombuffer(bytearray(joined), dtype=np.uint8).reshape(-1, DIGEST)
@@ -136,8 +136,8 @@ def _digests(owner: str, parts: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def with_normalised_ids(table: Table) -> Table:
-    """The table with its ids as they are compared, so that they join rows, divide them and name their accounts."""
-    ids = np.array([normalised(one) for one in table.ids.tolist()], dtype=np.str_)
+    """The table with normalised ids, which then join rows, divide them and name their accounts."""
+    ids = np.array([normalised(text) for text in table.ids.tolist()], dtype=np.str_)
     empty = int((ids == "").sum())
     if empty:
         raise DataError(
@@ -154,29 +154,29 @@ def with_normalised_ids(table: Table) -> Table:
 
 
 def ids_of(table: Table) -> tuple[Ids, ...]:
-    """What is compared of a table, by each of its keys in turn; or by its ids."""
+    """The ids that are compared of a table: one list for each of its keys, or its ids where it has no keys."""
     if not table.keys:
         return (Ids.of(table.owner, [table.ids.tolist()]),)
     return tuple(Ids.of_texts(table.owner, texts) for texts in table.keys)
 
 
-def shared(table: Table, found: Sequence[NDArray[np.int64]]) -> Table:
-    """The rows that each key matched, called by it, in the order of these names."""
-    some = matched_names(table, found).taking(np.concatenate(found))
-    return some.in_order(np.sort(some.ids))
+def shared(table: Table, rows_by_key: Sequence[NDArray[np.int64]]) -> Table:
+    """The rows that some key matched, named after it, in the order of these names."""
+    matched = matched_names(table, rows_by_key).taking(np.concatenate(rows_by_key))
+    return matched.in_order(np.sort(matched.ids))
 
 
-def matched_names(table: Table, found: Sequence[NDArray[np.int64]]) -> Table:
-    """The whole table, the rows that a key matched being called by it."""
+def matched_names(table: Table, rows_by_key: Sequence[NDArray[np.int64]]) -> Table:
+    """The whole table, with the rows that a key matched named after it."""
     if not table.keys:
         return table
-    names = [name_of(at, text) for at, rows in enumerate(found) for text in table.keys[at][rows].tolist()]
-    return renamed(table, np.concatenate(found), names)
+    names = [name_of(key, text) for key, rows in enumerate(rows_by_key) for text in table.keys[key][rows].tolist()]
+    return renamed(table, np.concatenate(rows_by_key), names)
 
 
 def renamed(table: Table, rows: NDArray[np.int64], names: Sequence[str] | NDArray[np.str_]) -> Table:
-    """The whole table, these rows being called so. No other row is: a row is called by a key that it alone has, and
-    whoever had the same would have been matched with it."""
+    """The whole table, with other names for these rows. No other row has such a name: a row is named after a key that
+    it alone has, and a row with the same key would have been matched with it."""
     ids = table.ids.astype(object)
     ids[rows] = list(names)
     return replace(table, packed=packed(ids.astype(np.str_)), own=table.ids, keys=())

@@ -30,39 +30,43 @@ REVEALS = id_owner.REVEALS | keyed.REVEALS
 
 @dataclass(frozen=True)
 class Aligned:
-    """The outcome, and what each organisation holds of it."""
+    """What the driver found, and what each organisation holds of it."""
 
     found: Alignment
-    rows: dict[str, NDArray[np.int64]]  # of each party that learned them: row numbers of its table, in the agreed order
+    rows: dict[str, NDArray[np.int64]]  # by party that learned them: row numbers of its table, in the agreed order
     tables: dict[str, int]  # rows in each party's table
     ledgers: dict[str, Ledger]
-    by_key: dict[str, list[NDArray[np.int64]]]  # of each party that learned them: the rows that each key matched
+    by_key: dict[str, list[NDArray[np.int64]]]  # by party that learned them: the rows that each key matched
 
     def to_json(self) -> dict[str, Any]:
         """Sizes and settings; no row number and no id."""
-        found = self.found
+        outcome = self.found
         return {
-            "driver": found.driver,
-            "protocol": found.protocol,
-            **({"helper": {"name": found.helper, "learned": found.learned()[found.helper]}} if found.helper else {}),
-            "ids": found.ids,
-            "reveal": found.reveal,
-            "learners": list(found.learners),
-            "common": found.common,
-            **({"by_key": list(found.by_key)} if len(found.by_key) > 1 else {}),
+            "driver": outcome.driver,
+            "protocol": outcome.protocol,
+            **(
+                {"helper": {"name": outcome.helper, "learned": outcome.learned()[outcome.helper]}}
+                if outcome.helper
+                else {}
+            ),
+            "ids": outcome.ids,
+            "reveal": outcome.reveal,
+            "learners": list(outcome.learners),
+            "common": outcome.common,
+            **({"by_key": list(outcome.by_key)} if len(outcome.by_key) > 1 else {}),
             "parties": {
                 name: {
                     "rows": self.tables[name],
                     "ids": size,
-                    "learned": found.learned()[name],
+                    "learned": outcome.learned()[name],
                     "bytes": {"out": self.ledgers[name].total("out"), "in": self.ledgers[name].total("in")},
                 }
-                for name, size in found.sizes.items()
+                for name, size in outcome.sizes.items()
             },
         }
 
     def write(self, folder: Path) -> None:
-        """alignment.json, and each learner's parties/NAME/rows.npy: in a folder that appears whole or not at all."""
+        """Write alignment.json, and each learner's parties/NAME/rows.npy; the folder appears whole or not at all."""
         check_free(folder)
         try:
             with replaced_folder(folder) as fresh:
@@ -77,7 +81,8 @@ class Aligned:
 
 def check_free(folder: Path) -> None:
     """Refuse a folder that holds something else than an alignment."""
-    if folder.exists() and not ((folder / SUMMARY).exists() or (folder.is_dir() and not any(folder.iterdir()))):
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not empty and not (folder / SUMMARY).exists():
         raise ConfigError(f"{folder} exists and holds no alignment; it is left alone. Name another folder.")
 
 
@@ -90,26 +95,26 @@ def align_here(
     watch: Watch | None = None,
 ) -> Aligned:
     """Align parties by their ids, or by those of several keys in turn; the first drives, unless another is named.
-    Where the settings name a helper and ask for it, it lives here, too."""
+    Where the settings name a helper and ask for it, it runs in this process, too."""
     settings = settings or AlignmentSettings()
-    nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows are agreed on here, not before
+    no_rows = Batches({}, batch_size=1, epochs=1, seed=0)  # the rows are agreed on here, not before
     parties = {
-        name: IdOwner(Organisation.at(name, nothing), held, settings, among=tuple(ids)) for name, held in ids.items()
+        name: IdOwner(Organisation.at(name, no_rows), held, settings, among=tuple(ids)) for name, held in ids.items()
     }
-    first = parties[driver or next(iter(parties))]
+    leader = parties[driver or next(iter(parties))]
     ledgers = {name: party.ledger for name, party in parties.items()}
     if takes_helper(settings, [len(party.keys[0]) for party in parties.values()]):
-        found = _by_helper(parties, first.name, settings, ledgers, through_bytes, watch)
+        alignment = _by_helper(parties, leader.name, settings, ledgers, through_bytes, watch)
     else:
-        others = {name: party for name, party in parties.items() if party is not first}
-        peers = Peers(first.name, others, InProcess(others, through_bytes=through_bytes), first.ledger)
-        found = align(first, peers, watch=watch)
+        others = {name: party for name, party in parties.items() if party is not leader}
+        peers = Peers(leader.name, others, InProcess(others, through_bytes=through_bytes), leader.ledger)
+        alignment = align(leader, peers, watch=watch)
     return Aligned(
-        found,
+        alignment,
         {name: party.common_rows for name, party in parties.items() if party.common_rows is not None},
         {name: party.keys[0].total for name, party in parties.items()},
         ledgers,
-        {name: party.found for name, party in parties.items() if party.found},
+        {name: party.rows_by_key for name, party in parties.items() if party.rows_by_key},
     )
 
 
@@ -121,17 +126,20 @@ def _by_helper(
     through_bytes: bool,
     watch: Watch | None,
 ) -> Alignment:
-    """With a helper that lives here, too; `ledgers` grows by its own."""
+    """Align with a helper in this process, whose ledger is added to `ledgers`."""
     name = str(settings.helper)
     settings.check_helper(owners)
     keyed = {
         party: KeyedIds(owner.organisation, [owner], helper=name, askers={driver}) for party, owner in owners.items()
     }
-    nothing = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
+    organisation = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
     helper = Helper(
-        nothing, lambda names: Peers(name, names, carrier, nothing.ledger), askers=[driver], admitted=list(owners)
+        organisation,
+        lambda names: Peers(name, names, carrier, organisation.ledger),
+        askers=[driver],
+        admitted=list(owners),
     )
-    ledgers[name] = nothing.ledger
+    ledgers[name] = organisation.ledger
     carrier = InProcess({**keyed, name: helper}, through_bytes=through_bytes)
     names = [driver, *(party for party in owners if party != driver)]
     peers = Peers(driver, [*names[1:], name], carrier, owners[driver].ledger)

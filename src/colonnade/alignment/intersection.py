@@ -69,12 +69,12 @@ CHUNK = 8192
 
 R = TypeVar("R", bound=Message)
 Watch = Callable[[int, int], None]
-"""Told how many multiplications are done, of how many."""
+"""Called with how many multiplications are done, of how many."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """What the driver knows in the end. Which rows are common, each learner keeps to itself: `IdOwner.common_rows`."""
+    """What the driver knows in the end. Each learner keeps its common rows to itself: `IdOwner.common_rows`."""
 
     driver: str
     sizes: dict[str, int]  # distinct ids of each party
@@ -83,34 +83,34 @@ class Alignment:
     reveal: str
     learners: tuple[str, ...]
     helper: str = ""  # who compared keyed hashes; "": nobody, by Diffie-Hellman
-    by_key: tuple[int, ...] = ()  # of them, how many each key matched
+    by_key: tuple[int, ...] = ()  # how many of the common ids each key matched
 
     @property
     def protocol(self) -> str:
         return "helper" if self.helper else "ecdh"
 
     def learned(self) -> dict[str, str]:
-        """In words, for each party, what it knows now and did not before; and for the helper, where one was asked."""
+        """In words, what each party knows now and did not before; and the helper, where there is one."""
         count = "how many rows are common"
         rows = "which of its rows are common, and their order" if self.reveal == "rows" else count
         if self.helper:
             return self._by_helper(rows, count)
         groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
         others = count if self.reveal == "rows" else f"not {count}"  # who neither learns nor drives
-        found = {}
+        in_words = {}
         for name in self.sizes:
-            told = rows if name in self.learners else count if name == self.driver else others
-            found[name] = f"the others' numbers of ids; {told}" + (groups if name == self.driver else "")
-        return found
+            learns = rows if name in self.learners else count if name == self.driver else others
+            in_words[name] = f"the others' numbers of ids; {learns}" + (groups if name == self.driver else "")
+        return in_words
 
     def _by_helper(self, rows: str, count: str) -> dict[str, str]:
-        found = {}
+        in_words = {}
         for name in self.sizes:
-            told = rows if name in self.learners else count if name == self.driver else "nothing more"
+            learns = rows if name in self.learners else count if name == self.driver else "nothing more"
             sizes = "the others' numbers of ids" if name == self.driver else "the shortest list's number of ids"
-            found[name] = f"{sizes}; {told}"
+            in_words[name] = f"{sizes}; {learns}"
         equal = "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
-        return found | {self.helper: equal}
+        return in_words | {self.helper: equal}
 
 
 def align(
@@ -122,28 +122,28 @@ def align(
     watch: Watch | None = None,
     chunk: int = CHUNK,
 ) -> Alignment:
-    """Find the common rows of the driver and its peers, or of one of them, to `predict` some rows. Each learner's are
-    then its own `common_rows`; with `reveal` "count" nobody learns which they are, whatever the settings allow."""
+    """Find the common rows of the driver and its peers or, to `predict` some rows, of the driver and one peer. They are
+    each learner's `common_rows` then; with `reveal` "count" nobody learns them, whatever the settings allow."""
     names = (driver.name, *peers)
     if len(names) < 2 or len(set(names)) != len(names):
         raise ConfigError(f"An alignment takes two or more parties with names of their own; found {list(names)}.")
-    tells, found = reveal or driver.settings.reveal, []
-    for key in range(len(driver.keys) if tells == "rows" else 1):  # of a count nobody knows what is still unmatched
-        if predict and key and not len(driver.keys[key].left(driver.found, fill=False)):
+    revealed, alignments = reveal or driver.settings.reveal, []
+    for key in range(len(driver.keys) if revealed == "rows" else 1):  # a count does not say which rows are unmatched
+        if predict and key and not len(driver.keys[key].left(driver.rows_by_key, fill=False)):
             break
-        found.append(_Run(driver, peers, names, predict, tells, watch, chunk, key)())
-    return joined(found)
+        alignments.append(_Run(driver, peers, names, predict, revealed, watch, chunk, key)())
+    return joined(alignments)
 
 
-def joined(found: Sequence[Alignment]) -> Alignment:
-    """One alignment of those by each key."""
-    counts = tuple(one.common for one in found)
-    return replace(found[0], common=sum(counts), by_key=counts)
+def joined(alignments: Sequence[Alignment]) -> Alignment:
+    """One alignment made of those by each key."""
+    counts = tuple(alignment.common for alignment in alignments)
+    return replace(alignments[0], common=sum(counts), by_key=counts)
 
 
 @dataclass
 class _Run:
-    """One alignment, as its driver conducts it; it asks itself like the others, but nothing crosses then."""
+    """One alignment by one key, as its driver conducts it. The driver asks itself like the others; nothing crosses."""
 
     driver: IdOwner
     peers: Peers
@@ -155,8 +155,8 @@ class _Run:
     key: int
 
     def __call__(self) -> Alignment:
-        self.learners = self.driver.settings.told(self.names)
-        self.lists: dict[str, list[Released]] = {}  # of each party, as far as it got
+        self.learners = self.driver.settings.learners_among(self.names)
+        self.lists: dict[str, list[Released]] = {}  # each party's list, as far as it got
         self.done, self.failed, self.lock = 0, threading.Event(), threading.Lock()
         self._agree()
         self._together(self._blind)
@@ -184,16 +184,16 @@ class _Run:
     def _agree(self) -> None:
         settings = self.driver.settings
         agreed = (self.names, settings.ids, self.reveal, self.learners)
-        mine = self._ask(self.driver.name, Agree(*agreed, int(self.predict), self.key))
-        request = Agree(*agreed, mine.ids if self.predict else 0, self.key)
-        cards = {name: mine if name == self.driver.name else self._ask(name, request) for name in self.names}
-        check_columns(cards, self.driver.name, request)
-        self.sizes = {name: card.ids for name, card in cards.items()}
+        own = self._ask(self.driver.name, Agree(*agreed, int(self.predict), self.key))
+        request = Agree(*agreed, own.ids if self.predict else 0, self.key)
+        counts = {name: own if name == self.driver.name else self._ask(name, request) for name in self.names}
+        check_columns(counts, self.driver.name, request)
+        self.sizes = {name: count.ids for name, count in counts.items()}
 
     def _together(self, work: Callable[[str], None]) -> None:
-        """All lists at once, each at another party; the first failure stops the others at their next part."""
+        """Work on all lists at once, each at another party; the first failure stops the others at their next part."""
 
-        def one(owner: str) -> None:
+        def work_on_list(owner: str) -> None:
             try:
                 work(owner)
             except BaseException:
@@ -202,7 +202,7 @@ class _Run:
 
         with ThreadPoolExecutor(len(self.names), thread_name_prefix="align") as pool:
             try:
-                list(pool.map(one, self.names))
+                list(pool.map(work_on_list, self.names))
             except BaseException:  # also an interruption from the keyboard
                 self.failed.set()
                 raise
@@ -214,10 +214,10 @@ class _Run:
             yield start, min(self.chunk, self.sizes[owner] - start)
 
     def _blind(self, owner: str) -> None:
-        made = self.lists[owner] = []
+        blinded = self.lists[owner] = []
         for start, count in self._parts(owner):
             request = Blind(start, count)
-            made.append(self._checked(owner, request, self._ask(owner, request), count))
+            blinded.append(self._checked(owner, request, self._ask(owner, request), count))
             self._tick(count)
 
     def _raise(self, turn: int, owner: str) -> None:
@@ -226,19 +226,19 @@ class _Run:
         for start, count in self._parts(owner):
             self._ask(taker, Raise(owner, giver, start, self.sizes[owner], waiting.popleft()))
             self._tick(count)
-        made = []
+        raised = []
         for start, count in self._parts(owner):
             request = Fetch(owner, start, count)
-            made.append(self._checked(taker, request, self._ask(taker, request), count))
-        self.lists[owner] = made
+            raised.append(self._checked(taker, request, self._ask(taker, request), count))
+        self.lists[owner] = raised
 
     def _checked(self, giver: str, request: Request[Points], answer: Points, count: int) -> Released:
         try:
-            found = len(as_points(answer.points, "the answer"))
+            given = len(as_points(answer.points, "the answer"))
         except Refused as refused:
             raise PartyError(giver, request.kind, None, str(refused)) from None
-        if found != count:
-            raise PartyError(giver, request.kind, None, f"it was asked for {count} points and gave {found}")
+        if given != count:
+            raise PartyError(giver, request.kind, None, f"it was asked for {count} points and gave {given}")
         return answer.points
 
     def _tick(self, count: int) -> None:
@@ -248,7 +248,7 @@ class _Run:
                 self.watch(self.done, sum(self.sizes.values()) * len(self.names))
 
     def _final(self, owner: str) -> NDArray[np.uint8]:
-        """A list that came through everybody. No party will multiply it, so whether it is points is checked here."""
+        """A list that passed through everybody. No party will multiply it again, so its points are checked here."""
         giver = self._at(owner, len(self.names) - 1)
         points = np.concatenate([released.tensor.cpu().numpy() for released in self.lists.pop(owner)])
         if giver != self.driver.name:
@@ -261,24 +261,24 @@ class _Run:
         return points
 
     def _show(self, owner: str, positions: NDArray[np.int64]) -> None:
-        """Back the way the list came, every party undoing its shuffle."""
+        """Send positions back the way the list came, every party undoing its shuffle."""
         released = self.driver.outbox.release(torch.from_numpy(positions.astype(np.int32)), POSITIONS, ALIGN)
         for turn in range(len(self.names) - 1, 0, -1):
             released = self._ask(self._at(owner, turn), Trace(owner, released)).positions
         self._ask(owner, Learn(released))
 
 
-def check_columns(cards: Mapping[str, IdCount], driver: str, request: Request[IdCount]) -> None:
-    """All make their ids of as many columns as the driver, and have some."""
-    for name, card in cards.items():
-        mine = cards[driver].columns
-        if card.columns != mine:
+def check_columns(counts: Mapping[str, IdCount], driver: str, request: Request[IdCount]) -> None:
+    """Check that all parties make their ids of as many columns as the driver, and have some."""
+    columns = counts[driver].columns
+    for name, count in counts.items():
+        if count.columns != columns:
             raise ConfigError(
-                f"'{name}' makes its ids of {card.columns} columns and '{driver}' of {mine}. "
+                f"'{name}' makes its ids of {count.columns} columns and '{driver}' of {columns}. "
                 "Make them of the same columns, in the same order."
             )
-        if card.ids < 1:
-            raise PartyError(name, request.kind, None, f"it says that it has {card.ids} ids")
+        if count.ids < 1:
+            raise PartyError(name, request.kind, None, f"it says that it has {count.ids} ids")
 
 
 def has_twice(rows: NDArray[np.uint8]) -> bool:
@@ -288,20 +288,20 @@ def has_twice(rows: NDArray[np.uint8]) -> bool:
 
 
 def common_positions(lists: Mapping[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.int64]]:
-    """Where in each list, which has no point twice, the points are that all have, in the points' own order."""
+    """The positions in each list of the points that all lists have, in the points' own order. No list has one twice."""
     words = {name: _comparable(points) for name, points in lists.items()}
     orders = {name: np.argsort(points) for name, points in words.items()}
     first, *others = words
     common = words[first][orders[first]]
     for name in others:
-        common = common[_found(common, words[name], orders[name])[1]]
-    return {name: _found(common, words[name], orders[name])[0] for name in words}
+        common = common[_looked_up(common, words[name], orders[name])[1]]
+    return {name: _looked_up(common, words[name], orders[name])[0] for name in words}
 
 
-def _found(
+def _looked_up(
     wanted: NDArray[np.bytes_], points: NDArray[np.bytes_], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where in the points each of the wanted would be, and whether it is there."""
+    """Where among the points each wanted one would be, and whether it is there."""
     places = order[np.searchsorted(points, wanted, sorter=order).clip(max=len(points) - 1)]
     return places, points[places] == wanted
 

@@ -2,10 +2,10 @@
 
     ~/.cache/colonnade/alignments/<digest of all ids and settings>.npz      row numbers by party, and what crossed
 
-Where all tables are on one machine, finding common rows again takes long and tells nobody anything new. It is kept as
-row numbers and no ids, counts only for the very same ids and settings, and is checked against the tables: rows must
-have the same ids, as they are compared, at all. Small tables are aligned again, which takes no time. Between sites
-nothing is kept.
+Where all tables are on one machine, finding common rows again takes long and tells nobody anything new. What is kept
+are row numbers and no ids. It counts only for the very same ids and settings, and is checked against the tables: the
+rows must have the same ids in all of them. Small tables are aligned again, which takes no time. Between sites nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from colonnade.datasets.download import cache_folder
 
 FOLDER = "alignments"
 LEAST = 2_000
-"""Ids in all tables together below which an alignment takes no time."""
+"""The number of ids in all tables together below which an alignment takes no time."""
 MOST = 20
 """Alignments that are kept; the oldest make way."""
 
@@ -36,7 +36,7 @@ Crossed = dict[str, list[Entry]]
 
 
 def key_of(ids: Mapping[str, Ids], settings: AlignmentSettings, driver: str, *, through_bytes: bool) -> str | None:
-    """What names an alignment of these ids under these settings; None where it is not worth keeping."""
+    """The name of an alignment of these ids under these settings; None where it is not worth keeping."""
     if sum(map(len, ids.values())) < LEAST:
         return None
     digest = hashlib.sha256(json.dumps([1, repr(settings), driver, through_bytes, list(ids)]).encode())
@@ -52,8 +52,8 @@ def look_up(key: str | None, ids: Mapping[str, Ids]) -> tuple[Rows, Crossed] | N
     try:
         with np.load(cache_folder(FOLDER) / f"{key}.npz", allow_pickle=False) as kept:
             rows = {name: kept[f"rows:{name}"].astype(np.int64) for name in ids}
-            told = json.loads(kept["crossed"].tobytes())
-        crossed = {name: [Entry(**one | {"shape": tuple(one["shape"])}) for one in told[name]] for name in ids}
+            entries = json.loads(kept["crossed"].tobytes())
+        crossed = {name: [Entry(**entry | {"shape": tuple(entry["shape"])}) for entry in entries[name]] for name in ids}
         common = [held.digests[_places(held, rows[name])] for name, held in ids.items()]
     except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
         return None
@@ -61,28 +61,28 @@ def look_up(key: str | None, ids: Mapping[str, Ids]) -> tuple[Rows, Crossed] | N
 
 
 def _places(held: Ids, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where among its ids those of these rows are."""
-    places = np.full(held.total, -1)
-    places[held.rows] = np.arange(len(held))
-    found = places[rows]
-    if (found < 0).any():
+    """Where the ids of these rows are among all ids."""
+    place_of_row = np.full(held.total, -1)
+    place_of_row[held.rows] = np.arange(len(held))
+    places = place_of_row[rows]
+    if (places < 0).any():
         raise ValueError("a row without an id of its own")
-    return found
+    return places
 
 
 def keep(key: str | None, rows: Rows, crossed: Crossed) -> None:
-    """For the next command; where it cannot be written, that one aligns again."""
+    """Keep an alignment for the next command; where it cannot be written, that command aligns again."""
     if key is None:
         return
-    told = {name: [json.loads(entry.to_json()) for entry in entries] for name, entries in crossed.items()}
+    written = {name: [json.loads(entry.to_json()) for entry in entries] for name, entries in crossed.items()}
     arrays = {f"rows:{name}": numbers for name, numbers in rows.items()}
-    arrays |= {"crossed": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)}
+    arrays |= {"crossed": np.frombuffer(json.dumps(written).encode(), dtype=np.uint8)}
     with suppress(OSError):
-        place = cache_folder(FOLDER)
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = place / f".{key}.{os.getpid()}.npz"
+        folder = cache_folder(FOLDER)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = folder / f".{key}.{os.getpid()}.npz"
         np.savez_compressed(fresh, **arrays)  # type: ignore[arg-type]
-        fresh.replace(place / f"{key}.npz")
-        kept = sorted(place.glob("[!.]*.npz"), key=lambda path: path.stat().st_mtime)
+        fresh.replace(folder / f"{key}.npz")
+        kept = sorted(folder.glob("[!.]*.npz"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-MOST]:
             old.unlink(missing_ok=True)

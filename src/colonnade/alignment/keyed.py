@@ -1,8 +1,8 @@
 """A party's side of an alignment by a helper: hashes of its ids under a key that the parties share.
 
 `alignment.helper` has the protocol, and who learns what. The key comes from the driver through the parties' own sealed
-line, is new for every alignment and forgotten at its end; the helper never has it. A list leaves in a secret order, to
-nobody but the helper that this party's own settings name; the driver, who has the key, is never given one.
+line, is new for every alignment and forgotten at its end; the helper never has it. A party hands its list, in a secret
+order, only to the helper that its own settings name; the driver, who has the key, is never given a list.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ HIDDEN = DpEvent("blinded (keyed blake2b)")
 
 
 class HowMany(Request[IdCount]):
-    """How many ids do you have, to be aligned among these?"""
+    """Asks how many ids a party has, to be aligned among these parties."""
 
     parties: tuple[str, ...]
 
 
 class AgreeKeyed(Request[IdCount]):
-    """Asked first, by who drives: who takes part, what will be learned by whom, who compares, and under which key."""
+    """The driver's first request: who takes part, who will learn what, who compares, and under which key."""
 
     parties: tuple[str, ...]
     ids: str
@@ -51,7 +51,7 @@ class AgreeKeyed(Request[IdCount]):
     learners: tuple[str, ...]
     helper: str
     secret: str  # the key of the hashes
-    key: int = 0  # by which key rows are compared, of several that are tried in turn
+    key: int = 0  # which key of the rows is compared, of several that are tried in turn
 
 
 class Hashes(Message):
@@ -59,7 +59,7 @@ class Hashes(Message):
 
 
 class HandOut(Request[Hashes]):
-    """To a party, by the helper: a part of its list. `shortest` is the shortest of the others' lists."""
+    """The helper asks a party for a part of its list. `shortest` is the length of the shortest of the others' lists."""
 
     parties: tuple[str, ...]
     shortest: int
@@ -68,7 +68,7 @@ class HandOut(Request[Hashes]):
 
 
 class Found(Request[Done]):
-    """To a learner, by the helper: how many ids are common, and unless only that is told, their places in its list."""
+    """The helper tells a learner how many ids are common and, unless only the count is revealed, where in its list."""
 
     parties: tuple[str, ...]
     common: int
@@ -82,8 +82,8 @@ class EndKeyed(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
-    """An outbox's mechanism: digests of ids go in, hashes under the parties' key come out, and nothing else leaves."""
+class Hashing:
+    """A mechanism of the outbox: digests of ids go in, hashes under the parties' key come out, and nothing else."""
 
     key: bytes = field(repr=False)
 
@@ -93,13 +93,13 @@ class Keyed:
 
 def hashes_of(digests: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8]:
     """[n, 32] -> [n, 16]."""
-    wide, data = digests.shape[1], np.ascontiguousarray(digests).tobytes()
-    started = hashlib.blake2b(key=key, digest_size=HASH)
+    width, data = digests.shape[1], np.ascontiguousarray(digests).tobytes()
+    keyed = hashlib.blake2b(key=key, digest_size=HASH)
     joined = bytearray()
-    for start in range(0, len(data), wide):
-        one = started.copy()
-        one.update(data[start : start + wide])
-        joined += one.digest()
+    for start in range(0, len(data), width):
+        digest = keyed.copy()
+        digest.update(data[start : start + width])
+        joined += digest.digest()
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, HASH)
 
 
@@ -114,13 +114,13 @@ class Session:
     order: NDArray[np.int64]
     key: bytes = field(repr=False)
     reveal: str
-    handed: int = 0  # of its list, to the helper
-    told: bool = False
+    handed: int = 0  # how much of its list the helper has
+    learned: bool = False
 
 
 class KeyedIds(Party):
-    """Hands the helper one organisation's ids, hashed. `owners` are its ids, once for each group that it aligns with;
-    what is found among a group is in that owner's `common_rows`."""
+    """Hands the helper one organisation's ids, hashed. `owners` has its ids, once for each group that it aligns with;
+    the rows that a group has in common are in that owner's `common_rows`."""
 
     def __init__(
         self, organisation: Organisation, owners: Sequence[IdOwner], *, helper: str, askers: Collection[str]
@@ -133,7 +133,7 @@ class KeyedIds(Party):
         self._sessions: dict[frozenset[str], Session] = {}
 
     def owner_among(self, parties: Sequence[str]) -> IdOwner:
-        """The ids that are aligned among these."""
+        """The ids that are aligned among these parties."""
         for owner in self.owners:
             if frozenset(owner.among) == frozenset(parties) and len(set(parties)) == len(parties):
                 return owner
@@ -148,10 +148,10 @@ class KeyedIds(Party):
     @serves
     def agree(self, request: AgreeKeyed, asker: str | None) -> IdCount:
         owner = self.owner_among(request.parties)
-        said = f"its settings say helper = {self.helper!r}, and it was asked to give its list to {request.helper!r}"
-        self.expect(request.helper == self.helper, said)
+        reason = f"its settings say helper = {self.helper!r}, and it was asked to give its list to {request.helper!r}"
+        self.expect(request.helper == self.helper, reason)
         self.expect(owner.settings.protocol != "ecdh", 'its settings say protocol = "ecdh", without a helper')
-        owner.check_wishes(request.parties, request.ids, request.reveal, request.learners, asker)
+        owner.check_terms(request.parties, request.ids, request.reveal, request.learners, asker)
         fits = len(request.secret) == 2 * KEY and all(c in "0123456789abcdef" for c in request.secret)
         self.expect(fits, f"the parties' key has {KEY} bytes, written as hexadecimal digits")
         owner.begin(request.key, asker)
@@ -167,36 +167,37 @@ class KeyedIds(Party):
         owner, total = session.owner, len(session.order)
         if owner.allowance is not None and session.asker is not None:
             least = owner.allowance.settings.smallest
-            told = f"it compares lists of {least} ids or more, and the shortest has {request.shortest}: fewer would "
-            self.expect(request.shortest >= least, told + "tell about single ids")
+            reason = f"it compares lists of {least} ids or more, and the shortest has {request.shortest}: fewer would "
+            self.expect(request.shortest >= least, reason + "tell about single ids")
         stop = request.start + request.count
-        in_turn = request.start == session.handed < stop <= total  # again, it would be compared with another list
-        told = f"its list of {total} is handed out once, in turn: {session.handed} were, and it was asked for "
-        self.expect(in_turn, f"{told}{request.start} to {stop}")
+        in_turn = request.start == session.handed < stop <= total  # twice, it could be compared with another list
+        reason = f"its list of {total} is handed out once, in turn: {session.handed} were, and it was asked for "
+        self.expect(in_turn, f"{reason}{request.start} to {stop}")
         session.handed = stop
         chosen = session.order[request.start : stop]
-        self.outbox.rules[KEYED] = Rule(Keyed(session.key))
+        self.outbox.rules[KEYED] = Rule(Hashing(session.key))
         return Hashes(self.outbox.release(torch.from_numpy(session.ids.digests[chosen]), KEYED, ALIGN))
 
     @serves
-    def found(self, request: Found) -> Done:
+    def learn(self, request: Found) -> Done:
         session = self._session(request.parties)
         owner, total = session.owner, len(session.order)
-        self.expect(not session.told, "it was told already; what is common is learned once")
-        learns = self.name in owner.settings.told(request.parties)
+        self.expect(not session.learned, "it was told already; what is common is learned once")
+        learns = self.name in owner.settings.learners_among(request.parties)
         self.expect(learns, "its settings do not let it learn what is common")
         self.expect(0 <= request.common <= total, f"{request.common} ids cannot be common: it has {total}")
-        rows = session.reveal == "rows"
-        says = "that rows are revealed" if rows else "that only a count is"
-        self.expect((request.positions is not None) == rows, f"it was agreed {says}, and it was told otherwise")
+        reveals_rows = session.reveal == "rows"
+        agreed = "that rows are revealed" if reveals_rows else "that only a count is"
+        as_agreed = (request.positions is not None) == reveals_rows
+        self.expect(as_agreed, f"it was agreed {agreed}, and it was told otherwise")
         if request.positions is not None:
             places = owner.positions(request.positions, total)
-            told = f"it was told {request.common} common ids and {len(places)} places"
-            self.expect(len(places) == request.common, told)
+            reason = f"it was told {request.common} common ids and {len(places)} places"
+            self.expect(len(places) == request.common, reason)
             owner.learned(session.ids.rows[session.order[places]])
         else:
             owner.common = request.common
-        session.told = True
+        session.learned = True
         return Done()
 
     @serves

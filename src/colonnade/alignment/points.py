@@ -2,8 +2,8 @@
 
 A point travels compressed, in 33 bytes. An id becomes a point by trying and incrementing: the first of
 SHA-256(DOMAIN, counter, digest of the id) that is an abscissa on the curve, with the even ordinate; two tries on
-average. How long that takes depends on the id, so it is not constant in time: whoever can time a party's hashing
-closely learns something about its ids. Nor is libsecp256k1's `tweak_mul`, by which points are multiplied.
+average. This takes a time that depends on the id: whoever can time a party's hashing closely learns something about its
+ids. libsecp256k1's `tweak_mul`, by which points are multiplied, is not constant in time either.
 
 Run as a program it is a worker (`alignment.curve`): it computes what comes through its standard input, writes the
 result to its standard output, and ends with its input, or when nothing came for a minute. So it imports nothing of
@@ -20,7 +20,7 @@ from typing import IO
 DOMAIN = b"colonnade/alignment/1/secp256k1/sha-256"
 DIGEST, POINT, SECRET = 32, 33, 32
 COUNTERS = [DOMAIN + counter.to_bytes(4, "big") for counter in range(256)]
-"""Tries; that all of them fail has a chance of 2 ** -256."""
+"""One prefix for each try; the chance that all of them fail is 2 ** -256."""
 BLIND, MULTIPLY, CHECK = b"b", b"m", b"c"
 WIDTHS = {BLIND: DIGEST, MULTIPLY: POINT, CHECK: POINT}
 DONE, WRONG = b"d", b"w"
@@ -38,9 +38,9 @@ class NotAPoint(ValueError):  # noqa: N818 - whoever catches it says whose point
 
 
 def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
-    """Of digests side by side: blinded points (BLIND). Of points side by side: their products (MULTIPLY), or nothing
-    where all are points (CHECK). The library is called with buffers that are made once, not through coincurve's
-    classes, which saves a tenth of the time."""
+    """Turn digests side by side into blinded points (BLIND), or points side by side into their products (MULTIPLY), or
+    into nothing where all are points (CHECK). The library is called with buffers that are made once, not through
+    coincurve's classes, which saves a tenth of the time."""
     from coincurve._libsecp256k1 import ffi, lib
     from coincurve.context import GLOBAL_CONTEXT
 
@@ -48,20 +48,20 @@ def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
     out, size = ffi.new(f"unsigned char[{POINT}]"), ffi.new("size_t *", POINT)
     parse, multiply = lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ec_pubkey_tweak_mul
     write, view = lib.secp256k1_ec_pubkey_serialize, ffi.buffer(out)
-    made = []
-    for at, one in enumerate(_cut(data, WIDTHS[kind])):
+    products = []
+    for number, piece in enumerate(_cut(data, WIDTHS[kind])):
         if kind == BLIND:
-            tries = (hashlib.sha256(counter + one).digest() for counter in COUNTERS)
+            tries = (hashlib.sha256(counter + piece).digest() for counter in COUNTERS)
             while not parse(context, point, b"\x02" + next(tries), POINT):
                 pass
-        elif not parse(context, point, one, POINT):
-            raise NotAPoint(at)
+        elif not parse(context, point, piece, POINT):
+            raise NotAPoint(number)
         if kind != CHECK:
             if not multiply(context, point, secret):
                 raise ValueError("a secret multiplier is from 1 to the group's order - 1")
             write(context, out, size, point, lib.SECP256K1_EC_COMPRESSED)
-            made.append(view[:])
-    return b"".join(made)
+            products.append(view[:])
+    return b"".join(products)
 
 
 def _cut(data: bytes, width: int) -> Iterator[bytes]:
@@ -70,14 +70,14 @@ def _cut(data: bytes, width: int) -> Iterator[bytes]:
 
 
 def question(kind: bytes, data: bytes, secret: bytes) -> bytes:
-    """What a worker is sent."""
+    """The bytes that ask a worker."""
     return kind + secret.ljust(SECRET, b"\0") + LENGTH.pack(len(data)) + data
 
 
 def read_answer(pipe: IO[bytes]) -> bytes:
-    """What a worker said; EOFError where it has ended."""
-    how, size = exactly(pipe, 1), LENGTH.unpack(exactly(pipe, LENGTH.size))[0]
-    if how == WRONG:
+    """Read a worker's answer; EOFError where it has ended."""
+    outcome, size = exactly(pipe, 1), LENGTH.unpack(exactly(pipe, LENGTH.size))[0]
+    if outcome == WRONG:
         raise NotAPoint(size)
     return exactly(pipe, size)
 
@@ -99,8 +99,8 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         except EOFError:
             return
         try:
-            made = work(kind, data, secret)
-            sink.write(DONE + LENGTH.pack(len(made)) + made)
+            answer = work(kind, data, secret)
+            sink.write(DONE + LENGTH.pack(len(answer)) + answer)
         except NotAPoint as error:
             sink.write(WRONG + LENGTH.pack(error.at))
         sink.flush()

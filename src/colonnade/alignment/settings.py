@@ -1,7 +1,7 @@
-"""What parties must agree on before they align, the [alignment] table of a federation file; and what each allows of it,
+"""What parties must agree on before they align: the [alignment] table of a federation file. What each of them allows:
 the [alignments] table of its own party.toml.
 
-A named rule makes one form of what a cell may say in many; rows are compared by it:
+A named rule turns the many ways to write a value into one form, by which rows are compared:
 
     exact        as it is; whole numbers as their decimal digits
     text         Unicode NFKC, case folded, white space stripped at the ends and made one space inside
@@ -14,7 +14,7 @@ A named rule makes one form of what a cell may say in many; rows are compared by
     date         a day as 1980-12-31, of 1980-12-31, 31.12.1980, 31/12/1980, 31-12-1980, 19801231 or a date; the day
                  comes before the month; "date month-first" takes 12/31/1980
 
-What a rule cannot read is as good as a gap: it matches nothing, and is counted.
+A value that a rule cannot read is counted, and like a gap it matches nothing.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def code(text: str) -> str:
 
 
 def digits(text: str) -> str:
-    found = "".join(str(unicodedata.digit(letter)) for letter in text if letter.isdigit())
-    return found.lstrip("0") or found[:1]
+    kept = "".join(str(unicodedata.digit(letter)) for letter in text if letter.isdigit())
+    return kept.lstrip("0") or kept[:1]
 
 
 def phone(text: str, prefix: str = "") -> str:
-    """+41791234567, of all ways to write it that say the country; or that do not, where the prefix says it."""
+    """+41791234567, however it is written. A number without its country gets the prefix's."""
     bare = re.sub(r"[^\d+]", "", text.replace("(0)", ""))
     if bare.startswith("00"):
         bare = f"+{bare[2:]}"
@@ -84,10 +84,10 @@ def phone(text: str, prefix: str = "") -> str:
 
 def day(text: str, month_first: bool = False) -> str:
     """1980-12-31; "" where it is no day."""
-    if (found := ISO.fullmatch(text)) is not None:
-        parts = [int(part) for part in found.groups() if part is not None]
-    elif (found := next((one for one in (form.fullmatch(text) for form in DAYS) if one is not None), None)) is not None:
-        first, second, year = (int(part) for part in found.groups())
+    if (iso := ISO.fullmatch(text)) is not None:
+        parts = [int(part) for part in iso.groups() if part is not None]
+    elif (match := next(filter(None, (form.fullmatch(text) for form in DAYS)), None)) is not None:
+        first, second, year = (int(part) for part in match.groups())
         parts = [year, first, second] if month_first and "." not in text else [year, second, first]
     else:
         return ""
@@ -111,7 +111,7 @@ RULES: dict[str, Callable[[str], str]] = {
 
 
 def find_rule(name: Any, where: str) -> Rule:
-    """The rule of this name; what it gives for a cell is "" where there is nothing to compare."""
+    """The rule of this name; it gives "" for a cell with nothing to compare."""
     word, _, prefix = name.partition(" ") if isinstance(name, str) else ("", "", "")
     if word == "phone" and PREFIX.fullmatch(prefix):
         return lambda value: phone(text_of(value), prefix)
@@ -174,9 +174,9 @@ class AlignmentSettings:
         columns = {name for key in keys for name in key}
         for column in self.rules:
             if column not in columns:
-                there = ", ".join(sorted(columns))
+                known = ", ".join(sorted(columns))
                 raise ConfigError(
-                    f"[alignment.rules] has {column!r}, which is in no key of [data] id; there are {there}."
+                    f"[alignment.rules] has {column!r}, which is in no key of [data] id; there are {known}."
                 )
         if len(keys) > 1 and (self.reveal != "rows" or self.learners):
             raise ConfigError(
@@ -185,7 +185,7 @@ class AlignmentSettings:
             )
 
     def check_trains(self) -> None:
-        """Raise where training could not keep to it: everybody must know the common rows."""
+        """Raise where training could not keep to the settings: everybody must know the common rows."""
         if self.reveal != "rows" or self.learners:
             raise ConfigError(
                 '[data] align = "private" lets all parties learn their common rows; found reveal or learners in '
@@ -193,19 +193,19 @@ class AlignmentSettings:
             )
 
     def check_helper(self, parties: Collection[str]) -> None:
-        """Raise unless the helper is somebody else than who takes part: a party has the key."""
+        """Raise where the helper is one of the parties: they know the key."""
         if self.helper in parties:
             raise ConfigError(
                 f"[alignment] helper = {self.helper!r} is a party, who knows the key and could test the others' ids. "
                 "Name an organisation that takes no other part."
             )
 
-    def told(self, parties: tuple[str, ...]) -> tuple[str, ...]:
+    def learners_among(self, parties: tuple[str, ...]) -> tuple[str, ...]:
         """The learners among these parties, in their order."""
         for name in self.learners:
             if name not in parties:
-                there = ", ".join(map(repr, parties))
-                raise ConfigError(f"[alignment] learners names {name!r}, which is no party here; there are {there}.")
+                known = ", ".join(map(repr, parties))
+                raise ConfigError(f"[alignment] learners names {name!r}, which is no party here; there are {known}.")
         return tuple(name for name in parties if name in self.learners or not self.learners)
 
 

@@ -75,7 +75,7 @@ def align(
         return
     alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
     groups = _groups(settings, owner)
-    alignment.told(tuple(name for together in groups.values() for name in together))
+    alignment.learners_among(tuple(name for together in groups.values() for name in together))
     several, found = len(groups) > 1 or settings.rows_differ, {}
     keys, aligned = [in_words(key) for key in settings.keys], None
     for name, held in groups.items():  # a table of each: nobody learns about another

@@ -1,4 +1,4 @@
-"""Codecs: what makes a tensor small to send. Each is really packed; its bytes follow a formula that the tests hold.
+"""Codecs make a tensor small to send. Values are really packed; their bytes follow a formula that the tests hold.
 
 To add one, add a file and a name here. Importing this package tells receivers how to read them
 (`core.release.CODECS`), and owners may name them in their rules. A codec sees only what the mechanism let through, so

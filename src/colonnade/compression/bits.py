@@ -25,7 +25,7 @@ def width_of(count: int) -> int:
 
 
 def row_bytes(values: int, bits: int) -> int:
-    """Bytes of one row of so many values."""
+    """The bytes of one row of `values` values."""
     return -(-values * bits // 8)
 
 
@@ -36,7 +36,7 @@ def pack(values: Numbers, bits: int) -> Bytes:
         return np.zeros((rows, row_bytes(count, bits)), dtype=np.uint8)
     if bits in (8, 16, 32):
         return values.astype(f"<u{bits // 8}").view(np.uint8)
-    if count == 1 and 0 < bits < 8:  # one to a row is a byte
+    if count == 1 and 0 < bits < 8:  # a single number of a row is a byte
         return values.astype(np.uint8)
     groups = -(-count // 8)
     padded = np.zeros((rows * groups, 8), dtype=np.uint32)
@@ -74,7 +74,7 @@ def unpack(data: Bytes, count: int, bits: int) -> Numbers:
 
 
 def _windows(data: Bytes, bits: int) -> Iterator[tuple[NDArray[np.uint64], np.uint64]]:
-    """For each of a group's eight numbers: the words that hold it, one per group, and how far up it starts there."""
+    """For each of a group's eight numbers, the words that hold it, one per group, and the bit at which it starts."""
     groups = (len(data) - WINDOW) // bits
     for place in range(8):
         start, shift = divmod(place * bits, 8)

@@ -1,6 +1,6 @@
-"""Values that lie on a grid already, as the grid's numbers: exact, and no byte more than they need.
+"""Values that lie on a grid already, sent exactly as the numbers of their grid points.
 
-A mechanism that quantizes as part of its guarantee (binomial noise on integer levels) leaves such values. With
+A mechanism that quantizes as part of its guarantee (binomial noise on integer levels) makes such values. With
 `count` grid points a [rows, P] tensor takes rows * ceil(P * ceil(log2(count)) / 8) bytes.
 """
 
@@ -20,7 +20,7 @@ from colonnade.core.release import DTYPE_NAMES, DTYPES, Packed
 from colonnade.errors import ConfigError, WireError
 
 ROUNDING = 4
-"""How many units in the last place of the grid's largest value a value may lie off the grid."""
+"""How far a value may lie off the grid, in units in the last place of the grid's largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Integers:
         return read_numbers(packed, rows_of(packed.shape)[1], width_of(count), count, values)
 
     def _numbers(self, values: Tensor) -> Numbers:
-        if self.low == 0 and self.step == 1 and self.count <= 256:  # most often: small whole numbers, in fewer steps
+        if self.low == 0 and self.step == 1 and self.count <= 256:  # the usual case: small whole numbers, faster
             with np.errstate(invalid="ignore"):
                 small = values.numpy().astype(np.uint8)
             if int(small.max(initial=0)) < self.count and bool((small == values.numpy()).all()):
@@ -70,7 +70,7 @@ class Integers:
         return index.astype(np.uint32)
 
     def _check(self, x: NDArray[np.float64], index: NDArray[np.float64], dtype: torch.dtype) -> None:
-        """Refuse what is not on the grid, beyond the rounding of the tensor's own type."""
+        """Refuse values that are off the grid by more than the rounding of the tensor's type."""
         ulp = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
         last = self.low + (self.count - 1) * self.step
         slack = ROUNDING * ulp * max(abs(self.low), abs(last))

@@ -1,9 +1,9 @@
 """Scalar quantization: each value becomes one of k evenly spaced levels, from `low` to `high` inclusive.
 
-A [rows, P] tensor takes rows * ceil(P * ceil(log2(k)) / 8) bytes. Without a range of the owner's, the tensor's own
-smallest and largest value are the range, and travel along; values outside a range of the owner's become its ends.
-With step = (high - low) / (k - 1) a value in range moves by at most step / 2 when rounded to the nearest level, and
-by less than step when dithered: up or down at random so that it is right on average.
+A [rows, P] tensor takes rows * ceil(P * ceil(log2(k)) / 8) bytes. Values outside the owner's range become its ends.
+Where the owner sets no range, it is from the tensor's smallest to its largest value, and travels along. With
+step = (high - low) / (k - 1) a value in range moves by at most step / 2 when rounded to the nearest level, and by less
+than step when dithered: up or down at random so that it is right on average.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from colonnade.core.release import DTYPE_NAMES, Packed
 from colonnade.errors import ConfigError
 
 MOST = 1 << 16
-"""Levels; who wants more wants floating-point numbers."""
+"""The most levels; with more, floating-point numbers are better."""
 SMALLEST = 1e-290
-"""A range; what is smaller is one number."""
+"""The smallest range; values in a smaller one are one number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,14 @@ class Quantize:
         on_level = min(torch.finfo(tensor.dtype).eps * max(abs(low), abs(high)) * per_unit, 0.5)
 
         def numbers(part: Tensor) -> Numbers:
-            at = part.to(torch.float64, copy=True).sub_(low).mul_(per_unit)
+            position = part.to(torch.float64, copy=True).sub_(low).mul_(per_unit)
             if self.rounding == "nearest":
-                at.round_()
-            else:  # what lies on a level already stays there, whatever its last bit says
-                at.add_(torch.rand(at.shape, generator=generator).mul_(1 - 2 * on_level).add_(on_level)).floor_()
-            return at.clamp_(0, top).to(torch.int32).numpy().view(np.uint32)
+                position.round_()
+            else:  # a value on a level stays there, whatever its last bit is
+                position.add_(
+                    torch.rand(position.shape, generator=generator).mul_(1 - 2 * on_level).add_(on_level)
+                ).floor_()
+            return position.clamp_(0, top).to(torch.int32).numpy().view(np.uint32)
 
         data = write_numbers(values, width_of(self.levels), numbers)
         settings = {"levels": self.levels, "low": low, "high": high}
@@ -82,12 +84,11 @@ class Quantize:
             return torch.from_numpy(low * (1 - share) + high * share).to(dtype)
 
         values = tabulated(level, levels, packed)
-
         return read_numbers(packed, rows_of(packed.shape)[1], width_of(levels), levels, values)
 
 
 def check_range(codec: str, low: float | None, high: float | None) -> None:
-    """Both or neither, and low below high."""
+    """Check that both are given or neither, and low is below high."""
     if low is None and high is None:
         return
     if not (is_number(low) and is_number(high) and low < high):

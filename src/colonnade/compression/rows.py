@@ -1,4 +1,4 @@
-"""What all codecs share: tensors as rows, what they refuse to encode, and what they believe of a Packed from outside.
+"""What all codecs share: tensors as rows, what they refuse to encode, and how they check a Packed from outside.
 
 A row is an entry of the first axis, with all its values; a tensor of one axis or none is one row. Bytes from outside
 are only data: each number a Packed carries is checked, and nothing is allocated before length and shape agree.
@@ -30,7 +30,7 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def pieces(rows: int, values: int) -> Iterator[slice]:
-    """All rows, some at a time."""
+    """Slices over all rows, some rows at a time."""
     step = max(PIECE // max(values, 1), 1)
     return (slice(start, start + step) for start in range(0, rows, step))
 
@@ -72,29 +72,29 @@ def rows_in(packed: Packed, bytes_per_row: int) -> Bytes:
 
 
 def read_numbers(packed: Packed, per_row: int, bits: int, count: int, values: Callable[[Numbers], Tensor]) -> Tensor:
-    """The tensor behind bit-packed numbers below `count`, `per_row` in each row; `values` gives [rows, P] of some
-    rows. Bits can say more than there are levels: WireError."""
+    """The tensor behind bit-packed numbers below `count`, `per_row` in each row; `values` turns those of some rows into
+    [rows, P]. A larger number, which the bits have room for, is a WireError."""
     data = rows_in(packed, row_bytes(per_row, bits))
     tensor = torch.zeros(packed.shape, dtype=DTYPES[packed.dtype])
     if not data.size:
         return tensor
-    whole = tensor.view(len(data), -1)
-    each = -(-whole.shape[1] // per_row)  # values of a number
+    table = tensor.view(len(data), -1)
+    per_number = -(-table.shape[1] // per_row)  # values of a number
     for rows in pieces(len(data), per_row):
         for first in range(0, per_row, PIECE):  # eight numbers end with a byte, and so does a piece
-            some = min(PIECE, per_row - first)
+            size = min(PIECE, per_row - first)
             start = first * bits // 8
-            numbers = unpack(data[rows, start : start + row_bytes(some, bits)], some, bits)
+            numbers = unpack(data[rows, start : start + row_bytes(size, bits)], size, bits)
             if int(numbers.max()) >= count:
                 raise WireError(f"A {packed.codec!r} tensor has {count} levels; one of its numbers is {numbers.max()}.")
-            into = whole[rows, each * first : each * (first + some)]
-            into.copy_(values(numbers)[:, : into.shape[1]])
+            target = table[rows, per_number * first : per_number * (first + size)]
+            target.copy_(values(numbers)[:, : target.shape[1]])
     return tensor
 
 
 def tabulated(values: Callable[[Numbers], Tensor], count: int, packed: Packed) -> Callable[[Numbers], Tensor]:
-    """The same function by looking up all `count` values, where the tensor may have more numbers than that: who sends
-    a handful cannot make a receiver compute thousands."""
+    """The same function by a table of all `count` values, but only where the tensor may have more numbers than that:
+    whoever sends a handful cannot make a receiver compute thousands."""
     if len(packed.data) < count:
         return values
     table = values(np.arange(count, dtype=np.uint32))
@@ -143,6 +143,6 @@ def range_in(packed: Packed) -> tuple[float, float]:
 
 
 def setting(packed: Packed, key: str) -> Any:
-    """From outside: whatever JSON can say."""
+    """A setting from outside, of any type that JSON has; None where it is missing."""
     settings: Any = packed.settings
     return settings.get(key) if isinstance(settings, Mapping) else None

@@ -1,4 +1,4 @@
-"""Top-k sparsification: per row the k entries of largest magnitude, exactly; the rest become 0.
+"""Top-k sparsification keeps the k entries of largest magnitude in each row exactly; the rest become 0.
 
 A [rows, P] tensor takes rows * (k * w + ceil(k * ceil(log2(P)) / 8)) bytes: the kept values in their own type (w = 4
 bytes for float32), then their places, in order, bit-packed. The error is the norm of what was left out.
@@ -38,7 +38,7 @@ class TopK:
             )
 
     def kept(self, values: int) -> int:
-        """k, for rows of so many values: at least one, a share rounded to the nearest."""
+        """k for rows of `values` values: at least one; a share is rounded to the nearest."""
         return min(self.keep if isinstance(self.keep, int) else max(round(self.keep * values), 1), values)
 
     def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
@@ -71,7 +71,7 @@ class TopK:
 
 
 def _largest(values: Tensor, k: int) -> bytes:
-    """Some rows: the kept values of each, then their places."""
+    """The bytes of some rows: the kept values of each, then their places."""
     count = values.shape[1]
     size = values.abs().to(torch.float64 if values.dtype == torch.float64 else torch.float32).numpy()
     places = np.sort(np.argpartition(size, count - k, axis=1)[:, count - k :], axis=1)

@@ -1,18 +1,18 @@
 """Vector quantization: two neighbouring values of a row become one point of a fixed hexagonal lattice.
 
-Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantization beside scalar quantization. Taken
-here: blocks of two, and as codebook the finest hexagonal lattice of at most `points` points that covers [low, high]^2.
+Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantization beside scalar quantization. Here
+blocks have two values, and the codebook is the finest hexagonal lattice of at most `points` points on [low, high]^2.
 
     row 1:       .     .     .     .       B rows, side * sqrt(3)/2 apart, odd ones half a side to the right
     row 0:    .     .     .     .          A points, `side` apart, the first at (low, low);   A * B <= points
 
-The codebook does not depend on data, so nothing has to be agreed on but these numbers; one that was trained on a batch
+The codebook does not depend on data, so parties only have to agree on these numbers; a codebook trained on a batch
 would be a release of its own. At equal bytes it is no better than `quantize`, and on most values worse (mean squared
 error 0.021 against 0.013 at three bits a value, after a ReLU): a square holds fewer lattice points than its share.
-After a ReLU, pairs of zeros, the most frequent of all, stay what they are.
+After a ReLU, pairs of zeros, the most frequent of all, stay zeros.
 
 A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair in range moves by at most
-side / sqrt(3). Without a range of the owner's, the tensor's smallest and largest value are the range.
+side / sqrt(3). Where the owner sets no range, it is from the tensor's smallest to its largest value.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _codebook(points: int, low: float, high: float, index: Numbers | None = None
 
 
 def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numbers:
-    """The number of the nearest point: it lies in the row below or in the row above."""
+    """The number of the nearest point, which lies in the row below or in the row above."""
     if not high > low:
         return np.zeros(x.shape, dtype=np.uint32)
     across, down, side = lattice(points)
@@ -126,17 +126,17 @@ def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numb
     v -= below
     shift = below % 2 / 2
     u -= shift
-    one = np.clip(np.rint(u), 0, across - 1)  # in the row below
+    in_below = np.clip(np.rint(u), 0, across - 1)
     shift *= 2
     shift -= 0.5
     u += shift  # the next row starts half a side to the right, or to the left again
-    other = np.clip(np.rint(u), 0, across - 1)  # in the row above
-    to_other = (u - other) ** 2
+    in_above = np.clip(np.rint(u), 0, across - 1)
+    to_above = (u - in_above) ** 2
     u -= shift
-    to_one = (u - one) ** 2
-    to_one += (2 * v - 1) * ROW**2  # v^2 - (1 - v)^2 rows
-    nearer = to_one > to_other
-    below += nearer
+    to_below = (u - in_below) ** 2
+    to_below += (2 * v - 1) * ROW**2  # v^2 - (1 - v)^2 rows
+    is_above = to_below > to_above
+    below += is_above
     below *= across
-    below += np.where(nearer, other, one)
+    below += np.where(is_above, in_above, in_below)
     return below.astype(np.uint32)

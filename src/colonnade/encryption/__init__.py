@@ -59,10 +59,10 @@ def read_public_key(data: bytes | Released, *, scheme: str, use: str, limit: flo
     try:
         about, *parts = seal.parted(data)
         said = json.loads(about)
-        for what, own in (("scheme", scheme), ("use", use), ("limit", limit)):
-            if own is not None and said[what] != own:
+        for key, own in (("scheme", scheme), ("use", use), ("limit", limit)):
+            if own is not None and said[key] != own:
                 raise BoundaryError(
-                    f"A public key of the {what} {str(said[what])[:32]!r} came, and by this party's own settings it is "
+                    f"A public key of the {key} {str(said[key])[:32]!r} came, and by this party's own settings it is "
                     f"{str(own)!r}. Nothing is encrypted with another key; make one as agreed."
                 )
         if not said["limit"] > 0:

@@ -10,12 +10,12 @@ has one answer to the last bit, whoever adds it up and in whichever order.
 For columns, values are coefficients of a polynomial and not slots: a product of two polynomials has a sum of products
 as a coefficient, so that no ciphertext is rotated, and a column of 8192 rows is one multiplication. With rows i at
 x^(i a) and entries of column j at x^(j - i a), column j times the values is the coefficient of x^j, for a columns at
-once. Only these coefficients are given back of what is opened.
+once. Whoever opens a product gives back only these coefficients.
 
 Blinding adds a mask that is uniform modulo t, so that the secret key's holder decrypts uniformly random numbers; an
-encryption of zero, which hides the other half of the ciphertext (by RLWE); and noise of 2^100, in which the product's
-own noise, that depends on the plain matrix, drowns (2^80 for 32 coefficients: 20 bits below; 2^60 for columns).
-What the holder gives back are exact numbers without any noise in them, so they tell nothing about its secret key.
+encryption of zero, which hides the other half of the ciphertext (by RLWE); and noise of 2^100, which drowns the
+product's own noise, that depends on the plain matrix (2^80 for 32 coefficients: 20 bits below; 2^60 for columns).
+The holder gives back exact numbers without any noise in them, so they tell nothing about its secret key.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class BfvPublicKey(seal.SealPublicKey):
         self._check_product(x, matrix, owner)
         exact = matrix.detach().to("cpu", torch.float64)
         if self.use == "columns":
-            return self._columns(x, _whole(exact, self.fraction))
+            return self._times_columns(x, _whole(exact, self.fraction))
         result: list[Any] = []
         groups = torch.split(exact, ROW)
-        for one, group in zip(self._open(x, "tiled"), groups, strict=True):
-            self._diagonals(one, _whole(group, self.fraction), result)
+        for tile, group in zip(self._open(x, "tiled"), groups, strict=True):
+            self._diagonals(tile, _whole(group, self.fraction), result)
         return wrap(self, (matrix.shape[1],), "product", self.capacity, seal.body(result))
 
     def product_error(self, matrix: Tensor) -> float:
@@ -80,61 +80,61 @@ class BfvPublicKey(seal.SealPublicKey):
         parts, chunks = self._open(rows, "rows"), -(-width // SLOTS)
         total: list[Any] = []
         for row, weight in enumerate(_whole(flat, self.fraction)):
-            for at in range(chunks):
-                weighted = self._times(parts[row * chunks + at], np.full(SLOTS, weight))
-                seal.accumulate(self._evaluator, total, at, weighted)
+            for chunk in range(chunks):
+                weighted = self._times(parts[row * chunks + chunk], np.full(SLOTS, weight))
+                seal.accumulate(self._evaluator, total, chunk, weighted)
         return wrap(self, (width,), "product", self.capacity, seal.body(total))
 
     @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
         result, masks = self._open(x, "product"), []
-        for one in result:
+        for part in result:
             masks.append(seal.uniform(self._modulus, SLOTS))
-            self._evaluator.add_plain_inplace(one, self._plain(self._centred(masks[-1])))
-            self._evaluator.add_inplace(one, self._zero(one))
-            self._evaluator.add_inplace(one, self._flood(one.parms_id()))
-            for _ in range(2):  # what is left of the modulus is enough to decrypt, and half the bytes
-                self._evaluator.mod_switch_to_next_inplace(one)
-        return wrap(self, x.shape, "product", x.bound, seal.body(result), "blinded"), self._kept(x, masks)
+            self._evaluator.add_plain_inplace(part, self._plain(self._centred(masks[-1])))
+            self._evaluator.add_inplace(part, self._zero(part))
+            self._evaluator.add_inplace(part, self._flood(part.parms_id()))
+            for _ in range(2):  # the rest of the modulus is enough to decrypt, and takes half the bytes
+                self._evaluator.mod_switch_to_next_inplace(part)
+        return wrap(self, x.shape, "product", x.bound, seal.body(result), "blinded"), self._product_numbers(x, masks)
 
     @refusing
     def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
         clear = [self._centred(part) for part in self._without_mask(opened, mask, self._modulus)]
         return _values(clear, 2 * self.fraction, opened.shape)
 
-    def _columns(self, x: Encrypted, matrix: Whole) -> Encrypted:
-        """Of x [rows, outputs], for each output its product with each column."""
+    def _times_columns(self, x: Encrypted, matrix: Whole) -> Encrypted:
+        """The product of each output of x [rows, outputs] with each column."""
         (rows, count), outputs = matrix.shape, math.prod(x.shape[1:])
-        apart, runs = _apart(rows), range(0, rows, SLOTS)
+        stride, runs = _stride(rows), range(0, rows, SLOTS)
         values = self._open(x, "spread")
-        for one in values:
-            self._evaluator.transform_to_ntt_inplace(one)
-        each, result = _each(count, -(-count // apart)), [list[Any]() for _ in range(outputs)]
-        for at, first in enumerate(range(0, count, each)):
+        for value in values:
+            self._evaluator.transform_to_ntt_inplace(value)
+        size, result = _columns_each(count, -(-count // stride)), [list[Any]() for _ in range(outputs)]
+        for group, first in enumerate(range(0, count, size)):
             for run, start in enumerate(runs):
-                entries = matrix[start : start + SLOTS, first : first + each]
-                power = np.arange(entries.shape[1]) - apart * np.arange(len(entries))[:, None]
+                entries = matrix[start : start + SLOTS, first : first + size]
+                power = np.arange(entries.shape[1]) - stride * np.arange(len(entries))[:, None]
                 polynomial = np.zeros(SLOTS, dtype=np.int64)
                 polynomial[power % SLOTS] = np.where(power < 0, -entries, entries)  # x^8192 is -1
-                encoded = self._turned(polynomial, values[0].parms_id())
+                encoded = self._in_ntt_form(polynomial, values[0].parms_id())
                 for output, total in enumerate(result):
-                    term = self._turned_times(values[output * len(runs) + run], encoded)
-                    seal.accumulate(self._evaluator, total, at, term)
-        parts = [one for total in result for one in total]
-        for one in parts:
-            self._evaluator.transform_from_ntt_inplace(one)
+                    term = self._times_ntt(values[output * len(runs) + run], encoded)
+                    seal.accumulate(self._evaluator, total, group, term)
+        parts = [part for total in result for part in total]
+        for part in parts:
+            self._evaluator.transform_from_ntt_inplace(part)
         return wrap(self, (*x.shape[1:], count), "product", self.capacity, seal.body(parts))
 
-    def _kept(self, x: Encrypted, opened: list[seal.Polynomial]) -> list[seal.Polynomial]:
-        """What of opened products is one: of columns so many coefficients, and not a number more than x says it is."""
+    def _product_numbers(self, x: Encrypted, opened: list[seal.Polynomial]) -> list[seal.Polynomial]:
+        """The numbers of opened parts that are products: of columns only as many coefficients as x says."""
         if self.use != "columns":
             return opened
         count, outputs = x.shape[-1], math.prod(x.shape[:-1])
         groups = len(opened) // max(outputs, 1)
-        each = _each(count, groups)
-        if len(opened) != groups * outputs or -(-count // each) != groups or each > SLOTS:
+        size = _columns_each(count, groups)
+        if len(opened) != groups * outputs or -(-count // size) != groups or size > SLOTS:
             raise WireError(f"{len(opened)} ciphertexts are not the products of {outputs} values with {count} columns.")
-        return [part[: min(each, count - at % groups * each)] for at, part in enumerate(opened)]
+        return [part[: min(size, count - number % groups * size)] for number, part in enumerate(opened)]
 
     def _arranged(self, flat: Tensor) -> list[Whole]:
         whole, layout = _whole(flat, self.fraction), self._layout(flat)
@@ -157,19 +157,19 @@ class BfvPublicKey(seal.SealPublicKey):
         period = seal.period(len(matrix))
         padded = np.zeros((period, -(-matrix.shape[1] // SLOTS), SLOTS), dtype=np.int64)
         padded.reshape(period, -1)[: len(matrix), : matrix.shape[1]] = matrix
-        slot, turned, sums = np.arange(SLOTS), need_tenseal().Ciphertext(), list[Any]()
+        slot, x_ntt, sums = np.arange(SLOTS), need_tenseal().Ciphertext(), list[Any]()
         for i in range(period):
             if i:
                 self._evaluator.rotate_rows_inplace(x, 1, self._galois)
-            self._evaluator.transform_to_ntt(x, turned)  # once, for all runs of columns
-            for at in range(padded.shape[1]):
-                diagonal = self._turned(padded[(slot + i) % period, at, slot], x.parms_id())
-                seal.accumulate(self._evaluator, sums, at, self._turned_times(turned, diagonal))
-        for at, one in enumerate(sums):
-            self._evaluator.transform_from_ntt_inplace(one)
-            seal.accumulate(self._evaluator, total, at, one)
+            self._evaluator.transform_to_ntt(x, x_ntt)  # once, for all runs of columns
+            for run in range(padded.shape[1]):
+                diagonal = self._in_ntt_form(padded[(slot + i) % period, run, slot], x.parms_id())
+                seal.accumulate(self._evaluator, sums, run, self._times_ntt(x_ntt, diagonal))
+        for run, run_sum in enumerate(sums):
+            self._evaluator.transform_from_ntt_inplace(run_sum)
+            seal.accumulate(self._evaluator, total, run, run_sum)
 
-    def _turned(self, slots: Whole, parms_id: Any) -> Any | None:
+    def _in_ntt_form(self, slots: Whole, parms_id: Any) -> Any | None:
         """Plain slots in NTT form; None where all are zero."""
         if not slots.any():
             return None
@@ -177,8 +177,8 @@ class BfvPublicKey(seal.SealPublicKey):
         self._evaluator.transform_to_ntt_inplace(encoded, parms_id)
         return encoded
 
-    def _turned_times(self, x: Any, encoded: Any | None) -> Any:
-        """The same as `_times`, of what is in NTT form."""
+    def _times_ntt(self, x: Any, encoded: Any | None) -> Any:
+        """As `_times`, where both are in NTT form."""
         if encoded is None:
             zero = self._zero(x)
             self._evaluator.transform_to_ntt_inplace(zero)
@@ -188,7 +188,7 @@ class BfvPublicKey(seal.SealPublicKey):
         return result
 
     def _times(self, x: Any, slots: Whole) -> Any:
-        """x times plain slots; SEAL refuses a product that is zero for all to see, so that one is encrypted."""
+        """x times plain slots. SEAL refuses a product that everybody can see to be zero, so a zero is encrypted."""
         if not slots.any():
             return self._zero(x)
         result = need_tenseal().Ciphertext()
@@ -201,7 +201,7 @@ class BfvPublicKey(seal.SealPublicKey):
         return zero
 
     def _flood(self, parms_id: Any) -> Any:
-        """Noise from 0 to 2^100, to drown that of a product, which is below 2^80 for 32 coefficients."""
+        """Noise from 0 to 2^100, to drown a product's own, which is below 2^80 for 32 coefficients."""
         limbs = seal.uniform(1 << int(LIMB), FLOOD // int(LIMB) * SLOTS).reshape(-1, SLOTS)
         primes = [np.uint64(prime) for prime in seal.primes(PARAMETERS)[:-1]]
         rows = [np.zeros(SLOTS, dtype=np.uint64) for _ in primes]
@@ -210,14 +210,14 @@ class BfvPublicKey(seal.SealPublicKey):
         return seal.ciphertext(rows, self._context, parms_id)
 
     def _numbers(self, plain: Any) -> seal.Polynomial:
-        """What a plaintext holds, from 0 to t - 1."""
+        """The numbers in a plaintext, from 0 to t - 1."""
         if self.use != "columns":
             return np.array(self._encoder.decode_uint64(plain), dtype="<u8")
-        found = seal.values_of(plain)
-        return np.pad(found, (0, SLOTS - len(found)))
+        coefficients = seal.values_of(plain)
+        return np.pad(coefficients, (0, SLOTS - len(coefficients)))
 
     def _centred(self, values: seal.Polynomial) -> Whole:
-        """From 0 .. t - 1 to -t/2 .. t/2."""
+        """Numbers from 0 .. t - 1, moved to -t/2 .. t/2."""
         signed = values.astype(np.int64)
         return np.where(signed > self._modulus // 2, signed - self._modulus, signed)
 
@@ -234,8 +234,10 @@ class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
     @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public
-        found = [public._numbers(one) for one in self._decrypted(x, "flat", "tiled", "product", "rows")]
-        slots = [public._centred(one) for one in (public._kept(x, found) if x.layout == "product" else found)]
+        parts = [public._numbers(plain) for plain in self._decrypted(x, "flat", "tiled", "product", "rows")]
+        slots = [
+            public._centred(part) for part in (public._product_numbers(x, parts) if x.layout == "product" else parts)
+        ]
         bits = public.fraction * (2 if x.layout == "product" else 1)
         if x.layout == "rows":
             runs = len(slots) // max(x.shape[0], 1)
@@ -245,10 +247,10 @@ class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
         return _values([part[:ROW] for part in slots] if tiled else slots, bits, x.shape)
 
     def _under_mask(self, x: Encrypted, plain: list[Any]) -> list[seal.Polynomial]:
-        return self.public._kept(x, [self.public._numbers(one) for one in plain])
+        return self.public._product_numbers(x, [self.public._numbers(part) for part in plain])
 
-    def _check_noise(self, one: Any) -> None:
-        if not self._decryptor.invariant_noise_budget(one):
+    def _check_noise(self, ciphertext: Any) -> None:
+        if not self._decryptor.invariant_noise_budget(ciphertext):
             raise WireError("A bfv ciphertext was computed with too often: its noise has reached its values.")
 
 
@@ -262,25 +264,25 @@ def _values(slots: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def _tiled(values: Whole) -> Whole:
-    """The values again and again in both rows, so that rotating the rows rotates them."""
+    """The values, repeated in both rows, so that rotating the rows rotates them."""
     return np.resize(np.pad(values, (0, seal.period(len(values)) - len(values))), SLOTS)
 
 
-def _apart(rows: int) -> int:
+def _stride(rows: int) -> int:
     """By how many powers the coefficients of two rows are apart: so many columns fit between them."""
     return max(SLOTS // max(rows, 1), 1)
 
 
-def _each(count: int, groups: int) -> int:
-    """How many of so many columns each of so many ciphertexts has."""
+def _columns_each(count: int, groups: int) -> int:
+    """How many of `count` columns each of `groups` ciphertexts has."""
     return max(-(-count // max(groups, 1)), 1)
 
 
 def _spread(values: Whole) -> list[Whole]:
-    """One output's values, at powers that are as far apart as their number lets them."""
-    apart, parts = _apart(len(values)), []
+    """One output's values, at powers that are as far apart as their number allows."""
+    stride, parts = _stride(len(values)), []
     for start in range(0, len(values), SLOTS):
         run, part = values[start : start + SLOTS], np.zeros(SLOTS, dtype=np.int64)
-        part[: len(run) * apart : apart] = run
+        part[: len(run) * stride : stride] = run
         parts.append(part)
     return parts

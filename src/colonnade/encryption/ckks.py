@@ -13,9 +13,9 @@ is multiplied by matrix[(s + i) mod n, s]. The n rotations are shared by all col
 
 Blinding adds a mask that is uniform over all polynomials modulo q, and an encryption of zero. To the secret key's
 holder the first makes what it decrypts uniformly random, noise included; the second hides the other half (by RLWE,
-with a secret that is drawn for it alone and not told). The mask comes off exactly.
+with a secret drawn for it alone, which nobody is told). The mask comes off exactly.
 
-What is decrypted still has noise in it, and whoever knows the ciphertext can compute the secret key from it (Li and
+Decrypted values still have noise in them, from which whoever knows the ciphertext can compute the secret key (Li and
 Micciancio, On the security of homomorphic encryption on approximate numbers, 2021). So `open_blinded`, whose result
 goes back to the ciphertext's maker, adds fresh noise of 2^22, which costs precision: 2^-15. With 32 coefficients that
 is 14 bits above a product's own noise, and 10,000 openings of three ciphertexts tell less than one bit; with 256 it
@@ -41,12 +41,11 @@ SUMS = seal.Parameters("ckks", 4096, (54, 54))
 PRODUCTS = seal.Parameters("ckks", 8192, (60, 40, 60))
 PARAMETERS = {"sums": SUMS, "products": PRODUCTS, "combinations": PRODUCTS}
 SCALES = {"sums": (2.0**36, 1.0), "products": (2.0**52, 2.0**34), "combinations": (2.0**44, 2.0**36)}
-"""Of the values that are encrypted, and of what they are multiplied by. Noise comes with the encrypted ones, so theirs
-is the larger."""
+"""The scales of encrypted values, and of their plain factors. Encrypted values have noise, so their scale is larger."""
 CAPACITIES = {"sums": 2.0**16, "products": 2.0**12, "combinations": 2.0**18}
 ERRORS = {"sums": 2.0**-19, "products": 2.0**-30, "combinations": 2.0**-26}
-"""Of a fresh encryption: its noise has a standard deviation of about 3.2 sqrt(4/3 degree) per coefficient, sqrt(degree)
-times that per slot; these are more than eight of those."""
+"""The errors of fresh encryptions. Noise has a standard deviation of about 3.2 sqrt(4/3 degree) per coefficient, and
+sqrt(degree) times that per slot; these are more than eight of those."""
 FLOOD = 2.0**22
 """Standard deviation, per coefficient, of the noise that is added when something blinded is opened."""
 
@@ -69,19 +68,19 @@ class CkksPublicKey(seal.SealPublicKey):
         self._check_product(x, matrix, owner)
         groups = torch.split(matrix.detach().to("cpu", torch.float64), self.slots)
         result: list[Any] = []
-        for one, group in zip(self._fresh(x, "tiled"), groups, strict=True):
-            self._diagonals(one, group.numpy(), result)
-        for one in result:
-            self._evaluator.rescale_to_next_inplace(one)
+        for tile, group in zip(self._fresh(x, "tiled"), groups, strict=True):
+            self._diagonals(tile, group.numpy(), result)
+        for part in result:
+            self._evaluator.rescale_to_next_inplace(part)
         return wrap(self, (matrix.shape[1],), "paired", self.capacity, seal.body(result))
 
     def product_error(self, matrix: Tensor) -> float:
-        """Most of it is the noise of opening, 2^-15. Each value's noise, with that of its rotations, reaches a result
-        through its weight; the rounding of each weight, through its value."""
+        """Most of it is the noise of opening, 2^-15. Each value's noise, with that of its rotations, is multiplied by
+        its weight; the rounding of each weight, by its value."""
         if not matrix.numel():
             return 0.0
-        often = max(1.0, math.sqrt(len(matrix)) / 32)
-        noise = 2.0**-28 * often * (1 + float(matrix.abs().sum(0).max()))
+        rotations = max(1.0, math.sqrt(len(matrix)) / 32)
+        noise = 2.0**-28 * rotations * (1 + float(matrix.abs().sum(0).max()))
         return 2.0**-15 + noise + 2.0**-30 * len(matrix) * self.limit
 
     @refusing
@@ -91,26 +90,26 @@ class CkksPublicKey(seal.SealPublicKey):
         chunks = -(-width // (2 * self.slots))
         total: list[Any] = []
         for row, weight in enumerate(flat.tolist()):
-            for at in range(chunks):
-                weighted = self._times(parts[row * chunks + at], np.full(self.slots, weight))
-                seal.accumulate(self._evaluator, total, at, weighted)
-        for one in total:
-            self._evaluator.rescale_to_next_inplace(one)
+            for chunk in range(chunks):
+                weighted = self._times(parts[row * chunks + chunk], np.full(self.slots, weight))
+                seal.accumulate(self._evaluator, total, chunk, weighted)
+        for part in total:
+            self._evaluator.rescale_to_next_inplace(part)
         return wrap(self, (width,), "paired", self.capacity, seal.body(total))
 
     @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
         parms_id, masks = self._context.last_parms_id(), []
         result = self._open(x, "paired")
-        for one in result:
-            if one.parms_id() != parms_id:
+        for part in result:
+            if part.parms_id() != parms_id:
                 raise WireError("Only the result of a product can be blinded.")
             zero = need_tenseal().Ciphertext()
             self._encryptor.encrypt_zero(parms_id, zero)
-            zero.scale = one.scale
-            self._evaluator.add_inplace(one, zero)
+            zero.scale = part.scale
+            self._evaluator.add_inplace(part, zero)
             mask = seal.uniform(self._modulus, self._parameters.degree)
-            self._evaluator.add_plain_inplace(one, seal.plaintext(mask, self._context, parms_id, one.scale))
+            self._evaluator.add_plain_inplace(part, seal.plaintext(mask, self._context, parms_id, part.scale))
             masks.append(mask)
         return wrap(self, x.shape, "paired", x.bound, seal.body(result), "blinded"), masks
 
@@ -121,7 +120,7 @@ class CkksPublicKey(seal.SealPublicKey):
             seal.plaintext(part, self._context, parms_id, self._product_scale)
             for part in self._without_mask(opened, mask, self._modulus)
         ]
-        return _unpaired([self._encoder.decode_complex(one) for one in clear], opened.shape)
+        return _unpaired([self._encoder.decode_complex(plain) for plain in clear], opened.shape)
 
     @property
     def _product_scale(self) -> float:
@@ -157,11 +156,11 @@ class CkksPublicKey(seal.SealPublicKey):
         for i in range(period):
             if i:
                 self._evaluator.rotate_vector_inplace(x, 1, self._galois)
-            for at in range(runs.shape[1]):
-                seal.accumulate(self._evaluator, total, at, self._times(x, runs[(slot + i) % period, at, slot]))
+            for run in range(runs.shape[1]):
+                seal.accumulate(self._evaluator, total, run, self._times(x, runs[(slot + i) % period, run, slot]))
 
     def _times(self, x: Any, slots: Slots) -> Any:
-        """x times plain slots; SEAL refuses a product that is zero for all to see, so that one is encrypted."""
+        """x times plain slots. SEAL refuses a product that everybody can see to be zero, so a zero is encrypted."""
         result, encoded = need_tenseal().Ciphertext(), self._encoded(slots, x.parms_id(), self._weight)
         if encoded.is_zero():
             self._encryptor.encrypt_zero(x.parms_id(), result)
@@ -171,11 +170,11 @@ class CkksPublicKey(seal.SealPublicKey):
         return result
 
     def _fresh(self, x: Encrypted, layout: str) -> list[Any]:
-        """The ciphertexts of something that was not multiplied before: these parameters have room for one product."""
-        found = self._open(x, layout)
-        if any(one.parms_id() != self._context.first_parms_id() for one in found):
+        """The ciphertexts of values that were not multiplied before: these parameters have room for one product."""
+        parts = self._open(x, layout)
+        if any(part.parms_id() != self._context.first_parms_id() for part in parts):
             raise WireError("These ckks keys have room for one product, and this ciphertext already is one.")
-        return found
+        return parts
 
 
 class CkksSecretKey(seal.SealSecretKey[CkksPublicKey]):
@@ -190,7 +189,7 @@ class CkksSecretKey(seal.SealSecretKey[CkksPublicKey]):
     @refusing
     def decrypt(self, x: Encrypted) -> Tensor:
         public = self.public
-        slots = [public._encoder.decode_complex(one) for one in self._decrypted(x, "paired", "tiled", "rows")]
+        slots = [public._encoder.decode_complex(plain) for plain in self._decrypted(x, "paired", "tiled", "rows")]
         if x.layout == "rows":
             runs = len(slots) // max(x.shape[0], 1)
             rows = [_unpaired(slots[row * runs : (row + 1) * runs], x.shape[1:]) for row in range(x.shape[0])]
@@ -201,10 +200,10 @@ class CkksSecretKey(seal.SealSecretKey[CkksPublicKey]):
         return torch.from_numpy(flat[: math.prod(x.shape)].copy()).reshape(x.shape)
 
     def _under_mask(self, x: Encrypted, decrypted: list[Any]) -> list[seal.Polynomial]:  # noqa: ARG002
-        return [self._flooded(one) for one in decrypted]
+        return [self._flooded(plain) for plain in decrypted]
 
     def _flooded(self, plain: Any) -> seal.Polynomial:
-        """With fresh Gaussian noise on every coefficient: Gaussian slots are Gaussian coefficients."""
+        """A plaintext with fresh Gaussian noise on every coefficient: Gaussian slots are Gaussian coefficients."""
         public, count = self.public, self.public.slots
         first, second = (1 + seal.uniform(1 << 53, 2 * count).reshape(2, -1).astype(np.float64)) / 2**53
         gaussian = np.sqrt(-2 * np.log(first)) * np.exp(2j * np.pi * second)  # Box and Muller
@@ -219,7 +218,7 @@ def _runs(values: NDArray[np.float64], size: int) -> list[NDArray[np.float64]]:
 
 
 def _tiled(values: NDArray[np.float64], slots: int) -> Slots:
-    """The values again and again, so that rotating all slots rotates them."""
+    """The values, repeated, so that rotating all slots rotates them."""
     padded = np.zeros(seal.period(len(values)), dtype=np.complex128)
     padded[: len(values)] = values
     return np.resize(padded, slots)

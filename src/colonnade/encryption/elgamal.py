@@ -4,11 +4,11 @@
     a row    (r G, r X_1 + v_1 G, ..., r X_m + v_m G)        with one fresh r for its m values
 
 Points add up as their values do. The key's holder takes x_j r G off and finds v_j in a table of multiples of G, so sums
-must stay small: some millions. Whoever adds must blind what it sends (`sums_of` does): the key's holder knows every r,
-and could else try which rows make up a sum. A neutral element has no bytes and is never sent.
+must stay small: some millions. Whoever adds must blind what it sends (`blinded`): the key's holder knows every r, and
+could otherwise try which rows make up a sum. A neutral element has no bytes and is never sent.
 
-128 bits of strength, 33 bytes a point; it needs neither TenSEAL nor large keys. It is malleable as any of these
-schemes: who adds up can add up something else.
+It has 128 bits of strength and 33 bytes a point, and needs neither TenSEAL nor large keys. Like all of these schemes it
+is malleable: who adds up can add up something else.
 """
 
 from __future__ import annotations
@@ -56,46 +56,46 @@ class ElGamalPublicKey:
         return self._data
 
     def read(self, x: Encrypted) -> Points:
-        """The points of [rows, values] numbers, [rows, 1 + values, 64]: each is checked to be on the curve. Rows may
-        have fewer values than the key is for: its first ones."""
-        wide = x.shape[1] if len(x.shape) == 2 else 0
-        return _read(self, x, min(wide, self.values))
+        """The points of [rows, values] numbers, [rows, 1 + values, 64], checked to be on the curve. Rows may have fewer
+        values than the key is for."""
+        width = x.shape[1] if len(x.shape) == 2 else 0
+        return _read(self, x, min(width, self.values))
 
     def sums_of(
         self, rows: Points, order: NDArray[np.int64], starts: NDArray[np.int64], values: Sequence[int], *, owner: str
     ) -> tuple[Points, NDArray[np.uint64]]:
-        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, not blinded yet, and where
-        they lie, [1 + values, groups] each; an empty group has no sum, and lies at 0."""
-        where, wide, empty = curve.address(rows), 1 + len(values), np.diff(starts) == 0
-        made = curve.empty(wide, len(empty))
-        lie = curve.address(made)
+        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, not blinded yet, and their
+        addresses, [1 + values, groups] each; an empty group has no sum, and the address 0."""
+        row_addresses, empty = curve.address(rows), np.diff(starts) == 0
+        sums = curve.empty(1 + len(values), len(empty))
+        addresses = curve.address(sums)
         for component, place in enumerate((0, *(1 + value for value in values))):
-            none = curve.sums(where[order, place], starts, made[component])
-            if (none & ~empty).any():
+            neutral = curve.sums(row_addresses[order, place], starts, sums[component])
+            if (neutral & ~empty).any():
                 _cancelled(owner)
-        lie[:, empty] = 0
-        return made, lie
+        addresses[:, empty] = 0
+        return sums, addresses
 
     def blinded(self, parts: NDArray[np.uint64], values: Sequence[int], *, owner: str) -> Points:
         """Sums of points by their addresses, [n, 1 + values, k] (0: nothing to add), under a fresh r for each line."""
-        count, wide, most = parts.shape
+        count, width, most = parts.shape
         bases = [curve.generator(), *(self._base(value) for value in values)]
-        made = curve.empty(count * wide)
+        sums = curve.empty(count * width)
 
-        def some(first: int, last: int) -> None:
+        def blind_lines(first: int, last: int) -> None:
             digits = curve.random_digits(last - first)
             added = np.stack([base.addresses(digits) for base in bases], axis=1)
-            every = np.concatenate([parts[first:last], added], axis=2).reshape(-1, most + curve.SCALAR)
-            there = every != 0
-            starts = np.concatenate([[0], np.cumsum(there.sum(1))]).astype(np.int64)
-            if curve.sums(every[there], starts, made[first * wide : last * wide]).any():
+            addresses = np.concatenate([parts[first:last], added], axis=2).reshape(-1, most + curve.SCALAR)
+            present = addresses != 0
+            starts = np.concatenate([[0], np.cumsum(present.sum(1))]).astype(np.int64)
+            if curve.sums(addresses[present], starts, sums[first * width : last * width]).any():
                 _cancelled(owner)
 
-        curve.in_threads(some, count)
-        return made
+        curve.in_threads(blind_lines, count)
+        return sums
 
     def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
-        """What was blinded, to be sent."""
+        """Blinded points, to be sent."""
         return wrap(self, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
 
     def _base(self, value: int) -> curve.FixedBase:
@@ -127,66 +127,64 @@ class ElGamalSecretKey:
                 f"{list(flat.shape)}. Round them first."
             )
         rows = flat.to(torch.int64).numpy()
-        different, which = np.unique(rows, return_inverse=True)
-        points = curve.generator().times(curve.digits_of([value for value in different.tolist() if value]))
-        lie = np.zeros(len(different), dtype=np.uint64)
-        lie[different != 0] = curve.address(points)  # 0 has no point, and adds nothing
-        parts = np.pad(lie[which].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # r G has nothing to add to it
-        made = self._public.blinded(parts, range(rows.shape[1]), owner=owner)
-        return self._public.written(made, tuple(flat.shape))
+        distinct, index = np.unique(rows, return_inverse=True)
+        points = curve.generator().times(curve.digits_of([value for value in distinct.tolist() if value]))
+        addresses = np.zeros(len(distinct), dtype=np.uint64)
+        addresses[distinct != 0] = curve.address(points)  # 0 has no point, and adds nothing
+        parts = np.pad(addresses[index].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # nothing is added to r G
+        blinded = self._public.blinded(parts, range(rows.shape[1]), owner=owner)
+        return self._public.written(blinded, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
-        """All values of a row."""
+        """Decrypt all values of each row."""
         return self.decrypt_sums(x, [range(x.shape[1] if len(x.shape) == 2 else 1)])
 
     def decrypt_sums(
         self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST, negative: Sequence[bool] = ()
     ) -> Tensor:
-        """Sums of values, of which none is larger than `most`. The lines come in blocks of equal size, each of which
-        has sums of the values that `blocks` names; `negative` says of each whether sums may be far below 0."""
-        wide, most = len(blocks[0]), min(most, LARGEST)
-        points = _read(self._public, x, wide)
+        """Sums of values, none larger than `most`. The lines come in blocks of equal size, each with sums of the values
+        that `blocks` names; `negative` says for each value whether its sums may be far below 0."""
+        width, most = len(blocks[0]), min(most, LARGEST)
+        points = _read(self._public, x, width)
         if len(points) % len(blocks):
             raise WireError(f"A ciphertext of {len(points)} lines cannot be of {len(blocks)} nodes.")
         size = len(points) // len(blocks)
-        off, made = curve.empty(*points.shape[:2])[:, 1:].copy(), curve.empty(len(points), wide)
+        blinds, opened = curve.empty(len(points), width), curve.empty(len(points), width)
         for number, block in enumerate(blocks):
             lines = slice(number * size, (number + 1) * size)
             for column, value in enumerate(block):
-                off[lines, column] = curve.multiplied(points[lines, 0], -self._x[value])
-        pairs = np.stack([curve.address(points)[:, 1:].reshape(-1), curve.address(off).reshape(-1)], axis=1)
-        zero = curve.rows_of(pairs, made.reshape(-1, MEMORY))
-        found, there = np.zeros((len(points), wide)), ~zero.reshape(len(points), wide)
-        for column, below in enumerate(negative or [True] * wide):
-            mine = there[:, column]
-            found[mine, column] = logarithms(made[mine, column], most, (1, -1) if below else (1,))
-        return torch.from_numpy(found)
+                blinds[lines, column] = curve.multiplied(points[lines, 0], -self._x[value])
+        pairs = np.stack([curve.address(points)[:, 1:].reshape(-1), curve.address(blinds).reshape(-1)], axis=1)
+        zero = curve.rows_of(pairs, opened.reshape(-1, MEMORY)).reshape(len(points), width)
+        sums = np.zeros((len(points), width))
+        for column, below in enumerate(negative or [True] * width):
+            nonzero = ~zero[:, column]
+            sums[nonzero, column] = logarithms(opened[nonzero, column], most, (1, -1) if below else (1,))
+        return torch.from_numpy(sums)
 
 
 def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> NDArray[np.float64]:
-    """v of each v G with 0 < |v| <= most, by a table of small ones and steps over it; WireError where there is none.
-    With signs (1,) none is far below 0."""
-    table = _table(_babies(most))
+    """v of each v G with 0 < |v| <= most, by a table of small multiples and steps of its size (baby steps and giant
+    steps); WireError where there is none. With signs (1,) none is far below 0."""
+    table = _table(_table_size(most))
     step = 2 * table.reach + 1
-    found, left = np.full(len(points), np.nan), np.arange(len(points))
-    value, known = table.find(points)
-    found[left[known]] = value[known]
+    values, known = table.find(points)
+    values[~known] = np.nan
     for number in range(1, int((most + table.reach) // step) + 1):
         for sign in signs:
-            left = np.flatnonzero(np.isnan(found))
-            if not len(left):
-                return found
-            rest, giant = np.ascontiguousarray(points[left]), table.giant(-sign * number * step)
-            made = curve.empty(len(left))
-            there = curve.address(giant)[0]
-            pairs = np.stack([curve.address(rest), np.full(len(left), there, dtype=np.uint64)], axis=1)
-            exact = curve.rows_of(pairs, made)  # nothing is left: it is the step itself
-            value, known = table.find(made)
-            value[exact], known = 0.0, known | exact
-            found[left[known]] = value[known] + sign * number * step
-    if np.isnan(found).any():
+            unknown = np.flatnonzero(np.isnan(values))
+            if not len(unknown):
+                return values
+            rest, giant = np.ascontiguousarray(points[unknown]), table.giant(-sign * number * step)
+            moved = curve.empty(len(unknown))
+            giant_address = np.full(len(unknown), curve.address(giant)[0], dtype=np.uint64)
+            exact = curve.rows_of(np.stack([curve.address(rest), giant_address], axis=1), moved)  # v is the step itself
+            small, known = table.find(moved)
+            small[exact], known = 0.0, known | exact
+            values[unknown[known]] = small[known] + sign * number * step
+    if np.isnan(values).any():
         raise WireError(f"A sum under ElGamal is no whole number from {-most:.0f} to {most:.0f}, as it must be.")
-    return found
+    return values
 
 
 class _Table:
@@ -194,10 +192,10 @@ class _Table:
 
     def __init__(self, reach: int) -> None:
         self.reach, points = reach, curve.empty(reach)
-        points[0], where = curve.base(1)[0], curve.address(points)
+        points[0], addresses = curve.base(1)[0], curve.address(points)
         known = 1
         while known < reach:
-            pairs = np.stack([np.repeat(where[known - 1], known), where[:known]], axis=1)
+            pairs = np.stack([np.repeat(addresses[known - 1], known), addresses[:known]], axis=1)
             curve.rows_of(pairs, points[known : 2 * known])
             known *= 2
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
@@ -206,15 +204,15 @@ class _Table:
         self._giants: dict[int, Points] = {}
 
     def find(self, points: Points) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The values, and where they are in the table."""
+        """The values of the points, and which of these are in the table."""
         if not len(points):
             return np.zeros(0), np.zeros(0, dtype=np.bool_)
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
-        at = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
-        there = self._points[at]
-        known = (there[:, :32] == points[:, :32]).all(1)
-        sign = np.where((there[:, 32:] == points[:, 32:]).all(1), 1.0, -1.0)
-        return sign * (self._order[at] + 1), known
+        nearest = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+        candidates = self._points[nearest]
+        known = (candidates[:, :32] == points[:, :32]).all(1)
+        sign = np.where((candidates[:, 32:] == points[:, 32:]).all(1), 1.0, -1.0)
+        return sign * (self._order[nearest] + 1), known
 
     def giant(self, value: int) -> Points:
         if value not in self._giants:
@@ -222,7 +220,7 @@ class _Table:
         return self._giants[value]
 
 
-def _babies(most: float) -> int:
+def _table_size(most: float) -> int:
     reach = 1 << 10
     while reach < BABIES and reach * 16 < most:
         reach *= 2

@@ -8,18 +8,18 @@ Section 4, without its recovery from drop-outs: a vertical federation cannot go 
 
 m_kj is AES-256's keystream in counter mode. Its key is HMAC-SHA256 of the round, the batch and all that the party's
 model was told to follow (`Outbox.follow`), under a secret that only k and j can derive (X25519, then HKDF-SHA256 bound
-to everybody's public keys). A party counts its rounds itself, one per share, so nobody can make it use a mask twice;
-and a collector that asks two parties for different rows in one round, or told them different things before, is left
-with masks that do not cancel.
+to everybody's public keys). A party counts its rounds itself, one per share, so nobody can make it use a mask twice.
+If a collector asks two parties for different rows in one round, or told them different things before, the masks do not
+cancel.
 
 A value may be up to 2^20 in size and there may be 2047 parties, so that no sum wraps around: the sum of M parties is
-exact to M 2^-33. A sum of shares that do not belong together is uniform over the ring, and almost none of the ring is
-within M 2^20: it is recognised and refused.
+exact to M 2^-33. A sum of shares that do not belong together is uniform over the ring. Almost none of the ring is
+within M 2^20, so such a sum is recognised and refused.
 
-To whoever lacks the keys a share is uniform, whatever its value. A collector that has all but two of the parties on its
-side learns the sum of those two alone. Public keys travel through the collector, which is taken to be honest but
-curious: an active one could hand out keys of its own and unmask a party. Only keys that arrive over connections
-authenticated between the parties would prevent that.
+To whoever lacks the keys a share is uniform, whatever its value. A collector that colludes with all but two of the
+parties learns the sum of those two. Public keys travel through the collector, which is taken to be honest but curious:
+an active one could hand out keys of its own and unmask a party. Only keys that arrive over connections authenticated
+between the parties would prevent that.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Masks:
         self._round = 0
 
     def public_key(self) -> str:
-        """A fresh public key, as hex; what was agreed before is forgotten."""
+        """Make a fresh public key, as hex, and forget what was agreed before."""
         self._private, self._keys = _new_key(), []
         return str(self._private.public_key().public_bytes_raw().hex())
 
@@ -108,13 +108,13 @@ class Masks:
         self._keys, self._round = derived, 0
         self._agreement = hashlib.sha256(agreement.encode()).hexdigest()[:16]
 
-    def on(self, batch: str | None) -> Masking:
-        """The codec for a batch; without keys it is refused before the owner's mechanism spends anything."""
+    def on(self, batch: str | None) -> MaskingCodec:
+        """The codec for a batch; refused without keys, before the owner's mechanism spends anything."""
         self._expect_keys()
-        return Masking(self, batch)
+        return MaskingCodec(self, batch)
 
     def share(self, tensor: Tensor, batch: str | None) -> Packed:
-        """This party's share of a sum: the next masks are used up, whether or not it ever arrives."""
+        """This party's share of a sum. It uses up the next masks, whether or not it ever arrives."""
         self._expect_keys()
         values = tensor.detach().cpu().double()
         if not bool((values.abs() <= LIMIT).all()):  # not for NaN
@@ -137,9 +137,9 @@ class Masks:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         total, zeros = np.zeros(count, dtype="<i8"), bytes(8 * count)
-        here = f"{self._round}/{batch or ''}".encode()
+        message = f"{self._round}/{batch or ''}".encode()
         for sign, secret in self._keys:
-            key = algorithms.AES(hmac.digest(secret, here, "sha256"))
+            key = algorithms.AES(hmac.digest(secret, message, "sha256"))
             keystream = Cipher(key, modes.CTR(bytes(16))).encryptor().update(zeros)
             add = np.add if sign > 0 else np.subtract
             add(total, np.frombuffer(keystream, dtype="<i8"), out=total)
@@ -147,7 +147,7 @@ class Masks:
 
 
 @dataclass(frozen=True, slots=True)
-class Masking:
+class MaskingCodec:
     """The codec with which a party packs its share for one batch."""
 
     masks: Masks
@@ -162,18 +162,18 @@ class Masking:
 
 
 def one_round(shares: Mapping[str, Released], agreed: Collection[str]) -> dict[str, Tensor]:
-    """The shares of one sum, after a look at who sent them, under which keys, and as their how-many-th."""
-    _complete(shares, agreed)
-    rounds = {party: dict(share.packed.settings) if share.packed else {} for party, share in shares.items()}
-    if any(found != rounds[next(iter(shares))] for found in rounds.values()):
-        told = ", ".join(f"'{party}' {found.get('round', 'unmasked')}" for party, found in rounds.items())
-        raise BoundaryError(f"A secure sum takes shares of one round; found {told}. Agree on keys again.")
+    """The shares of one sum, checked to come from all parties, under the same keys and in the same round."""
+    _check_complete(shares, agreed)
+    settings = {party: dict(share.packed.settings) if share.packed else {} for party, share in shares.items()}
+    if any(other != settings[next(iter(shares))] for other in settings.values()):
+        rounds = ", ".join(f"'{party}' {about.get('round', 'unmasked')}" for party, about in settings.items())
+        raise BoundaryError(f"A secure sum takes shares of one round; found {rounds}. Agree on keys again.")
     return {party: share.tensor for party, share in shares.items()}
 
 
 def open_sum(shares: Mapping[str, Tensor], agreed: Collection[str]) -> Tensor:
-    """The sum of what the parties that agreed on keys masked, in float64."""
-    _complete(shares, agreed)
+    """The sum of the values that the parties masked, in float64."""
+    _check_complete(shares, agreed)
     for party, share in shares.items():
         if share.dtype != torch.int64:
             raise BoundaryError(f"A secure sum takes masked shares; '{party}' sent {share.dtype}.")
@@ -186,12 +186,12 @@ def open_sum(shares: Mapping[str, Tensor], agreed: Collection[str]) -> Tensor:
     return total
 
 
-def _complete(shares: Mapping[str, Any], agreed: Collection[str]) -> None:
-    """Without every party's share a sum is noise."""
+def _check_complete(shares: Mapping[str, Any], agreed: Collection[str]) -> None:
+    """Raise where a party's share is missing: without it a sum is noise."""
     if shares.keys() != set(agreed) or not shares:
         absent, strange = set(agreed) - shares.keys(), shares.keys() - set(agreed)
-        what = f"the share of {_named(absent)} is missing" if absent else f"{_named(strange)} did not agree on keys"
-        raise BoundaryError(f"A secure sum needs a share of exactly {_named(agreed) or 'those who agreed'}: {what}.")
+        reason = f"the share of {_named(absent)} is missing" if absent else f"{_named(strange)} did not agree on keys"
+        raise BoundaryError(f"A secure sum needs a share of exactly {_named(agreed) or 'those who agreed'}: {reason}.")
 
 
 def _named(parties: Collection[str]) -> str:

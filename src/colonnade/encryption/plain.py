@@ -51,7 +51,7 @@ class PlainPublicKey:
         return self._wrapped(total, bound)
 
     def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
-        return (self.add(*(parts[at] for at in group)) for group in groups)
+        return (self.add(*(parts[number] for number in group)) for group in groups)
 
     @refusing
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
@@ -75,7 +75,7 @@ class PlainPublicKey:
 
     @refusing
     def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
-        """No mask either: what is not encrypted needs none."""
+        """There is no mask either: what is not encrypted needs none."""
         return wrap(self, x.shape, "values", x.bound, unwrap(self, x), "blinded"), None
 
     @refusing

@@ -1,12 +1,12 @@
 """Many points on secp256k1 at once: arrays of [n, 64] bytes, as libsecp256k1 keeps a point in memory.
 
-coincurve brings the library. Its own objects cost more than what is done with them: here a column's bin is one call for
-all its rows, which computes outside Python's lock, so that threads share the work. A point travels compressed, in 33
-bytes; the form in memory is the library's own business and never leaves the process.
+coincurve brings the library. Its Python objects cost more time than the arithmetic. Here one call adds up all rows of a
+column's bin, outside Python's lock, so that threads share the work. A point travels compressed, in 33 bytes; the form
+in memory is the library's own and never leaves the process.
 
-Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`FixedBase`): half the
-time of the library's own multiplication, and not constant in time. Whoever can time these processes closely, on the
-same machine, may learn something about scalars.
+Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`FixedBase`). This takes
+half the time of the library's own multiplication, and is not constant in time: whoever can time these processes
+closely, on the same machine, may learn something about scalars.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def empty(*shape: int) -> Points:
 def parsed(data: NDArray[np.uint8]) -> Points:
     """[n, 33] -> [n, 64]; NotAPoint where one is not on the curve."""
     lib, _, context = library()
-    data, found = np.ascontiguousarray(data), empty(len(data))
-    into, given = _points_of(found), _bytes_of(data)
+    data, points = np.ascontiguousarray(data), empty(len(data))
+    target, source = _points_of(points), _bytes_of(data)
 
-    def some(start: int, stop: int) -> None:
+    def parse_slice(start: int, stop: int) -> None:
         parse = lib.secp256k1_ec_pubkey_parse
         for at in range(start, stop):
-            if not parse(context, into + at, given + WIRE * at, WIRE):
+            if not parse(context, target + at, source + WIRE * at, WIRE):
                 raise NotAPoint(f"point {at} is not on the curve secp256k1")
 
-    in_threads(some, len(data))
-    return found
+    in_threads(parse_slice, len(data))
+    return points
 
 
 def formatted(points: Points) -> NDArray[np.uint8]:
@@ -88,55 +88,55 @@ def formatted(points: Points) -> NDArray[np.uint8]:
 @cache
 def _is_little_endian() -> bool:
     """Whether the library keeps a point as its two coordinates, each with the lowest byte first: then all are
-    serialized in one go. Seen from a few points, with both signs, since the form is the library's own business."""
+    serialized in one go. A few points of both signs show it, since the library does not say."""
     few = np.concatenate([base(scalar) for scalar in (1, -1, 2, -2, ORDER // 3, -(ORDER // 3))])
     return bool((np.concatenate([2 + (few[:, 32:33] & 1), few[:, 31::-1]], axis=1) == _serialized(few)).all())
 
 
 def _serialized(points: Points) -> NDArray[np.uint8]:
-    """By the library, point by point."""
+    """Points that the library serializes, one by one."""
     lib, ffi, context = library()
-    points, made = np.ascontiguousarray(points), np.zeros((len(points), WIRE), dtype=np.uint8)
-    given, into = _points_of(points), _bytes_of(made)
+    points, data = np.ascontiguousarray(points), np.zeros((len(points), WIRE), dtype=np.uint8)
+    source, target = _points_of(points), _bytes_of(data)
     length, serialize = ffi.new("size_t *", WIRE), lib.secp256k1_ec_pubkey_serialize
     for at in range(len(points)):
-        serialize(context, into + WIRE * at, length, given + at, COMPRESSED)
-    return made
+        serialize(context, target + WIRE * at, length, source + at, COMPRESSED)
+    return data
 
 
 def multiplied(points: Points, scalar: int) -> Points:
     """scalar times each point of [n, 64]; the scalar is not 0."""
     lib, _, context = library()
-    made = np.array(points, order="C")
-    into, factor = _points_of(made), (scalar % ORDER).to_bytes(SCALAR, "big")
+    products = np.array(points, order="C")
+    target, factor = _points_of(products), (scalar % ORDER).to_bytes(SCALAR, "big")
 
-    def some(start: int, stop: int) -> None:
+    def multiply_slice(start: int, stop: int) -> None:
         multiply = lib.secp256k1_ec_pubkey_tweak_mul
         for at in range(start, stop):
-            multiply(context, into + at, factor)
+            multiply(context, target + at, factor)
 
-    in_threads(some, len(made))
-    return made
+    in_threads(multiply_slice, len(products))
+    return products
 
 
 def sums(addresses: NDArray[np.uint64], starts: NDArray[np.int64], into: Points) -> NDArray[np.bool_]:
-    """into[i] = the sum of the points at addresses[starts[i] : starts[i + 1]]; gives where the sum is no point: there
-    were none to add, or they cancel. Whoever calls keeps the points alive."""
+    """into[i] = the sum of the points at addresses[starts[i] : starts[i + 1]]. Returns where the sum is no point: there
+    were none to add, or they cancel. The caller keeps the points alive."""
     lib, ffi, context = library()
     assert into.flags.c_contiguous
-    addresses, out = np.ascontiguousarray(addresses), _points_of(into)
+    addresses, target = np.ascontiguousarray(addresses), _points_of(into)
     first = ffi.cast("const secp256k1_pubkey * const *", addresses.ctypes.data)
-    bounds, none = starts.tolist(), np.zeros(len(starts) - 1, dtype=np.bool_)
+    bounds, no_point = starts.tolist(), np.zeros(len(starts) - 1, dtype=np.bool_)
 
-    def some(start: int, stop: int) -> None:
+    def add_slice(start: int, stop: int) -> None:
         combine = lib.secp256k1_ec_pubkey_combine
         for at in range(start, stop):
             begin, count = bounds[at], bounds[at + 1] - bounds[at]
-            if not count or not combine(context, out + at, first + begin, count):
-                none[at] = True
+            if not count or not combine(context, target + at, first + begin, count):
+                no_point[at] = True
 
-    in_threads(some, len(none), len(addresses))
-    return none
+    in_threads(add_slice, len(no_point), len(addresses))
+    return no_point
 
 
 def address(points: Points) -> NDArray[np.uint64]:
@@ -147,45 +147,45 @@ def address(points: Points) -> NDArray[np.uint64]:
 
 
 def rows_of(addresses: NDArray[np.uint64], into: Points) -> NDArray[np.bool_]:
-    """The sum of each row of [n, k] addresses."""
-    count, wide = addresses.shape
-    return sums(addresses.reshape(-1), np.arange(count + 1, dtype=np.int64) * wide, into)
+    """The sum of the points at each row of [n, k] addresses."""
+    count, width = addresses.shape
+    return sums(addresses.reshape(-1), np.arange(count + 1, dtype=np.int64) * width, into)
 
 
 def base(scalar: int) -> Points:
-    """scalar times the curve's base point, [1, 64]; for a few."""
+    """scalar times the curve's base point, [1, 64]; `generator` is faster for many."""
     lib, _, context = library()
-    made = empty(1)
-    if not lib.secp256k1_ec_pubkey_create(context, _points_of(made), (scalar % ORDER).to_bytes(SCALAR, "big")):
+    multiple = empty(1)
+    if not lib.secp256k1_ec_pubkey_create(context, _points_of(multiple), (scalar % ORDER).to_bytes(SCALAR, "big")):
         raise NotAPoint("0 times a point is no point")
-    return made
+    return multiple
 
 
 class FixedBase:
-    """Multiples of one point: table[place, d] is (d + 1) 256^place times it, so that no entry is 0; a scalar's digits
-    are those of the scalar minus the sum of all 256^place."""
+    """Multiples of one point. table[place, d] is (d + 1) 256^place times the point, so that no entry is 0; a scalar's
+    digits are those of the scalar minus the sum of all 256^place."""
 
     def __init__(self, point: Points) -> None:
         self.table = empty(SCALAR, 256)
-        where = address(self.table)
+        addresses = address(self.table)
         self.table[0, 0] = point.reshape(MEMORY)
         for place in range(SCALAR):
             if place:
                 self.table[place, 0] = self.table[place - 1, 255]
             for known in (1 << bit for bit in range(8)):  # d + 1 = known + (the rest)
-                pairs = np.stack([np.repeat(where[place, known - 1], known), where[place, :known]], axis=1)
+                pairs = np.stack([np.repeat(addresses[place, known - 1], known), addresses[place, :known]], axis=1)
                 rows_of(pairs, self.table[place, known : 2 * known])
-        self._where = where
+        self._addresses = addresses
 
     def addresses(self, digits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """[n, 32] digits -> where the points to add up lie, [n, 32]."""
-        return self._where[np.arange(SCALAR)[None, :], digits]
+        """[n, 32] digits -> the addresses of the points to add up, [n, 32]."""
+        return self._addresses[np.arange(SCALAR)[None, :], digits]
 
     def times(self, digits: NDArray[np.uint8]) -> Points:
-        made = empty(len(digits))
-        if rows_of(self.addresses(digits), made).any():
+        multiples = empty(len(digits))
+        if rows_of(self.addresses(digits), multiples).any():
             raise NotAPoint("a multiple of a point is no point")
-        return made
+        return multiples
 
 
 @cache
@@ -201,7 +201,7 @@ def digits_of(scalars: list[int]) -> NDArray[np.uint8]:
 
 
 def random_digits(count: int) -> NDArray[np.uint8]:
-    """Of secret scalars that are as good as uniform: their distance from it is 2^-128."""
+    """The digits of secret scalars whose distance from uniform ones is 2^-128."""
     return np.frombuffer(os.urandom(SCALAR * count), dtype=np.uint8).reshape(count, SCALAR)
 
 
@@ -218,7 +218,7 @@ _limits: list[int] = []
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """With no more than so many threads, as long as this lasts: to measure."""
+    """Use at most `threads` threads inside, to measure."""
     _limits.append(threads)
     try:
         yield
@@ -226,16 +226,16 @@ def limited(threads: int) -> Iterator[None]:
         _limits.pop()
 
 
-def in_threads(some: Callable[[int, int], None], count: int, work: int | None = None) -> None:
-    """In slices over the machine's cores; `work` are the points to be touched, where one call takes many. A slice that
-    asks for threads in turn has the one that it runs in."""
+def in_threads(do_slice: Callable[[int, int], None], count: int, work: int | None = None) -> None:
+    """Do `count` calls in slices over the machine's cores; `work` is the number of points they touch, where a call
+    takes many. A slice that asks for threads in turn has the one that it runs in."""
     size = SLICE if work is None else max(1, count * ADDED // max(work, 1))
     bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
     threads = min(cores(), len(bounds), *_limits)
     if threads < 2 or threading.current_thread().name.startswith(WORKER):
         for start, stop in bounds:
-            some(start, stop)
+            do_slice(start, stop)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix=WORKER) as pool:
-        for done in [pool.submit(some, start, stop) for start, stop in bounds]:
-            done.result()
+        for future in [pool.submit(do_slice, start, stop) for start, stop in bounds]:
+            future.result()

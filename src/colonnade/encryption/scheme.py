@@ -9,9 +9,9 @@ A public key computes with what it encrypted; only its secret key reads it. Keys
 
 A secret key stays in the process that made it: it has no wire form, no file form, and cannot be copied or pickled.
 
-What is noticed: bytes that were damaged, a ciphertext under another key, scheme or layout, a wrong shape, and values
-that could overflow. What is not: a peer who computes something else than agreed and writes a fitting checksum. These
-schemes are malleable by design, so who relays ciphertexts must be trusted to add what it was asked to add.
+A key notices damaged bytes, a ciphertext under another key, scheme or layout, a wrong shape, and values that could
+overflow. It does not notice a peer who computes something else than agreed and writes a fitting checksum: these schemes
+are malleable by design, so whoever relays ciphertexts must be trusted to add what it was asked to add.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SENT = "It was sent by"
 
 
 class Named(Protocol):
-    """What a ciphertext says about its key."""
+    """A key, as a ciphertext names it."""
 
     @property
     def scheme(self) -> str: ...
@@ -47,7 +47,7 @@ class Named(Protocol):
 
 
 class PublicKey(Protocol):
-    """Encrypts, and computes with what is encrypted. `Encrypted` values are never changed in place."""
+    """Encrypts, and computes with encrypted values, which are never changed in place."""
 
     scheme: str
     use: str
@@ -82,7 +82,7 @@ class PublicKey(Protocol):
         ...
 
     def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
-        """A product under a random mask that not even the secret key's holder can look behind, and the mask."""
+        """A product under a random mask, which hides it even from the secret key's holder; and the mask."""
         ...
 
     def unblind(self, opened: Encrypted, mask: Any) -> Tensor:
@@ -91,7 +91,7 @@ class PublicKey(Protocol):
 
 
 class SecretKey(Protocol):
-    """Reads. Whoever holds it made it."""
+    """Decrypts. Whoever holds it made it."""
 
     @property
     def public(self) -> PublicKey: ...
@@ -108,25 +108,26 @@ class SecretKey(Protocol):
 
 
 def refusing(method: Callable[P, T]) -> Callable[P, T]:
-    """A method that computes with ciphertexts of others: whatever is wrong with one, also what native code makes of it,
-    is an error of ours that names who sent it."""
+    """Decorate a method that computes with ciphertexts of others: whatever is wrong with one, also what native code
+    makes of it, becomes an error of ours that names who sent it."""
 
     @functools.wraps(method)
     def computed(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
         except (WireError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
-            senders = sorted({repr(one.sender[:80]) for one in given if isinstance(one, Encrypted) and one.sender})
-            told = str(error) if isinstance(error, WireError) else f"Ciphertexts do not fit ({type(error).__name__})."
-            named = told if not senders or SENT in told else f"{told} {SENT} {', '.join(senders)}."
-            raise WireError(named) from None
+            given = [value for arg in args for value in (arg if isinstance(arg, (list, tuple)) else [arg])]
+            senders = sorted({repr(x.sender[:80]) for x in given if isinstance(x, Encrypted) and x.sender})
+            text = str(error) if isinstance(error, WireError) else f"Ciphertexts do not fit ({type(error).__name__})."
+            if senders and SENT not in text:
+                text += f" {SENT} {', '.join(senders)}."
+            raise WireError(text) from None
 
     return computed
 
 
 def stays(self: object, *_: object) -> NoReturn:
-    """Every way to copy, pickle or save a secret key."""
+    """Refuse every way to copy, pickle or save a secret key."""
     raise BoundaryError(
         f"A {type(self).__name__} does not leave the process that made it.\n"
         "    Send its public key, and let its holder decrypt."
@@ -146,7 +147,7 @@ def need_tenseal() -> ModuleType:
 
 
 def within(values: Tensor, limit: float, *, owner: str, scheme: str, what: str = "encrypt") -> Tensor:
-    """The values as float64, or an error: never a wrong number. The error may travel, so it tells none of them."""
+    """The values as float64, or an error where one is too large. The error may travel, so it tells none of them."""
     flat = values.detach().to(torch.float64).cpu()
     if not bool((flat.abs() <= limit).all()):
         raise DataError(
@@ -168,7 +169,7 @@ def fits(bound: float, capacity: float, *, scheme: str, what: str) -> float:
 
 
 def wrap(key: Named, shape: tuple[int, ...], layout: str, bound: float, body: bytes, hides: str = "") -> Encrypted:
-    """Bytes with a checksum over them and what is said about them."""
+    """Bytes, and their description, with a checksum over both."""
     hides = hides or "encrypted"
     return Encrypted(
         key.scheme, key.id, shape, layout, bound, _digest(key.id, shape, layout, bound, hides, body) + body, hides
@@ -176,7 +177,7 @@ def wrap(key: Named, shape: tuple[int, ...], layout: str, bound: float, body: by
 
 
 def unwrap(key: Named, x: Encrypted, *layouts: str) -> bytes:
-    """The bytes inside, if they are whole, made with this key, and laid out in one of these ways."""
+    """The bytes inside, if they are undamaged, made with this key, and laid out in one of these ways."""
     if (x.scheme, x.key) != (key.scheme, key.id):
         raise WireError(
             f"A ciphertext of {x.scheme} key {x.key[:16]} cannot be used with {key.scheme} key {key.id}. "
@@ -191,8 +192,8 @@ def unwrap(key: Named, x: Encrypted, *layouts: str) -> bytes:
 
 
 def _digest(key: str, shape: tuple[int, ...], layout: str, bound: float, hides: str, body: bytes) -> bytes:
-    said = json.dumps([key, list(shape), layout, bound, hides]).encode()
-    return hashlib.blake2b(said + b"\0" + body, digest_size=DIGEST).digest()
+    description = json.dumps([key, list(shape), layout, bound, hides]).encode()
+    return hashlib.blake2b(description + b"\0" + body, digest_size=DIGEST).digest()
 
 
 def fingerprint(data: bytes) -> str:

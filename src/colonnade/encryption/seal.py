@@ -1,7 +1,7 @@
 """Microsoft SEAL through TenSEAL's binding: contexts, objects as bytes, raw polynomials, random numbers.
 
 SEAL reads and writes files only. On Linux they are files in memory; elsewhere temporary ones that only this user can
-read and that are gone at once. No secret key is ever written, there or anywhere.
+read and that are deleted at once. No secret key is ever written.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
 HEADERS = 1 << 10
-"""Bytes that SEAL writes besides polynomials, at most."""
+"""The most bytes that SEAL writes besides polynomials."""
 ROTATE_BY_ONE = 3
-"""The Galois element of a rotation by one slot. Rotating again and again needs this one key: 0.7 MB instead of 18."""
+"""The Galois element of a rotation by one slot. Repeated rotations by one need only this key: 0.7 MB instead of 18."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """All at 128 bits of security by SEAL's own tables; SEAL refuses weaker ones."""
+    """Parameters with 128 bits of security by SEAL's own tables; SEAL refuses weaker ones."""
 
     scheme: str
     degree: int
@@ -46,20 +46,20 @@ class Parameters:
 
 @functools.cache
 def context(parameters: Parameters) -> Any:
-    """The SEAL context; equal parameters have one, and a peer cannot choose them."""
+    """The SEAL context, one for equal parameters; a peer cannot choose them."""
     sealapi = need_tenseal()
     chosen = sealapi.EncryptionParameters(getattr(sealapi.SCHEME_TYPE, parameters.scheme.upper()))
     chosen.set_poly_modulus_degree(parameters.degree)
     chosen.set_coeff_modulus(sealapi.CoeffModulus.Create(parameters.degree, list(parameters.bits)))
     if parameters.plain_bits:
         chosen.set_plain_modulus(sealapi.PlainModulus.Batching(parameters.degree, parameters.plain_bits))
-    made = sealapi.SEALContext(chosen, True, sealapi.SEC_LEVEL_TYPE.TC128)
-    if not made.parameters_set():  # SEAL says so here, and raises only when something is encrypted
+    created = sealapi.SEALContext(chosen, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    if not created.parameters_set():  # SEAL says so here, and raises only when something is encrypted
         raise ConfigError(
             f"{parameters.scheme} parameters must have 128 bits of security; found degree {parameters.degree} with "
-            f"{sum(parameters.bits)} bits of primes ({made.parameters_error_name()}). Raise the degree."
+            f"{sum(parameters.bits)} bits of primes ({created.parameters_error_name()}). Raise the degree."
         )
-    return made
+    return created
 
 
 @functools.cache
@@ -69,8 +69,8 @@ def primes(parameters: Parameters) -> tuple[int, ...]:
 
 
 def public_key(where: Any, data: bytes) -> Any:
-    """A public key that was made with these parameters. One whose second half is zero hides nothing from anybody: what
-    it encrypts can be read without the secret key, and what it blinds is not blinded."""
+    """Read a public key that was made with these parameters. A key whose second half is zero is refused: what it
+    encrypts can be read without the secret key, and what it blinds is not blinded."""
     key = from_bytes(need_tenseal().PublicKey(), where, data)
     if key.data().is_transparent():
         raise WireError("A public key whose second polynomial is zero encrypts nothing.")
@@ -88,25 +88,23 @@ def make_keys(parameters: Parameters, *, rotations: bool) -> tuple[Any, bytes, b
     return decryptor, to_bytes(key), to_bytes(rotation) if rotations else b""
 
 
-def accumulate(evaluator: Any, total: list[Any], at: int, term: Any) -> None:
-    """Add a ciphertext to the at-th sum, in place; the first one starts it."""
-    if at == len(total):
-        total.append(term)
+def accumulate(evaluator: Any, sums: list[Any], number: int, term: Any) -> None:
+    """Add a ciphertext to one of the sums, in place; the first term starts a sum."""
+    if number == len(sums):
+        sums.append(term)
     else:
-        evaluator.add_inplace(total[at], term)
+        evaluator.add_inplace(sums[number], term)
 
 
 def group_sums(evaluator: Any, opened: Sequence[Sequence[Any]], groups: Sequence[Sequence[int]]) -> Iterator[list[Any]]:
-    """The sum of each group of opened bodies; none of these is changed."""
+    """The sum of each group of opened bodies, which are not changed."""
     for first, *others in groups:
         total = list(opened[first])
-        for at, one in enumerate(total):
-            for number, other in enumerate(others):
-                if number:
-                    evaluator.add_inplace(total[at], opened[other][at])
-                else:
-                    total[at] = need_tenseal().Ciphertext()
-                    evaluator.add(one, opened[other][at], total[at])
+        for at in range(len(total) if others else 0):
+            total[at] = need_tenseal().Ciphertext()
+            evaluator.add(opened[first][at], opened[others[0]][at], total[at])
+            for other in others[1:]:
+                evaluator.add_inplace(total[at], opened[other][at])
         yield total
 
 
@@ -151,22 +149,22 @@ def from_bytes(thing: Any, where: Any, data: bytes) -> Any:
 def ciphertexts(data: bytes, where: Any) -> list[Any]:
     """The ciphertexts in a body made by `joined`."""
     sealapi = need_tenseal()
-    about = where.key_context_data().parms()
-    degree, primes = about.poly_modulus_degree(), len(about.coeff_modulus())
-    found = []
+    parameters = where.key_context_data().parms()
+    degree, primes = parameters.poly_modulus_degree(), len(parameters.coeff_modulus())
+    read = []
     for part in parted(data):
         # Two polynomials of random numbers cannot be packed much; what is shorter would only be larger once unpacked.
         if not 8 * degree <= len(part) <= 16 * degree * primes + HEADERS:
             raise WireError(f"A ciphertext of degree {degree} cannot have {len(part)} bytes.")
-        found.append(from_bytes(sealapi.Ciphertext(), where, part))
-        if found[-1].size() != 2:
+        read.append(from_bytes(sealapi.Ciphertext(), where, part))
+        if read[-1].size() != 2:
             raise WireError("A ciphertext must have two polynomials.")
-    return found
+    return read
 
 
 def body(parts: Sequence[Any]) -> bytes:
     """Several ciphertexts as bytes."""
-    return joined([to_bytes(one) for one in parts])
+    return joined([to_bytes(part) for part in parts])
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
@@ -175,15 +173,15 @@ def joined(parts: Sequence[bytes]) -> bytes:
 
 
 def parted(data: bytes) -> list[bytes]:
-    """What `joined` joined."""
-    found, start = [], 0
+    """The byte strings that `joined` joined."""
+    parts, start = [], 0
     while start < len(data):
         size = int.from_bytes(data[start : start + 8], "little")
-        found.append(data[start + 8 : start + 8 + size])
+        parts.append(data[start + 8 : start + 8 + size])
         start += 8 + size
         if start > len(data):
             raise WireError(f"A ciphertext of {len(data)} bytes says that a part ends at {start}.")
-    return found
+    return parts
 
 
 def values_of(plaintext: Any) -> Polynomial:
@@ -199,13 +197,13 @@ def plaintext(values: Polynomial, where: Any, parms_id: Sequence[int], scale: fl
 
 
 def ciphertext(polynomial: Sequence[Polynomial], where: Any, parms_id: Sequence[int]) -> Any:
-    """The ciphertext (polynomial, 0), which anybody can read, to be added to another: a row of coefficients per prime,
-    by SEAL's file format."""
+    """The ciphertext (polynomial, 0), which anybody can read, to be added to another. The polynomial has a row of
+    coefficients per prime, by SEAL's file format."""
     first = np.stack(polynomial)
     values = np.concatenate([first, np.zeros_like(first)])
     array = _stream(struct.pack("<Q", values.size) + values.astype("<u8").tobytes())
-    about = struct.pack("<4QBQQQdQ", *parms_id, 0, 2, first.shape[1], len(first), 1.0, 1)
-    return from_bytes(need_tenseal().Ciphertext(), where, _stream(about + array))
+    header = struct.pack("<4QBQQQdQ", *parms_id, 0, 2, first.shape[1], len(first), 1.0, 1)
+    return from_bytes(need_tenseal().Ciphertext(), where, _stream(header + array))
 
 
 def uniform(modulus: int, count: int) -> Polynomial:
@@ -229,19 +227,19 @@ def _stream(body: bytes) -> bytes:
 
 @functools.cache
 def _version() -> tuple[int, int]:
-    """SEAL's own, from the header of something it wrote."""
+    """SEAL's version, from the header of something it wrote."""
     written = to_bytes(need_tenseal().Plaintext("1"))
     return written[3], written[4]
 
 
 class SealPublicKey:
-    """What public keys of CKKS and BFV share; see `scheme.PublicKey`. `capacity` and `error` are there before."""
+    """What public keys of CKKS and BFV share; see `scheme.PublicKey`. Subclasses set `capacity` and `error` first."""
 
     scheme: str
     capacity: float
     error: float
-    sum_layout: str  # how values lie that are only added
-    product_layout: str  # and those of a product
+    sum_layout: str  # of values that are only added
+    product_layout: str  # of the values of a product
     uses: tuple[str, ...] = USES
 
     def __init__(self, use: str, limit: float, key: bytes, galois: bytes, parameters: Parameters) -> None:
@@ -263,7 +261,7 @@ class SealPublicKey:
         return wrap(self, tuple(values.shape), self._layout(flat), self.limit, body(parts))
 
     def _arranged(self, flat: Tensor) -> Sequence[Any]:
-        """Values as slots of as many ciphertexts as it takes; each of `rows` starts a new one."""
+        """Values as slots of as many ciphertexts as they need; each of `rows` starts a new one."""
         raise NotImplementedError
 
     def _plain(self, slots: Any) -> Any:
@@ -280,7 +278,7 @@ class SealPublicKey:
         return next(self.add_groups(parts, [range(len(parts))]))
 
     def add_groups(self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]) -> Iterator[Encrypted]:
-        first, bounds = parts[0], [sum(parts[at].bound for at in group) for group in groups]
+        first, bounds = parts[0], [sum(parts[number].bound for number in group) for group in groups]
         bounds = [fits(bound, self.capacity, scheme=self.scheme, what="The sum") for bound in bounds]
         for part in parts[1:]:
             if (part.shape, part.layout) != (first.shape, first.layout):
@@ -304,14 +302,14 @@ class SealPublicKey:
         within(matrix.abs().sum(0), self._most(x), owner=owner, scheme=self.scheme, what="multiply by in a column")
 
     def _most(self, x: Encrypted) -> float:
-        """What values may be multiplied by in all, so that it fits. That is the key's word and not the ciphertext's:
-        one that was made with other bounds would be refused by the size of what it meets."""
+        """The most that values may be multiplied by in all. The key says so and not the ciphertext: otherwise whether a
+        ciphertext with another bound is refused would tell the size of what it is multiplied by."""
         if x.bound != self.limit:
             raise WireError(f"A ciphertext of values up to {x.bound:g} came, and its key is for {self.limit:g}.")
         return self.capacity / self.limit
 
     def _weights(self, weights: Tensor, rows: Encrypted, owner: str) -> Tensor:
-        """What encrypted rows are weighed by, where it fits them."""
+        """The weights of encrypted rows, checked to fit them."""
         self._check_use("combinations", "A weighted sum of rows")
         flat = within(weights, self.capacity, owner=owner, scheme=self.scheme, what="weigh by")
         if tuple(flat.shape) != rows.shape[:1]:
@@ -357,17 +355,17 @@ class SealSecretKey(Generic[K]):
         return wrap(self.public, x.shape, "opened", x.bound, joined(opened), "blinded")
 
     def _under_mask(self, x: Encrypted, decrypted: list[Any]) -> list[Polynomial]:
-        """What its holder may give back of something that is under a mask."""
+        """What the key's holder may give back of something under a mask."""
         raise NotImplementedError
 
-    def _check_noise(self, one: Any) -> None:
-        """Raise where a ciphertext's noise has reached its values, and that can be seen."""
+    def _check_noise(self, ciphertext: Any) -> None:
+        """Raise where a ciphertext's noise has reached its values, if the scheme can see that."""
 
     def _decrypted(self, x: Encrypted, *layouts: str) -> list[Any]:
-        found = []
-        for one in self.public._open(x, *layouts):
-            self._check_noise(one)
+        plaintexts = []
+        for encrypted in self.public._open(x, *layouts):
+            self._check_noise(encrypted)
             plain = need_tenseal().Plaintext()
-            self._decryptor.decrypt(one, plain)
-            found.append(plain)
-        return found
+            self._decryptor.decrypt(encrypted, plain)
+            plaintexts.append(plain)
+        return plaintexts

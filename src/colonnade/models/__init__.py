@@ -4,13 +4,13 @@ model = "mlp"
 model = { name = "mlp", hidden = [120], width = 60 }
 model = { name = "my_package.nets:Tower", depth = 3 }      # called with depth=3, and shape=... if it takes it
 
-Whoever names an import path chooses code that runs here, and a federation file or a run directory may be somebody
-else's. So nothing is imported that the owner did not list: `--allow-model` on the command line, `allow_models` in its
-own party.toml or in Python.
+Whoever names an import path chooses code that runs here, and somebody else may have written the federation file or the
+run directory. So nothing is imported that the owner did not list: `--allow-model` on the command line, `allow_models`
+in its own party.toml or in Python.
 
-PyTorch draws initial weights from its global generator. It is forked for the time, so that no global seed is used or
-changed. Its dropout draws from there, too: two runs with the same seed would differ, and so would a resumed run. So a
-model's `nn.Dropout` layers are replaced by ones that draw from their party's own generator.
+PyTorch draws initial weights from its global generator, which is forked meanwhile, so that no global seed is used or
+changed. PyTorch's dropout draws from it, too: two runs with the same seed would differ, and so would a resumed run. So
+a model's `nn.Dropout` layers are replaced by ones that draw from their party's own generator.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def mlp(
     if ending not in ("same", "none"):
         raise ConfigError(f"The model 'mlp' ends like its other layers, same, or with none; found {ending!r}.")
     sizes = [math.prod(shape), *hidden, width]
-    layers: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
+    layers = _flat(shape)
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
         layers += [nn.Dropout(dropout)] if dropout else []
@@ -132,15 +132,15 @@ def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
     return nn.Sequential(*layers, nn.Conv2d(shape[0] if len(shape) == 3 else 1, channels, 3, padding=1), nn.ReLU())
 
 
-_ONE_AT_A_TIME = threading.RLock()  # torch initialises from a generator of the whole process
+_INITIALISING = threading.RLock()  # torch initialises from a generator of the whole process
 
 
 @contextmanager
 def initialised(seed: int | Generator) -> Iterator[None]:
-    """Modules made inside have the weights that follow from this seed, or from where this generator stands, whatever
-    other threads make meanwhile."""
+    """Modules made inside have the weights that follow from this seed, or from this generator's state, whatever other
+    threads make meanwhile."""
     start = seed if isinstance(seed, Generator) else Generator().manual_seed(seed)
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+    with _INITIALISING, torch.random.fork_rng(devices=[]):
         torch.default_generator.set_state(start.get_state())
         yield
 
@@ -184,7 +184,7 @@ def linear_head(shape: tuple[int, ...], outputs: int) -> nn.Module:
 def mlp_head(shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
     """Linear layers with ReLU between them, none after the last."""
     sizes = [math.prod(shape), *hidden]
-    layers: list[nn.Module] = _flat(shape)
+    layers = _flat(shape)
     for inputs, width in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, width), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
@@ -211,7 +211,7 @@ def _flat(shape: tuple[int, ...]) -> list[nn.Module]:
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear, "identity": identity}
 MAPS: dict[str, Callable[..., nn.Module]] = {"convolution": convolution}
-"""Models whose outputs are feature maps: for algorithms that join those."""
+"""Models whose outputs are feature maps, for algorithms that join these."""
 HEADS: dict[str, Callable[..., nn.Module]] = {"linear": linear_head, "mlp": mlp_head, "cnn": cnn_head}
 """Models of label owners, where an algorithm leaves the choice to them."""
 
@@ -226,7 +226,7 @@ def build(
 ) -> nn.Module:
     """Make one party's model for rows of this shape, initialised from its own seed or generator; `allow` lists import
     paths."""
-    return _made(MODELS | MAPS, spec, {"shape": shape}, seed, owner, allow)
+    return _build(MODELS | MAPS, spec, {"shape": shape}, seed, owner, allow)
 
 
 def build_head(
@@ -238,8 +238,8 @@ def build_head(
     owner: str,
     allow: Collection[str] = (),
 ) -> nn.Module:
-    """Make a label owner's model, from what data owners send for a row, joined to this shape, to so many outputs."""
-    return _made(HEADS, spec, {"shape": shape, "outputs": outputs}, seed, owner, allow)
+    """Make a label owner's model, from what data owners send for a row, joined to this shape, to `outputs` outputs."""
+    return _build(HEADS, spec, {"shape": shape, "outputs": outputs}, seed, owner, allow)
 
 
 def import_path(spec: Any) -> str | None:
@@ -248,7 +248,7 @@ def import_path(spec: Any) -> str | None:
     return name if isinstance(name, str) and _dotted(name).rpartition(".")[0] else None
 
 
-def _made(
+def _build(
     known: Mapping[str, Callable[..., nn.Module]],
     spec: str | Mapping[str, Any],
     given: Mapping[str, Any],
@@ -266,8 +266,8 @@ def _made(
         except ColonnadeError:
             raise
         except (Exception, SystemExit) as error:  # a model that ends the program would end it as if all were well
-            told = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
-            raise ConfigError(f"The model {name!r} of '{owner}' cannot be made: {told}.") from None
+            reason = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+            raise ConfigError(f"The model {name!r} of '{owner}' cannot be made: {reason}.") from None
     if not isinstance(model, nn.Module):
         raise ConfigError(f"The model {name!r} of '{owner}' is a {type(model).__name__}, not a torch.nn.Module.")
     return model
@@ -279,8 +279,7 @@ def _dotted(name: str) -> str:
 
 
 def _imported(name: str, owner: str, known: Mapping[str, Any], allow: Collection[str]) -> Callable[..., nn.Module]:
-    """The class, or the function that makes a model. An import already runs code, so what is not allowed is not
-    imported."""
+    """The class, or the function that makes a model. Importing runs code, so only what is allowed is imported."""
     module, _, attribute = _dotted(name).rpartition(".")
     if not module:
         hint = did_you_mean(name, list(known))

@@ -1,12 +1,12 @@
-"""Few numbers for many columns, learned from a party's own rows and without any label: PCA, or an autoencoder.
+"""Encoders turn many columns into few numbers. They learn from a party's own rows without labels: PCA or autoencoder.
 
 PCA:           h = c W (x - m)          m the mean, W the directions in which rows differ most, orthonormal
 autoencoder:   h = c (f(x) - m)         f the party's own model and a linear layer; a decoder d, thrown away after
                                         learning, makes ||x - d(f(x))||^2 small
-c: so that the mean squared length of h is 1, which is what a rule's clip of 1.0 is for
+c scales h so that its mean squared length is 1, which a rule's clip of 1.0 is for
 
-A model that is trained with others may begin with what it learns so (`pretrain`): of each row some numbers are hidden,
-and the model and a linear layer behind it, which is then forgotten, say what the row was. Hidden columns are as in Yoon
+A model that is trained with others may first learn alone (`pretrain`): some numbers of each row are hidden, and the
+model and a linear layer behind it, which is then forgotten, learn to tell the whole row. Hidden columns are as in Yoon
 et al. (VIME, NeurIPS 2020).
 """
 
@@ -20,16 +20,16 @@ from torch import Generator, Tensor, nn
 from colonnade.models import initialised
 
 BATCH, RATE, HIDDEN = 256, 1e-3, 64
-"""Of the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
+"""For the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
 MASKED, SEEN, PRE_BATCH, PRE_RATE = 0.3, 0.1, 512, 0.002
-"""Of pretraining: the share of numbers that are hidden, what one that is seen counts beside a hidden one, rows in a
-step, and Adam's step."""
+"""For pretraining: the share of numbers that are hidden, the weight of a seen number where a hidden one has 1, rows in
+a step, and Adam's step."""
 LEAST = 1e-6
-"""A direction with a smaller share of the variance than this says nothing but rounding."""
+"""A direction with a smaller share of the variance than this is only rounding."""
 
 
 class Encoder(nn.Module):
-    """A model that learns without labels. Before it has learned, it says nothing: every row is 0."""
+    """A model that learns without labels. Before it has learned, its output for every row is 0."""
 
     learned: Tensor
     centre: Tensor
@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         self.register_buffer("scale", torch.zeros(()))
 
     def learn(self, x: Tensor, generator: Generator) -> None:
-        """From these rows, once; what is learned does not change any more, whoever asks again."""
+        """Learn from these rows, once; a second call changes nothing."""
         if bool(self.learned):
             return
         self.fit(x, generator)
@@ -76,10 +76,8 @@ class Pca(Encoder):
         rows = rows - rows.mean(0)
         _, directions = torch.linalg.eigh(rows.T @ rows)
         best = directions.flip(1)[:, : self.project.out_features].T
-        largest = best.gather(
-            1, best.abs().argmax(1, keepdim=True)
-        )  # a direction's sign is free: its largest is above 0
-        with torch.no_grad():
+        largest = best.gather(1, best.abs().argmax(1, keepdim=True))
+        with torch.no_grad():  # the sign of a direction is free: its largest entry is made positive
             self.project.weight.copy_(best * largest.sign())
 
     def codes(self, x: Tensor) -> Tensor:
@@ -88,7 +86,7 @@ class Pca(Encoder):
 
 
 class Autoencoder(Encoder):
-    """A party's own model, from whose few outputs its columns can be made again as well as possible."""
+    """A party's own model, from whose few outputs its columns can be rebuilt as well as possible."""
 
     def __init__(self, model: nn.Module, inputs: int, width: int, epochs: int) -> None:
         super().__init__(width)
@@ -106,8 +104,8 @@ class Autoencoder(Encoder):
                 order = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
                 for rows in torch.split(order, BATCH):
                     optimizer.zero_grad(set_to_none=True)
-                    missed = (decoder(self.codes(x[rows])) - x[rows].flatten(1)).square().mean()
-                    torch.autograd.backward(missed)
+                    loss = (decoder(self.codes(x[rows])) - x[rows].flatten(1)).square().mean()
+                    torch.autograd.backward(loss)
                     optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         self.eval()
@@ -118,15 +116,15 @@ class Autoencoder(Encoder):
 
 
 def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> None:
-    """Have a model learn from these rows, without labels. Nothing leaves for it, and no budget pays."""
+    """Let a model learn from these rows, without labels. Nothing leaves the party, so no budget pays."""
     training = model.training
     with torch.no_grad():
         width = model.eval()(x[:1]).flatten(1).shape[1]
     flat = x.flatten(1)
     mean, spread = flat.mean(0), flat.std(0, correction=0).clamp_min(1e-6)
     with initialised(generator):
-        back = nn.Linear(width, math.prod(x.shape[1:])).to(x)
-    optimizer = torch.optim.Adam([*model.parameters(), *back.parameters()], PRE_RATE)
+        decoder = nn.Linear(width, math.prod(x.shape[1:])).to(x)
+    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], PRE_RATE)
     model.train()
     with torch.enable_grad():
         for _ in range(epochs):
@@ -135,9 +133,9 @@ def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> 
                 drawn = torch.rand(len(rows), flat.shape[1], generator=generator, device=generator.device)
                 hidden = drawn.to(x.device) < MASKED
                 seen = torch.where(hidden, mean, flat[rows]).reshape(x[rows].shape)
-                missed = (back(model(seen).flatten(1)) - flat[rows]) / spread
+                errors = (decoder(model(seen).flatten(1)) - flat[rows]) / spread
                 optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward((missed.square() * (hidden + SEEN)).mean())
+                torch.autograd.backward((errors.square() * (hidden + SEEN)).mean())
                 optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.train(training)

@@ -1,4 +1,5 @@
-"""What an owner's outbox can promise, what that costs, and when it stops. A mechanism is a file, and a line here."""
+"""Mechanisms of an owner's outbox, what they cost, and the budget that stops them. A mechanism is a file, and a line
+here."""
 
 from collections.abc import Callable
 
@@ -20,4 +21,4 @@ LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "randomized_response": RandomizedResponse,
     "two_stage": TwoStage,
 }
-"""For labels, which are drawn once before training; all that the label owner then sends follows from what was drawn."""
+"""Mechanisms for labels, which are drawn once before training; what the label owner sends follows from the draw."""

@@ -1,11 +1,12 @@
-"""From what mechanisms did to epsilon, on dp-accounting. One function per adversary; the neighbouring relation is said.
+"""Epsilon of what mechanisms did, by dp-accounting. There is one function per adversary; each names the neighbouring
+relation.
 
     replace-one      the values of one row change arbitrarily; a clipped row moves by up to 2C, a level by up to k-1
     add-or-remove    one row is there or not (as if clipped to nothing); a clipped row moves by up to C. Binomial noise
                      has no row that is nothing, so it is charged as under replace-one.
 
-An event that is not known here, and a non-private one, costs infinity. What is encrypted or under a mask costs nothing,
-nor does a public key: whoever can read it says what it tells when it reads it.
+An unknown event, and a non-private one, costs infinity. What is encrypted or under a mask costs nothing, nor does a
+public key: whoever can read it accounts for it when it does.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import importlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC, DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import binomial, gaussian, randomized_response
 
-Relation = Literal["replace-one", "add-or-remove"]
 Key = tuple[str, tuple[tuple[str, float], ...]]
 """A DpEvent that can be looked up: its kind and its sorted parameters."""
 
@@ -61,7 +61,7 @@ def is_private(event: DpEvent) -> bool:
 
 
 def costs_nothing(event: DpEvent) -> bool:
-    """A public key, and what nobody but a key's holder or a mask's maker can read; "plain" encryption is none."""
+    """Whether it is a public key, or readable only by a key's holder or a mask's maker; not so "plain" encryption."""
     hidden = event.kind.startswith(("encrypted (", "blinded (")) and not event.kind.endswith(f"({NOT_ENCRYPTED})")
     return event == PUBLIC or hidden
 
@@ -76,13 +76,13 @@ def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _known_batch(spent: tuple[tuple[Key, int], ...], moves: float, delta: float) -> float:
+def _known_batch(spent: tuple[tuple[Key, int], ...], norms: float, delta: float) -> float:
     if not spent:
         return 0.0
     if not all(is_private(event_of(key)) and key[0] != randomized_response.KIND for key, _ in spent):
         return math.inf
     gaussians = [(dict(key[1])["noise_multiplier"], n) for key, n in spent if key[0] == gaussian.KIND]
-    mu = moves * math.sqrt(sum(n / sigma**2 for sigma, n in gaussians))
+    mu = norms * math.sqrt(sum(n / sigma**2 for sigma, n in gaussians))
     binomials = [(key, n) for key, n in spent if key[0] == binomial.KIND]
     if not binomials:
         return gaussian_epsilon(mu, delta)
@@ -99,7 +99,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def binomial_pld(spent: Sequence[tuple[Key, int]], mu: float, delta: float) -> float:
-    """Exact up to a discretization that errs upwards; `mu` is the Gaussians' share."""
+    """The epsilon of binomial noise, exact up to a discretization that errs upwards; `mu` is the Gaussians' share."""
     d = dp_accounting()
     parts = [(*_sizes(key), int(dict(key[1])["coordinates"]) * times) for key, times in spent]
     mass = 1e-5 * delta / sum(part[3] for part in parts)
@@ -107,36 +107,36 @@ def binomial_pld(spent: Sequence[tuple[Key, int]], mu: float, delta: float) -> f
         return math.inf
     reaches = [binomial.reach(*part[:3], mass) for part in parts]
     spacing = max(reaches) / binomial.GRID
-    whole: Any = d.pld.privacy_loss_distribution.identity(spacing)
+    composed: Any = d.pld.privacy_loss_distribution.identity(spacing)
     for part in parts:
-        whole = whole.compose(binomial.distribution(*part, spacing, mass, d.pld))
+        composed = composed.compose(binomial.distribution(*part, spacing, mass, d.pld))
     if mu:
         gauss = d.pld.privacy_loss_distribution.from_gaussian_mechanism
-        whole = whole.compose(gauss(1 / mu, value_discretization_interval=spacing))
-    return float(whole.get_epsilon_for_delta(delta))
+        composed = composed.compose(gauss(1 / mu, value_discretization_interval=spacing))
+    return float(composed.get_epsilon_for_delta(delta))
 
 
 def _sizes(key: Key) -> tuple[int, int, float]:
-    about = dict(key[1])
-    return int(about["levels"]), int(about["trials"]), about["p"]
+    parameters = dict(key[1])
+    return int(parameters["levels"]), int(parameters["trials"]), parameters["p"]
 
 
 def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
-    """By cpSGD's theorem, over all releases at once."""
+    """The epsilon of binomial noise by cpSGD's theorem, over all releases at once."""
     return binomial.cpsgd(*_sizes(key), int(dict(key[1])["coordinates"]) * times, delta)
 
 
 @lru_cache(maxsize=256)
 def hidden_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
-    """Batches drawn without replacement and kept secret, as in VIM's Theorem 1, by Renyi DP under replace-one. The
-    library's bound is tighter than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`).
+    """The epsilon of secret batches drawn without replacement, as in VIM's Theorem 1, by Renyi DP under replace-one.
+    The library's bound is tighter than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`).
 
     `sigma` is in units of the sensitivity: the paper's C, or 2C as replace-one has it.
     """
     d = dp_accounting()
     accountant = d.rdp.RdpAccountant(neighboring_relation=d.NeighboringRelation.REPLACE_ONE)
-    one = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))
-    return float(accountant.compose(one, rounds).get_epsilon(delta))
+    event = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
 def theorem_1(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
@@ -150,8 +150,8 @@ def theorem_1(sigma: float, rows: int, batch: int, rounds: int, delta: float) ->
             ways = math.lgamma(order + 1) - math.lgamma(j + 1) - math.lgamma(order - j + 1)
             terms.append(j * log(share) + ways + (j - 1) * j / (2 * sigma**2) + log(2))
         most = max(terms)
-        each = (most + log(sum(math.exp(term - most) for term in terms))) / (order - 1)
-        best = min(best, rounds * each + log((order - 1) / order) - (log(delta) + log(order)) / (order - 1))
+        per_round = (most + log(sum(math.exp(term - most) for term in terms))) / (order - 1)
+        best = min(best, rounds * per_round + log((order - 1) / order) - (log(delta) + log(order)) / (order - 1))
     return best
 
 
@@ -160,8 +160,8 @@ def hidden_poisson_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: 
     """Secret Poisson-sampled batches under add-or-remove, by Renyi DP: as VIM's own epsilons were computed (Opacus)."""
     d = dp_accounting()
     accountant = d.rdp.RdpAccountant()
-    one = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
-    return float(accountant.compose(one, rounds).get_epsilon(delta))
+    event = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)
@@ -169,23 +169,23 @@ def hidden_pld(sigma: float, rows: int, batch: int, rounds: int, delta: float) -
     """Secret Poisson-sampled batches under add-or-remove, by privacy-loss distributions."""
     d = dp_accounting()
     accountant = d.pld.pld_privacy_accountant.PLDAccountant()
-    one = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
-    return float(accountant.compose(one, rounds).get_epsilon(delta))
+    event = d.PoissonSampledDpEvent(min(batch / rows, 1.0), d.GaussianDpEvent(sigma))
+    return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 
 def poisson_epsilon(variation: float, share: float, rounds: int, delta: float) -> float:
-    """Of Gaussian noise on Poisson-sampled batches, so large that a row is told apart from none with this total
-    variation over all rounds; add-or-remove. By halving, and by the same privacy-loss distributions as `hidden_pld`."""
+    """The epsilon, under add-or-remove, of Gaussian noise on Poisson-sampled batches that lets a row be told from none
+    with this total variation over all rounds. Sigma is found by halving, by the distributions of `hidden_pld`."""
     if variation <= 0:
         return 0.0
-    low, high, found = 0.2, 500.0, 0.0  # of sigma: too little noise for this variation, and too much
+    low, high, epsilon = 0.2, 500.0, 0.0  # sigma: too little noise for this variation, and too much
     for _ in range(12):
         sigma = math.sqrt(low * high)
-        whole = dp_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        composed = dp_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
             sigma, value_discretization_interval=max(1e-4, 0.1 / rounds), sampling_prob=share
         )
-        whole = whole.self_compose(rounds)
-        told = float(whole.get_delta_for_epsilon(0.0))
-        low, high = (sigma, high) if told > variation else (low, sigma)
-        found = float(whole.get_epsilon_for_delta(delta)) if told <= variation else found
-    return found
+        composed = composed.self_compose(rounds)
+        reached = float(composed.get_delta_for_epsilon(0.0))
+        low, high = (sigma, high) if reached > variation else (low, sigma)
+        epsilon = float(composed.get_epsilon_for_delta(delta)) if reached <= variation else epsilon
+    return epsilon

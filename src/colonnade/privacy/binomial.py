@@ -4,16 +4,16 @@
     sent: i + Bin(N, p)                           in 0 .. k-1+N      ceil(log2(k + N)) bits
     read: low + step * (sent - N p)
 
-Rounding is to the nearest level: the paper's compression C(h) is not random, and for a fixed level the guarantee
-would not change if it were (a mixture over levels is no further apart than the levels furthest apart). A row's values
-may change anywhere in [low, high], so each of its P coordinates may move by k-1 levels.
+Rounding is to the nearest level: the paper's compression C(h) is not random, and random rounding would not change the
+guarantee (mixtures over levels are no further apart than the levels furthest apart). A row's values may change anywhere
+in [low, high], so each of its P coordinates may move by k-1 levels.
 
 What the binomial mechanism costs: cpSGD's theorem, and the exact privacy-loss distribution.
 
 One coordinate compares X = Bin(N, p) with X + d, where d is at most k-1 levels. The binomial is log-concave, so the
-likelihood ratio is monotone, the best test is a threshold, and the largest d is the worst one in both directions. Of
-the two directions (they differ unless p = 1/2) the larger hockey-stick curve is taken at every epsilon: an adversary
-may mix directions over coordinates and rounds. Coordinates and rounds compose by convolution.
+likelihood ratio is monotone, the best test is a threshold, and the largest d is the worst in both directions. The two
+directions differ unless p = 1/2; the larger hockey-stick curve is taken at every epsilon, since an adversary may mix
+directions over coordinates and rounds. Coordinates and rounds compose by convolution.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Binomial:
         exact = torch.nan_to_num(tensor.detach().double(), nan=self.low)
         level = ((exact.clamp(self.low, self.high) - self.low) / self.step).round()
         drawn = uniform(tensor.shape, source)
-        noise = torch.searchsorted(_up_to(self.trials, self.p).to(drawn.device), drawn)
+        noise = torch.searchsorted(_cumulative(self.trials, self.p).to(drawn.device), drawn)
         released = (low + step * (level + noise.to(tensor.device))).to(tensor.dtype)
         parameters = {"levels": self.levels, "trials": self.trials, "p": self.p}
         coordinates = rows_of(tensor).shape[1]
@@ -79,8 +79,8 @@ class Binomial:
 
 
 @lru_cache(maxsize=64)
-def _up_to(trials: int, p: float) -> Tensor:
-    """P(Bin(N, p) <= i) for i < N: how many of them lie below a uniform number is such a Bin(N, p)."""
+def _cumulative(trials: int, p: float) -> Tensor:
+    """P(Bin(N, p) <= i) for i < N. The number of these below a uniform number is distributed as Bin(N, p)."""
     i = torch.arange(trials + 1, dtype=torch.float64)
     ways = math.lgamma(trials + 1) - torch.lgamma(i + 1) - torch.lgamma(trials - i + 1)
     chance = (ways + i * math.log(p) + (trials - i) * math.log1p(-p)).exp()
@@ -88,9 +88,9 @@ def _up_to(trials: int, p: float) -> Tensor:
 
 
 GRID = 4000
-"""Points of the loss grid on either side of 0. Connecting the dots errs upwards only, with the spacing's square."""
+"""Points of the loss grid on either side of 0. Connecting the dots errs only upwards, by the square of the spacing."""
 PROVEN = 1.0
-"""cpSGD's first term is the classical Gaussian bound, which holds up to epsilon = 1 alone. Above it the theorem as
+"""cpSGD's first term is the classical Gaussian bound, which holds only up to epsilon = 1. Above it the theorem as
 printed can fall below the exact value, so it is shown and not relied upon."""
 
 
@@ -121,16 +121,16 @@ def curve(shift: int, trials: int, p: float, epsilons: NDArray[np.float64]) -> N
     from scipy.stats import binom
 
     x = np.arange(trials + shift + 1)
-    mine, moved = binom.logpmf(x, trials, p), binom.logpmf(x - shift, trials, p)
-    return np.maximum(_hockey_stick(mine, moved, epsilons), _hockey_stick(moved, mine, epsilons))
+    unmoved, moved = binom.logpmf(x, trials, p), binom.logpmf(x - shift, trials, p)
+    return np.maximum(_hockey_stick(unmoved, moved, epsilons), _hockey_stick(moved, unmoved, epsilons))
 
 
 def _hockey_stick(
     upper: NDArray[np.float64], lower: NDArray[np.float64], epsilons: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """sum over x of max(0, P(x) - e^eps Q(x)), from the log masses."""
-    held = np.isfinite(upper)
-    upper, lower = upper[held], lower[held]
+    possible = np.isfinite(upper)
+    upper, lower = upper[possible], lower[possible]
     loss = upper - lower  # infinite where Q has no mass
     order = np.argsort(-loss, kind="stable")
     above = np.concatenate([[0.0], np.cumsum(np.exp(upper[order]))])
@@ -143,15 +143,15 @@ def _hockey_stick(
 def distribution(
     levels: int, trials: int, p: float, coordinates: int, spacing: float, mass: float, pld: ModuleType
 ) -> Any:
-    """dp-accounting's privacy-loss distribution of so many coordinates on a grid of losses, never below the truth.
+    """dp-accounting's privacy-loss distribution of all coordinates on a grid of losses, never below the truth.
 
     Losses that one coordinate exceeds with a chance of at most `mass` count as certain. `pld` is the library's part.
     """
     ends = math.ceil(reach(levels, trials, p, mass) / spacing)
-    at = np.arange(-ends, ends + 1)
-    deltas = np.minimum.accumulate(curve(levels - 1, trials, p, (at * spacing).astype(np.float64)))
-    one = pld.pld_pmf.create_pmf_pessimistic_connect_dots(spacing, at, deltas)
-    return pld.privacy_loss_distribution.PrivacyLossDistribution(one.self_compose(coordinates, mass))
+    points = np.arange(-ends, ends + 1)
+    deltas = np.minimum.accumulate(curve(levels - 1, trials, p, (points * spacing).astype(np.float64)))
+    pmf = pld.pld_pmf.create_pmf_pessimistic_connect_dots(spacing, points, deltas)
+    return pld.privacy_loss_distribution.PrivacyLossDistribution(pmf.self_compose(coordinates, mass))
 
 
 def certain(levels: int, trials: int, p: float) -> float:
@@ -164,11 +164,11 @@ def certain(levels: int, trials: int, p: float) -> float:
 
 @lru_cache(maxsize=256)
 def reach(levels: int, trials: int, p: float, mass: float) -> float:
-    """A loss that one coordinate exceeds with a chance of at most `mass`, in either direction, apart from outcomes
-    that give the row away for sure; 0 when all do."""
+    """A loss that one coordinate exceeds with a chance of at most `mass`, in either direction, not counting outcomes
+    that give the row away for certain; 0 when all do."""
     from scipy.stats import binom
 
-    x, found = np.arange(trials + 1), 0.0
+    x, largest = np.arange(trials + 1), 0.0
     log_mass = binom.logpmf(x, trials, p)
     for shift in (levels - 1, 1 - levels):
         loss = log_mass - binom.logpmf(x - shift, trials, p)
@@ -176,5 +176,5 @@ def reach(levels: int, trials: int, p: float, mass: float) -> float:
         loss, chance = loss[unsure], np.exp(log_mass[unsure])
         order = np.argsort(-loss, kind="stable")
         likely = loss[order][np.cumsum(chance[order]) > mass]
-        found = max(found, float(likely[0]) if len(likely) else 0.0)
-    return found
+        largest = max(largest, float(likely[0]) if len(likely) else 0.0)
+    return largest

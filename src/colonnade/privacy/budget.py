@@ -1,8 +1,9 @@
 """An owner's budget, and the account that enforces it row by row.
 
-Counted against whoever knows which rows a batch has: the label owner does. So a row pays for its own appearances, in
-training, validation, test and prediction alike, and the row that paid most decides. The default relation is
-replace-one: after alignment everybody knows which rows take part, so a row's presence is no secret; its values are.
+It counts against an adversary who knows which rows a batch has, as the label owner does. So a row pays for its own
+appearances, in training, validation, test and prediction alike, and the row that paid most decides. The default
+relation is replace-one: after alignment everybody knows which rows take part, so a row's presence is no secret; its
+values are.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class Budget:
 
 
 class Account:
-    """What each row was released with: a `core.Meter`. Without a budget it only counts.
+    """Counts how each row was released: a `core.Meter`. Without a budget it only counts.
 
     Rows are known by a hash of their id, so that an account goes on when the same ids are loaded in another order, and
-    knows a row once however often its id is given. Where it is kept in a journal, the journal is the truth: what this
-    object holds is what it read there.
+    knows a row once however often its id is given. Where it is kept in a journal, the journal is the truth: this object
+    holds what it read there.
     """
 
     def __init__(
@@ -66,23 +67,23 @@ class Account:
         self.rows, self.batch_size = batches.drawn_from, batches.batch_size
         self.sampling = batches.sampling
         self.worst = 0.0
-        self._mine = keys_of(ids)  # of row number i of `batches`
+        self._keys = keys_of(ids)  # of row number i of `batches`
         self._use(Counts())
         self.journal: Journal | None = None
         self._floor: Counts | None = None  # what was known before the journal was read, until the journal has it
         self._expected = self._closed = False
-        self._seen = "", 0  # which writing of the journal is counted here, and up to where
+        self._seen = "", 0  # which version of the journal is counted here, and up to where
         self._claim: Claim | None = None
         self._lock = threading.Lock()
 
     @property
     def counts(self) -> dict[Item, Rows]:
-        """How often each row that is known was released, by name and event, in an order of the account's own."""
+        """How often each known row was released, by name and event, in the account's own order of rows."""
         return self._table.counts
 
     def by_row(self) -> dict[Item, Rows]:
-        """The same of the rows that are here, by their number in `batches`."""
-        return {item: counts[self.at] for item, counts in self.counts.items()}
+        """How often each row of `batches` was released, by name and event, in their order."""
+        return {item: counts[self.places] for item, counts in self.counts.items()}
 
     @property
     def rounds(self) -> dict[Item, int]:
@@ -90,11 +91,11 @@ class Account:
         return self._table.rounds
 
     def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
-        """Count a release of `size` rows; gives the worst row's epsilon so far, None where there is no guarantee.
+        """Count a release of `size` rows. Returns the worst row's epsilon so far, None where there is no guarantee.
 
         Raises before anything is counted when a row would go over the budget.
         """
-        with self._lock, self._alone():
+        with self._lock, self._exclusive():
             touched, times, event, epsilon = self._affordable(name, batch, size, event)
             item, training = (name, key_of(event)), int(purpose(batch) == "train")
             if self.journal is not None:
@@ -106,18 +107,19 @@ class Account:
 
     def check(self, name: str, batch: str | None, size: int, event: DpEvent) -> None:
         """Raise where `charge` would, and count nothing."""
-        with self._lock, self._alone():
+        with self._lock, self._exclusive():
             self._affordable(name, batch, size, event)
 
     def expect(self, name: str, purpose: str, times: int, event: DpEvent) -> None:
         """Count what a run will release, to say beforehand what it will cost."""
-        places = self.at[self.batches.splits[purpose].numpy()]
+        places = self.places[self.batches.splits[purpose].numpy()]
         rounds = times * self.batches.per_epoch if purpose == "train" else 0
-        rows, counts = np.unique(places), np.full(len(np.unique(places)), times)
+        rows = np.unique(places)
+        counts = np.full(len(rows), times)
         if purpose == "train" and self.sampling != "epoch":  # the seed tells how often each row will be drawn
             batches = self.batches.one if isinstance(self.batches, Agreed) else self.batches
-            drawn = batches.appearances(times).numpy()
-            np.maximum.at(counts := np.zeros_like(counts), np.searchsorted(rows, places), drawn)
+            counts = np.zeros_like(counts)
+            np.maximum.at(counts, np.searchsorted(rows, places), batches.appearances(times).numpy())
         self._table.add((name, key_of(event)), rows, counts, rounds)
 
     def spent(self) -> list[dict[Item, int]]:
@@ -125,25 +127,25 @@ class Account:
         return self._table.ways()
 
     def released(self, item: Item) -> tuple[int, int]:
-        """How often one row was released this way at most, and all rows together."""
+        """The most often that one row was released this way, and how often all rows together."""
         return int(self.counts[item].max(initial=0)), int(self.counts[item].sum())
 
     def _affordable(self, name: str, batch: str | None, size: int, event: DpEvent) -> tuple[Rows, Rows, DpEvent, float]:
-        """The rows that a release touches, how often each, what it costs them, and the epsilon of the worst after it;
-        raises where that is over the budget."""
+        """The rows that a release touches, how often each, the event that it costs them, and the epsilon of the worst
+        after it; raises where that is over the budget."""
         rows = self._rows(name, batch, size)
-        if rows is None:  # not one row per row of data: no row's share of it is known
+        if rows is None:  # no line per row of data, so no row's share of it is known
             touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
             times = np.ones_like(touched)
         else:
-            touched, times = np.unique(self.at[rows], return_counts=True)
+            touched, times = np.unique(self.places[rows], return_counts=True)
         epsilon = self._epsilon(touched, (name, key_of(event)), times)
         if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
         return touched, times, event, epsilon
 
     def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
-        if self.per_row is not None and name not in self.per_row:  # as many lines as rows may be chance
+        if self.per_row is not None and name not in self.per_row:  # it may have as many lines as rows by chance
             return None
         rows = rows_named(self.batches, batch)
         return rows if rows is not None and len(rows) == size else None
@@ -153,15 +155,15 @@ class Account:
         items = list(self.counts) if item in self.counts else [*self.counts, item]
         after = [self.counts[i][touched] if i in self.counts else np.zeros_like(times) for i in items]
         after[items.index(item)] = after[items.index(item)] + times
-        return self._dearest([dict(zip(items, map(int, one), strict=True)) for one in different(after)])
+        return self._worst_of([dict(zip(items, map(int, times), strict=True)) for times in different(after)])
 
-    def _dearest(self, ways: list[dict[Item, int]]) -> float:
+    def _worst_of(self, ways: list[dict[Item, int]]) -> float:
         limit = self.limit
         return max((known_batch(by_event(way), limit.relation, limit.delta) for way in ways), default=0.0)
 
     def keep(self, path: Path, *, ids: str = "exact", sync_every: float = 0.0, alone: bool = False) -> None:
-        """Write every release down before it is made, and count what was written there: that and no less than what is
-        known already. `alone`: be the one process that releases, from now on and not from the first release on."""
+        """Write every release down before it is made, and count what is written there, or what is known already where
+        that is more. `alone`: be the one process that releases from now on, not only from the first release on."""
         with self._lock:
             self._claim, self._seen, self._closed = None, ("", 0), False
             self.journal = Journal(path, ids=ids, sync_every=sync_every)
@@ -182,12 +184,12 @@ class Account:
 
     def claim(self) -> None:
         """Be the one process that releases under this account, or raise ConfigError; done before the first release."""
-        with self._lock, self._alone():
+        with self._lock, self._exclusive():
             pass
 
     def settled(self) -> None:
-        """A good moment to make the journal short, where it has grown."""
-        with self._lock, self._alone():
+        """Make the journal short where it has grown: called at moments that have time for it."""
+        with self._lock, self._exclusive():
             if self.journal is not None:
                 shortest = 16 * sum(int(np.count_nonzero(counts)) for counts in self.counts.values())
                 if self._seen[1] > 2 * shortest + ROOM:
@@ -195,26 +197,26 @@ class Account:
                 self.journal.sync()
 
     def sync_each(self) -> None:
-        """From here on every release is on the disk before it leaves."""
+        """Force every release onto the disk before it leaves, from now on."""
         if self.journal is not None:
             self.journal.sync()
             self.journal.sync_every = 0.0
 
     def leave(self) -> None:
-        """Another process may release; before this one does again, it counts what others did."""
+        """Let another process release; before this one does again, it counts what others did."""
         if self.journal is not None:
             self.journal.sync()
         self._claim = None
 
     def close(self) -> None:
-        """This one releases nothing any more."""
+        """Release nothing any more."""
         self.leave()
         self._closed = True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While nobody else releases under this account, here or in another process, and with all counted that they
-        released before."""
+    def _exclusive(self) -> Iterator[None]:
+        """Keep everybody else, here or in another process, from releasing under this account meanwhile, and count what
+        they released before."""
         if self._closed:
             raise CheckpointError(f"'{self.owner}' has left this run, and counts for others now. Resume it.")
         if self.journal is None:
@@ -230,7 +232,7 @@ class Account:
             yield
 
     def _take_over(self, journal: Journal) -> None:
-        """After another process, or none: count all that is written, and have all written that counts."""
+        """Count all that another process may have written, and write down all that counts."""
         more, torn = self._reread(journal)
         if more or not self._seen[0]:
             self._rewrite(journal)
@@ -240,33 +242,33 @@ class Account:
 
     def _catch_up(self, journal: Journal) -> None:
         """Count what another account of this process released since the journal was read."""
-        writing, torn = self._end(journal)[0], None
-        if not writing:
+        version, torn = self._end(journal)[0], None
+        if not version:
             raise journal.gone()
-        if writing != self._seen[0]:
+        if version != self._seen[0]:
             _, torn = self._reread(journal)
         else:
             for record, end in journal.read(self._seen[1]):
                 torn = record if end == self._seen[1] else None
                 self._table.add_record(record)
-                self._seen = writing, end
+                self._seen = version, end
             self._use(self._table)
         self._mend(journal, torn)
 
     def _reread(self, journal: Journal) -> tuple[bool, Record | None]:
-        """Count all of the journal, and no less than was known before it. Gives whether that was more, and what could
-        be read of a record that was cut short."""
-        stand, found, torn = journal.stands(), Counts(), None
-        last, floor = stand.first, self._floor or Counts()
-        read = list(journal.read())
-        found.widen(np.concatenate([found.keys, *(record.keys for record, _ in read)]))
-        for record, end in read:
+        """Count all of the journal, and no less than was known before it. Returns whether more was known before, and
+        what could be read of a record that was cut short."""
+        extent, table, torn = journal.extent(), Counts(), None
+        last, floor = extent.first, self._floor or Counts()
+        records = list(journal.read())
+        table.widen(np.concatenate([table.keys, *(record.keys for record, _ in records)]))
+        for record, end in records:
             torn = record if end == last else None
-            found.add_record(record)
+            table.add_record(record)
             last = end
-        more = found.raise_to(floor)
-        self._use(found)
-        self._seen = stand.writing, last
+        more = table.raise_to(floor)
+        self._use(table)
+        self._seen = extent.version, last
         return more, torn
 
     def _mend(self, journal: Journal, torn: Record | None) -> None:
@@ -279,20 +281,20 @@ class Account:
         self._seen = self._end(journal)
 
     def _end(self, journal: Journal) -> tuple[str, int]:
-        stand = journal.stands()
-        return stand.writing, stand.size
+        extent = journal.extent()
+        return extent.version, extent.size
 
     def _use(self, table: Counts) -> None:
         """Count in this table from here on."""
-        table.widen(self._mine)
-        self._table, self.at = table, table.find(self._mine)
-        self.worst = self._dearest(table.ways())
+        table.widen(self._keys)
+        self._table, self.places = table, table.find(self._keys)
+        self.worst = self._worst_of(table.ways())
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: what was known then, as a floor under what the journal says."""
-        about: dict[str, Any] = {"rows": self.rows, "batch_size": self.batch_size, "kept": self.journal is not None}
-        about |= {} if self.sampling == "epoch" else {"sampling": self.sampling}
-        return self._table.state() | about
+        """What a checkpoint keeps: what is known now, as a floor under what the journal will say."""
+        settings: dict[str, Any] = {"rows": self.rows, "batch_size": self.batch_size, "kept": self.journal is not None}
+        settings |= {} if self.sampling == "epoch" else {"sampling": self.sampling}
+        return self._table.state() | settings
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from `state()`, whatever rows are here now."""
@@ -305,7 +307,7 @@ class Account:
 
 
 def rows_named(batches: Batches | Agreed, batch: str | None) -> Rows | None:
-    """The rows of a batch; None where it names no agreed ones."""
+    """The rows of a batch; None where it names no agreed rows."""
     try:
         return None if batch is None else batches.rows(batch).numpy()
     except WireError:
@@ -315,9 +317,9 @@ def rows_named(batches: Batches | Agreed, batch: str | None) -> Rows | None:
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
     """The refusal, as the owner and the asking party read it."""
     if math.isinf(epsilon):
-        would = "infinite"
+        written = "infinite"
     else:
-        would = f"{epsilon:.2f}" if epsilon - budget.epsilon > 0.005 else f"{epsilon:.6g}"
+        written = f"{epsilon:.2f}" if epsilon - budget.epsilon > 0.005 else f"{epsilon:.6g}"
     delta = f"{budget.delta:g}".replace("e-0", "e-")
     cure = 'More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
     cure += "that were not released before can still be."
@@ -325,6 +327,6 @@ def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
         cure = f'No rule with noise applies to it. Give "{name}" one where it has a line per row; else take an '
         cure += "algorithm that releases nothing of the kind, or do without the budget."
     return (
-        f"'{owner}' will not release \"{name}\" again: epsilon would be {would} and its budget is "
+        f"'{owner}' will not release \"{name}\" again: epsilon would be {written} and its budget is "
         f"{budget.epsilon} at delta={delta}.\n    {cure}"
     )

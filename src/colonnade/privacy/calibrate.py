@@ -12,16 +12,16 @@ from colonnade.privacy.accounting import dp_accounting, key_of, known_batch, mov
 from colonnade.privacy.budget import Budget
 
 PLENTY = 1 + 1e-6
-"""The last planned release must fit in spite of rounding."""
+"""A margin, so that the last planned release fits in spite of rounding."""
 MOST_TRIALS = 1 << 22
-"""Coin flips a value: more would be tables of more than 32 MB."""
+"""The most coin flips of a value: more would need tables of more than 32 MB."""
 
 
 def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: str) -> float:
-    """Noise multiplier for rows that are released so many times with it, and with other Gaussian noise besides.
+    """The smallest noise multiplier for rows that are released with it, and with other Gaussian noise besides.
 
-    `rows` has, for each kind of row, (appearances, sum of 1/sigma^2 over what else is released of it). `where` is the
-    budget's place in the file.
+    `rows` has, for each kind of row, (appearances, sum of 1/sigma^2 over its other releases). `where` is the budget's
+    place in the file.
     """
     # The budget allows the mean to move by mu standard deviations in all; every release moves it by moves / sigma.
     mu = 1 / float(dp_accounting().get_sigma_gaussian(budget.epsilon, budget.delta))
@@ -38,14 +38,15 @@ def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: 
 
 
 def smallest_trials(budget: Budget, levels: int, p: float, values: int, appearances: int, *, where: str) -> int:
-    """N of Bin(N, p) on rows of so many values at so many levels that are released so many times, to one in a hundred.
+    """The smallest N of Bin(N, p), to one in a hundred, for rows of these values and levels with these appearances.
 
-    By the exact loss, from where a Gaussian of the same variance would be. `where` is the budget's place in the file.
+    The search is by the exact loss, starting at a Gaussian of the same variance. `where` is the budget's place in the
+    file.
     """
 
     def fits(trials: int) -> bool:
-        about = {"levels": levels, "trials": trials, "p": p, "coordinates": values}
-        event = DpEvent(binomial.KIND, {key: float(value) for key, value in about.items()})
+        parameters = {"levels": levels, "trials": trials, "p": p, "coordinates": values}
+        event = DpEvent(binomial.KIND, {key: float(value) for key, value in parameters.items()})
         return known_batch({key_of(event): appearances}, budget.relation, budget.delta) <= budget.epsilon
 
     sigma = float(dp_accounting().get_sigma_gaussian(budget.epsilon, budget.delta))

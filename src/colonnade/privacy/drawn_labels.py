@@ -1,15 +1,15 @@
 """Labels that a label owner drew at random, kept over all its runs: a row's label is drawn once and never again.
 
 A run that drew anew would show each label once more, and whoever takes the majority of many runs reads it, whatever
-epsilon each of them states. So a site keeps what it drew by row, and every run learns from the same draw: epsilon is
-then for all runs together. A row that is new is drawn when it first trains. Another rule (epsilon, mechanism or
-classes) would be a second look at the same labels, and is refused.
+epsilon each of them states. So a site keeps what it drew for each row, and every run learns from the same draw: epsilon
+then holds for all runs together. A new row is drawn when it first trains. Another rule (epsilon, mechanism or classes)
+would be a second look at the same labels, and is refused.
 
     colonnade-labels 1 5f0c91aa {"rule": {...}, "rows": 318}     a checksum of all that follows it
     keys of the rows' ids, and the classes drawn                 as the account knows rows
 
-It is on the disk before anything follows from a draw. A damaged file is an error; whoever removes it has all labels
-drawn again, which costs epsilon again.
+The file is on the disk before anything follows from a draw. A damaged file is an error; whoever removes it has all
+labels drawn again, which costs epsilon again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Kept = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class DrawnLabels:
-    """What one label owner drew, in one file for all its runs."""
+    """The labels that one label owner drew, in one file for all its runs."""
 
     owner: str
     path: Path
@@ -58,8 +58,8 @@ class DrawnLabels:
 
     def _read(self, rule: Rule) -> Kept:
         try:
-            about, numbers = read_numbers(self.path, MAGIC)
-            before, rows = about["rule"], int(about["rows"])
+            head, numbers = read_numbers(self.path, MAGIC)
+            before, rows = head["rule"], int(head["rows"])
             known, classes = numbers.reshape(2, rows)
         except FileNotFoundError:
             return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -1,7 +1,7 @@
 """The Gaussian mechanism of VIM (arXiv:2207.10226, Section 4): every row clipped to C, plus N(0, sigma^2 C^2).
 
-A row is everything behind the first axis: an embedding, or a feature map of one picture. What leaves is rounded, so
-that the last bits of the sum do not tell which row was in it: not every number can be drawn as noise.
+A row is everything behind the first axis: an embedding, or a feature map of one picture. Released values are rounded:
+not every number can be drawn as noise, so the last bits of the sum could tell which row was in it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Gaussian:
 
 
 def clip_rows(tensor: Tensor, clip: float) -> Tensor:
-    """Every row scaled down to an L2 norm of at most `clip`. What is not a number would tell on its row, and is 0."""
+    """Every row scaled down to an L2 norm of at most `clip`. What is not finite would betray its row, and is 0."""
     finite = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
     norms = rows_of(finite).norm(dim=1)
     scale = torch.full_like(norms, clip) / norms.clamp_min(clip)
@@ -71,8 +71,8 @@ def _is_number(value: object) -> bool:
 @dataclass(frozen=True, slots=True)
 class NoiseOnly:
     """The control of an experiment with noise: N(0, sigma^2 C^2) whatever the row is. The owner trains as it would with
-    `Gaussian`, and nothing can be learned from what leaves; so what is still learned comes from elsewhere: the label
-    owner's own columns, and the labels in what it sends down. A result with noise is worth what it scores above it."""
+    `Gaussian`, and its releases tell nothing; so what is still learned comes from the label owner's own columns, and
+    the labels in what it sends back. A result with noise is worth what it scores above this."""
 
     clip: float
     sigma: float

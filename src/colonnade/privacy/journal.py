@@ -1,16 +1,16 @@
-"""Every release of an owner's rows, written down before it leaves: one file that holds the whole account.
+"""The journal of an owner's releases, each written down before it leaves: one file that holds the whole account.
 
-    colonnade-journal 2 exact 5f0c…91 1a2b3c4d     how ids are compared, which writing of the file this is, a checksum
+    colonnade-journal 2 exact 5f0c…91 1a2b3c4d     how ids are compared, which version of the file this is, a checksum
     length, checksum, record                       one release, or the sum of many: a line of JSON, row keys and counts
     …
 
-Nothing else has to be known to say what rows have paid, so no order of runs, crashes and restarts can lose any of it.
-Where the file has grown, it is written anew with one record for each kind of release, under another number, and takes
-the old one's place at once.
+The file alone says what rows have paid, so no order of runs, crashes and restarts can lose any of it. Where it has
+grown, it is written anew with one record for each kind of release, as another version, which replaces the old one at
+once.
 
-A record is on the disk before its release leaves. A crash can therefore only cut short a record whose release did not
-leave; as far as its rows can be read, they are counted all the same. Every other damage is an error: what rows have
-paid is not known then, and they are not released.
+A record is on the disk before its release leaves. So a crash can only cut short a record whose release did not leave;
+the rows that can be read of it are counted all the same. Every other damage is an error: what rows have paid is not
+known then, and they are not released.
 
 One process at a time releases what is counted here: two would each spend what is left. Readers need not wait.
 """
@@ -49,7 +49,7 @@ class Claim:
     """This process's right to release what a journal counts; it ends with the last account that holds it. Accounts of
     one process count and write one after the other, under `lock`."""
 
-    file: IO[str] | None = None  # none where it was not had
+    file: IO[str] | None = None  # None where another process has it
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
@@ -69,14 +69,14 @@ class Claim:
 
 
 CLAIMS: WeakValueDictionary[Path, Claim] = WeakValueDictionary()
-"""Of this process: accounts with the same journal share one."""
+"""The claims of this process: accounts with the same journal share one."""
 CLAIMING = threading.Lock()
 
 
-class Stand(NamedTuple):
-    """Which writing of a journal is there ("": none), where its records begin and where they end."""
+class Extent(NamedTuple):
+    """Which version of a journal is on the disk ("": none), where its records begin and where they end."""
 
-    writing: str = ""
+    version: str = ""
     first: int = 0
     size: int = 0
 
@@ -90,7 +90,7 @@ class Journal:
         self._synced = -float("inf")
 
     def claim(self) -> Claim:
-        """For as long as what is returned is held; ConfigError where another process has it."""
+        """The right to release, for as long as the result is held; ConfigError where another process has it."""
         path = self.path.resolve()
         with CLAIMING:
             claim = CLAIMS.get(path)
@@ -98,20 +98,19 @@ class Journal:
                 claim = CLAIMS[path] = Claim(path)
             return claim
 
-    def stands(self) -> Stand:
+    def extent(self) -> Extent:
         try:
             with self.path.open("rb") as file:
-                return self._stand(file)
+                return self._extent(file)
         except FileNotFoundError:
-            return Stand()
+            return Extent()
 
     def read(self, start: int = 0) -> Iterator[tuple[Record, int]]:
-        """Each record from `start`, which is 0 or where one ends, and where it ends itself. What can be read of one
-        that was cut short comes last, and ends where it began."""
+        """Each record from `start`, which is 0 or the end of one, and where it ends. What can be read of a record that
+        was cut short comes last, and ends where it began."""
         try:
             with self.path.open("rb") as file:
-                stand = self._stand(file)
-                start = max(start, stand.first)
+                start = max(start, self._extent(file).first)
                 file.seek(start)
                 data = file.read()
         except FileNotFoundError:
@@ -120,7 +119,7 @@ class Journal:
             yield record, start + end
 
     def append(self, record: Record) -> None:
-        """Under a claim, with nothing cut short at the end: the record is on the disk when this returns."""
+        """Write a record, which is on the disk when this returns. The caller has the claim, and has mended the end."""
         data = _frame(record)
         try:
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
@@ -131,7 +130,7 @@ class Journal:
                         data = data[os.write(file, data) :]
                     self._sync(file)
                 except BaseException:
-                    with suppress(OSError):  # else it is found cut short, and repaired, before the next one
+                    with suppress(OSError):  # otherwise it is mended before the next record
                         os.ftruncate(file, before)
                     raise
             finally:
@@ -145,20 +144,21 @@ class Journal:
             ) from error
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Under a claim: the whole account anew, in the old one's place at once."""
+        """Write the whole account anew, replacing the old file at once. The caller has the claim."""
         head = MAGIC + f"{self.ids} {secrets.token_hex(8)}".encode()
         first = head + f" {zlib.crc32(head):08x}\n".encode()
         write_bytes(self.path, itertools.chain([first], map(_frame, records)))
         self._synced = time.monotonic()
 
     def mend(self, end: int, torn: Record | None) -> None:
-        """Under a claim: make a whole record of what a crash left after `end`, so that the next one can be read."""
+        """Make a whole record of what a crash left after `end`, so that the next one can be read. The caller has the
+        claim."""
         os.truncate(self.path, end)
         if torn is not None:
             self.append(torn)
 
     def sync(self) -> None:
-        """What was appended is on the disk from here on."""
+        """Force what was appended onto the disk."""
         if self.sync_every:
             with suppress(FileNotFoundError), self.path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -175,25 +175,25 @@ class Journal:
             getattr(os, "fdatasync", os.fsync)(file)
             self._synced = time.monotonic()
 
-    def _stand(self, file: BinaryIO) -> Stand:
+    def _extent(self, file: BinaryIO) -> Extent:
         line, size = file.readline(LONGEST_HEAD), os.fstat(file.fileno()).st_size
-        about, _, check = line.rstrip(b"\n").rpartition(b" ")
-        words = about.decode("ascii", "replace").split()
-        if len(words) != 4 or not line.startswith(MAGIC) or check != f"{zlib.crc32(about):08x}".encode():
+        head, _, check = line.rstrip(b"\n").rpartition(b" ")
+        words = head.decode("ascii", "replace").split()
+        if len(words) != 4 or not line.startswith(MAGIC) or check != f"{zlib.crc32(head):08x}".encode():
             raise self._damaged("it does not begin as a journal does")
         if words[2] != self.ids:
             raise ConfigError(
                 f"{self.path} counts what rows paid by {words[2]} ids, and [alignment] ids is {self.ids!r} now: they "
                 f'would begin anew. Agree on ids = "{words[2]}" again; to let them, keep runs in another folder.'
             )
-        return Stand(words[3], len(line), size)
+        return Extent(words[3], len(line), size)
 
     def _framed(self, data: bytes) -> Iterator[tuple[Record, int]]:
         start = 0
         while (body := start + FRAME.size) <= len(data):
             length, check = FRAME.unpack_from(data, start)
             if not length and not data[start:].strip(b"\0"):
-                return  # a file system made it longer, and crashed before it wrote there
+                return  # a file system made the file longer, and crashed before it wrote there
             if body + length > len(data):
                 yield from self._torn(data, start, body, length)
                 return
@@ -206,8 +206,8 @@ class Journal:
             yield record, start
 
     def _torn(self, data: bytes, start: int, body: int, length: int) -> Iterator[tuple[Record, int]]:
-        """The rows that can be read of a record that was cut short, once each. One that says another length than is
-        written before it was not cut short: that is damage, and hides what follows."""
+        """The rows that can be read of a record that was cut short, once each. A record with another length than its
+        frame says was not cut short: that is damage, and hides what follows."""
         if data.find(b"\n", body) < 0:
             if len(data) - body > LONGEST_LINE:
                 raise self._damaged("a record cannot be read")
@@ -218,14 +218,14 @@ class Journal:
         yield Record(record.name, record.event, record.rounds, record.keys, np.ones_like(record.keys)), start
 
     def _parsed(self, data: bytes, start: int) -> tuple[Record, int]:
-        """The record that begins there, and where it ends; beyond the data, it is cut short."""
+        """The record that begins at `start`, and where it ends; an end beyond the data says that it was cut short."""
         try:
             line = data.index(b"\n", start)
             about = json.loads(data[start:line])
             rows, rounds = int(about["rows"]), int(about["rounds"])
             event = DpEvent(about["event"], about["parameters"])
-            some = min(2 * rows, (len(data) - line - 1) // 8)
-            words = np.frombuffer(data, dtype="<i8", offset=line + 1, count=some) if some else np.empty(0)
+            count = min(2 * rows, (len(data) - line - 1) // 8)
+            words = np.frombuffer(data, dtype="<i8", offset=line + 1, count=count) if count else np.empty(0)
         except (ValueError, KeyError, TypeError):
             raise self._damaged("a record cannot be read") from None
         values: NDArray[np.int64] = words.astype(np.int64)

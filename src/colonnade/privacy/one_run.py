@@ -1,7 +1,7 @@
-"""Lower bounds on epsilon from one run with planted rows: how many of their secret bits were guessed.
+"""Lower bounds on epsilon from one run with planted rows, by how many of their secret bits were guessed.
 
 Each of m canaries is released with one of two values, chosen by a fair coin that only the auditor knows; the adversary
-sees what left and guesses the coins. Three bounds, each below the true epsilon with probability 1 - p at least:
+sees the release and guesses the coins. Three bounds, each below the true epsilon with probability 1 - p at least:
 
     steinke        Steinke, Nasr, Jagielski (2023, arXiv:2305.08846), Theorem 5.2: of r guesses v are right. Under
                    (epsilon, delta)-DP that is no likelier than Bin(r, e^eps / (1 + e^eps)) >= v, plus a share of delta.
@@ -28,7 +28,7 @@ HALVINGS = 40
 
 @dataclass(frozen=True)
 class Guesses:
-    """What an adversary said: how many canaries there were, on how many it made a guess, and how many were right."""
+    """How many canaries there were, on how many an adversary made a guess, and how many guesses were right."""
 
     canaries: int
     made: int
@@ -36,12 +36,12 @@ class Guesses:
 
 
 def steinke(guesses: Guesses, delta: float, p: float) -> float:
-    """The largest epsilon that is refuted: so many right guesses are less likely than p under it."""
-    return _largest(lambda epsilon: _as_likely(guesses, epsilon, delta) < p)
+    """The largest epsilon that is refuted: as many right guesses are less likely than p under it."""
+    return _largest(lambda epsilon: _likelihood(guesses, epsilon, delta) < p)
 
 
-def _as_likely(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """At most so likely are as many right guesses under (epsilon, delta)-DP."""
+def _likelihood(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """An upper bound on the chance of as many right guesses under (epsilon, delta)-DP."""
     import numpy as np
     from scipy.stats import binom
 
@@ -56,7 +56,7 @@ def _as_likely(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def f_dp(guesses: Guesses, p: float) -> float:
-    """The largest mu that is refuted, of a guess on every canary."""
+    """The largest mu that is refuted, where there is a guess on every canary."""
     if guesses.made != guesses.canaries:
         raise ValueError("this bound is for a guess on every canary")
     return _largest(lambda mu: _refuted(guesses.canaries, guesses.right, mu, p))
@@ -80,7 +80,7 @@ def _refuted(canaries: int, right: int, mu: float, p: float) -> bool:
 
 
 def independent(guesses: Guesses, p: float) -> float:
-    """The least total variation that is not refuted, where every guess is a trial of its own."""
+    """The least total variation that is not refuted, where guesses are independent."""
     from scipy.stats import beta
 
     if not guesses.right:
@@ -90,14 +90,14 @@ def independent(guesses: Guesses, p: float) -> float:
 
 
 def mu_of(variation: float) -> float:
-    """By how many deviations a Gaussian's mean moves that has this total variation."""
+    """By how many deviations the mean of a Gaussian with this total variation moves."""
     from scipy.special import ndtri
 
     return min(2 * float(ndtri((1 + variation) / 2)), MOST)
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:
-    """By halving; what is refuted of a large value is of a smaller one."""
+    """The largest refuted value, by halving; a value below a refuted one is refuted, too."""
     low, high = 0.0, 1.0
     if not refuted(0.0):
         return 0.0

@@ -3,14 +3,14 @@
 A label stays with probability e^eps / (e^eps + k - 1) and becomes each other class with 1 / (e^eps + k - 1). It is
 drawn once, before training; whatever is computed from the drawn labels costs nothing more, however often it is sent.
 
-Label-DP in two stages, so that the second knows what to expect: the same epsilon, and more labels that stay.
+Label-DP in two stages gives the second a prior, so that more labels stay at the same epsilon.
 
 Ghazi, Golowich, Kumar, Manurangsi, Zhang, Deep learning with label differential privacy, NeurIPS 2021
 (arXiv:2102.06062), LP-2ST, with the first stage's model at the label owner, which holds columns of its own:
 
     1.  a random half of the training rows is drawn by randomized response over all K classes
     2.  a model of these labels and the owner's own columns gives every other row a prior p over classes; a fifth of the
-        drawn labels is kept back to tell how far to believe it
+        drawn labels is kept back to tell how far to trust it
     3.  these rows are drawn by RRWithPrior (Algorithm 2): among the k likeliest classes, where k >= 2 makes
 
             e^eps / (e^eps + k - 1)  sum of the k largest p
@@ -18,8 +18,8 @@ Ghazi, Golowich, Kumar, Manurangsi, Zhang, Deep learning with label differential
         largest, a label stays with e^eps / (e^eps + k - 1) and becomes each other of them with 1 / (e^eps + k - 1);
         one that is not among them becomes each of them alike
 
-With two classes this is randomized response. Every label is drawn once, and nothing but what was drawn enters a prior:
-so it is epsilon-DP whatever the priors are.
+With two classes this is randomized response. Every label is drawn once, and only drawn labels enter a prior: so it is
+epsilon-DP whatever the priors are.
 """
 
 from __future__ import annotations
@@ -67,13 +67,11 @@ class RandomizedResponse:
 
 Learn = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Rows with drawn labels, these labels, and other rows, all by number -> per other row a probability for each class."""
-
-
 LEAST = 2
-"""Classes that a label is drawn among. The paper's Algorithm 2 also takes one, and then says nothing about the row: on
-bank marketing, where nine of ten answers are no, hardly a yes was left."""
+"""The fewest classes that a label is drawn among. The paper's Algorithm 2 also takes one, and a draw then says nothing
+about the row: on bank marketing, where nine of ten answers are no, hardly a yes was left."""
 BELIEFS = tuple(n / 10 for n in range(11))
-"""Shares of a learned prior that are tried; the likeliest is taken."""
+"""The shares of a learned prior that are tried; the likeliest is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class TwoStage:
         RandomizedResponse(self.epsilon, self.classes)  # refuses what makes no sense
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
-        """Without columns: a prior is how often each class was drawn."""
+        """Draw without columns: the prior is how often each class was drawn."""
         return self.draw(tensor, source, lambda _, drawn, others: self.frequencies(drawn).expand(len(others), -1))
 
     def draw(self, labels: Tensor, source: Source, learn: Learn) -> tuple[Tensor, DpEvent]:
@@ -97,8 +95,8 @@ class TwoStage:
         drawn = labels.clone()
         drawn[first], _ = RandomizedResponse(self.epsilon, self.classes).apply(labels[first], source)
         if len(first) and len(second) and self.classes > LEAST:
-            at = len(first) - len(first) // 5
-            fitted, checked = first[:at], first[at:]
+            split = len(first) - len(first) // 5
+            fitted, checked = first[:split], first[split:]
             prior = self.unmixed(learn(fitted, drawn[fitted], torch.cat([checked, second])).to(labels.device))
             share = self.believed(prior[: len(checked)], drawn[checked])
             drawn[second] = self.with_prior(labels[second], self.mixed(prior[len(checked) :], share), source)
@@ -111,16 +109,16 @@ class TwoStage:
         return torch.bincount(drawn, minlength=self.classes).double()[None] / max(len(drawn), 1)
 
     def unmixed(self, noisy: Tensor) -> Tensor:
-        """Probabilities of labels from those of drawn ones: what randomized response added is taken off."""
+        """Probabilities of labels from those of drawn labels: what randomized response added is taken off."""
         keep = RandomizedResponse(self.epsilon, self.classes).keep
         other = (1 - keep) / (self.classes - 1)
-        left = ((noisy.double() - other) / max(keep - other, 1e-9)).clamp_min(0.0)
-        total = left.sum(1, keepdim=True)
-        return torch.where(total > 0, left / total.clamp_min(1e-12), torch.full_like(left, 1 / self.classes))
+        own = ((noisy.double() - other) / max(keep - other, 1e-9)).clamp_min(0.0)
+        total = own.sum(1, keepdim=True)
+        return torch.where(total > 0, own / total.clamp_min(1e-12), torch.full_like(own, 1 / self.classes))
 
     def believed(self, prior: Tensor, drawn: Tensor) -> float:
-        """How much of what was learned to believe, the rest being that all classes are alike: as much as other drawn
-        labels bear out. A model of few and noisy labels is surer than it should be."""
+        """The share of the learned prior, mixed with equal classes, that makes other drawn labels likeliest. A model of
+        few and noisy labels is surer than it should be."""
         keep = RandomizedResponse(self.epsilon, self.classes).keep
         other, best, share = (1 - keep) / (self.classes - 1), -math.inf, 0.0
         for tried in BELIEFS if len(drawn) else ():
@@ -139,19 +137,19 @@ class TwoStage:
         return (drawn > up_to).sum(1).clamp_max(self.classes - 1)
 
     def chances(self, labels: Tensor, prior: Tensor) -> Tensor:
-        """Per row how likely each class is to be drawn: what epsilon is a statement about."""
+        """For each row how likely each class is to be drawn; epsilon is a statement about these chances."""
         ranked, k = self.chosen(prior)
         places = torch.arange(self.classes, device=labels.device)
         among = places < k[:, None]  # of the ranked classes
         other = 1 / (math.exp(self.epsilon) + k.double() - 1)[:, None]
         own = ranked == labels[:, None]
         inside = torch.where(own, math.exp(self.epsilon) * other, other)
-        known = (own & among).any(1, keepdim=True)
-        by_rank = torch.where(among, torch.where(known, inside, 1 / k[:, None].double()), 0.0)
+        own_among = (own & among).any(1, keepdim=True)
+        by_rank = torch.where(among, torch.where(own_among, inside, 1 / k[:, None].double()), 0.0)
         return torch.zeros_like(by_rank).scatter(1, ranked, by_rank)
 
     def chosen(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Per row its classes from the likeliest on, and how many of them are drawn among."""
+        """For each row its classes, likeliest first, and among how many of them its label is drawn."""
         sorted_, ranked = torch.sort(prior.double(), dim=1, descending=True, stable=True)
         sizes = torch.arange(1, self.classes + 1, device=prior.device, dtype=torch.float64)
         worth = sorted_.cumsum(1) / (1 + (sizes - 1) * math.exp(-self.epsilon))

@@ -1,4 +1,4 @@
-"""What holds against whom: one statement per (adversary, neighbouring relation, accountant).
+"""What is guaranteed against whom: one statement per (adversary, neighbouring relation, accountant).
 
 Statements about columns and about labels are never added up. An epsilon of None is "no guarantee".
 """
@@ -77,7 +77,7 @@ class Guarantee:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """As a summary keeps it."""
+        """The form that a summary keeps."""
         return asdict(self) | {
             "releases": [asdict(release) for release in self.releases],
             "statements": [asdict(statement) for statement in self.statements],
@@ -86,15 +86,15 @@ class Guarantee:
 
 
 def nothing(party: str, protects: str, releases: Mapping[str, DpEvent], why: str = "") -> Guarantee:
-    """No guarantee at all; of what crosses encrypted or is public, it is said."""
-    told = tuple(Release(name, describe(event), None) for name, event in releases.items())
-    return Guarantee(party, protects, told, (Statement("anybody", "any", "-", None, 0.0, why),))
+    """No guarantee at all; the releases still say what is encrypted or public."""
+    described = tuple(Release(name, describe(event), None) for name, event in releases.items())
+    return Guarantee(party, protects, described, (Statement("anybody", "any", "-", None, 0.0, why),))
 
 
 def for_labels(party: str, event: DpEvent, releases: Iterable[str], owners: int = 1) -> Guarantee:
     """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw.
 
-    Each of several label `owners` that may know one row draws by itself, so that their epsilons add up."""
+    Several label `owners` that may know one row draw independently, so that their epsilons add up."""
     epsilon = event.parameters["epsilon"]
     note = "label-DP of the training rows, pure; says nothing about columns"
     if owners > 1:
@@ -109,7 +109,7 @@ def for_labels(party: str, event: DpEvent, releases: Iterable[str], owners: int 
 
 
 def for_columns(party: str, account: Account, *, seeded: bool = False, reader: str = READER) -> Guarantee:
-    """All that an account says, against whoever gets the releases."""
+    """All statements that follow from an account, against whoever gets the releases."""
     limit, items = account.limit, [item for item in account.counts if not costs_nothing(event_of(item[1]))]
     releases = tuple(
         Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in account.counts
@@ -130,13 +130,13 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
         epsilon = max((known_batch(spent, limit.relation, delta) for spent in paid), default=0.0)
         budget = {"epsilon": limit.epsilon, "delta": delta, "relation": limit.relation, "spent": _finite(epsilon)}
     notes = ("the noise comes from the agreed seed, which everybody knows: an experiment, no protection",)
-    told = tuple(replace(one, adversary=one.adversary.replace(READER, reader)) for one in statements)
-    return Guarantee(party, "columns", releases, told, budget, notes if seeded else ())
+    named = tuple(replace(statement, adversary=statement.adversary.replace(READER, reader)) for statement in statements)
+    return Guarantee(party, "columns", releases, named, budget, notes if seeded else ())
 
 
 def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: float) -> list[Statement]:
-    """Against somebody who does not know which batches a row was in: amplified where batches were drawn for that. What
-    is said of a row that is removed never stands without what is said of one that is replaced, which tells more."""
+    """Statements against somebody who does not know which batches a row was in: amplified where batches were drawn at
+    random. A statement about a removed row always comes with one about a replaced row, which tells more."""
     sigma, rows, batch = dict(key[1])["noise_multiplier"], account.rows, account.batch_size
     if account.sampling == "poisson":
         replaced = known_batch({key: appearances}, "replace-one", delta)
@@ -156,13 +156,15 @@ def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: fl
             Statement(HIDDEN, "replace-one, sensitivity C", how, once, delta, printed),
             Statement(HIDDEN, "replace-one", how, twice, delta, f"the same with sensitivity 2C; {TRAINING}"),
         ]
-    told = [account.limit.relation] + ["replace-one"] * (account.limit.relation != "replace-one")
-    each = {relation: known_batch({key: appearances}, relation, delta) for relation in told}
-    return [Statement(HIDDEN, one, "no amplification", each[one], delta, f"{FIXED}; {TRAINING}") for one in each]
+    note, statements = f"{FIXED}; {TRAINING}", []
+    for relation in dict.fromkeys([account.limit.relation, "replace-one"]):
+        epsilon = known_batch({key: appearances}, relation, delta)
+        statements.append(Statement(HIDDEN, relation, "no amplification", epsilon, delta, note))
+    return statements
 
 
 def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Statement]:
-    """Over a row's own appearances: what a budget is enforced on."""
+    """Statements over a row's own appearances, on which a budget is enforced."""
     worst = max(paid, key=lambda spent: known_batch(spent, relation, delta), default={})
     epsilon = known_batch(worst, relation, delta)
     used = [(key, n) for key, n in worst.items() if n and not costs_nothing(event_of(key))]
@@ -170,22 +172,23 @@ def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Stat
         if relation != "replace-one":
             return []
         exact = binomial_pld(used, 0.0, delta) if len(used) == 1 else epsilon
-        found = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(exact), delta, OWN)]
+        statements = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(exact), delta, OWN)]
         if len(used) == 1:
             theorem = binomial_cpsgd(*used[0], delta)
-            found.append(Statement(KNOWN, relation, "cpSGD's theorem", _finite(theorem), delta, _about(theorem)))
-        return found
+            note = _note_on(theorem)
+            statements.append(Statement(KNOWN, relation, "cpSGD's theorem", _finite(theorem), delta, note))
+        return statements
     return [Statement(KNOWN, relation, "exact Gaussian composition", _finite(epsilon), delta, OWN)]
 
 
-def _about(theorem: float) -> str:
+def _note_on(theorem: float) -> str:
     if math.isinf(theorem):
         return "its condition on N p (1 - p) does not hold"
     return OWN if theorem <= PROVEN else "above 1, where its Gaussian term is not proven: not relied upon"
 
 
 def _through_the_model(account: Account, delta: float) -> Statement:
-    """A training row also moves the local model, and so every later release of every row, each by up to 2C."""
+    """A statement for a training row that also moves the local model, and so every later release, each by up to 2C."""
     note = "a training row moves the local model, and with it all rows released later; no proof in the papers covers it"
     relation = "replace-one"
     items = [item for item in account.counts if not costs_nothing(event_of(item[1]))]
@@ -206,17 +209,17 @@ def _finite(epsilon: float) -> float | None:
 
 def describe(event: DpEvent) -> str:
     """A mechanism in words."""
-    about = {key: f"{value:g}" for key, value in event.parameters.items()}
+    values = {key: f"{value:g}" for key, value in event.parameters.items()}
     match event.kind:
         case gaussian.KIND if is_private(event):
-            return f"gaussian, clip {about.get('clip', '?')}, sigma {about['noise_multiplier']}"
+            return f"gaussian, clip {values.get('clip', '?')}, sigma {values['noise_multiplier']}"
         case binomial.KIND:
             return (
-                f"binomial, {about['levels']} levels, Bin({about['trials']}, {about['p']}), "
-                f"{about['coordinates']} values a row"
+                f"binomial, {values['levels']} levels, Bin({values['trials']}, {values['p']}), "
+                f"{values['coordinates']} values a row"
             )
         case randomized_response.KIND:
-            return f"randomized response over {about['classes']} classes{', in two stages' * ('stages' in about)}"
+            return f"randomized response over {values['classes']} classes{', in two stages' * ('stages' in values)}"
         case "summed (secure aggregation)":
             return "masked: only the sum over all parties can be read"
         case kind if kind.startswith("summed ("):

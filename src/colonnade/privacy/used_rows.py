@@ -1,17 +1,17 @@
 """What an organisation's rows were ever used for, so that whoever asks does not choose the rule by a batch's name.
 
-A rule may be for one purpose: "predict.embedding" for rows to predict. Which rows these are, the asker says, and it may
-name rows that were trained on. So a row keeps the rules of all that it was ever used for: **the strictest of the rule
-for the purpose named and of those for the sides (training, validation, test) on which any of the batch's rows has ever
-been applies to the batch**. Strictest is the rule whose one release, of as many numbers as a row has, costs a row the
-least epsilon; where two cost the same, as plain ones do, the one for the purpose named. The account is charged for what
-was applied.
+A rule may be for one purpose: "predict.embedding" for rows to predict. The asker says which rows these are, and may
+name rows that were trained on. So a row keeps the rules of everything it was ever used for. **The strictest rule
+applies to a batch: of the rule for the purpose named, and the rules for all sides (training, validation, test) on which
+any of its rows has ever been.** Strictest is the rule whose one release, of as many numbers as a row has, costs a row
+the least epsilon; where two cost the same, as plain ones do, the one for the purpose named. The account is charged for
+the rule that was applied.
 
     colonnade-rows 1 5f0c91aa {"train": 318, "validation": 0, "test": 80}     a checksum of all that follows it
     keys of the rows' ids, side by side                                       as the account knows rows
 
-It is on the disk before a run answers, at a site one file for all its runs. A damaged one is an error; where there is
-none, of runs before there was such a file, every row counts as used for everything.
+The file is on the disk before a run answers; a site has one for all its runs. A damaged file is an error. Where it is
+missing, for runs before there was such a file, every row counts as used for everything.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ Keys = dict[str, NDArray[np.int64]]
 
 
 class UsedRows:
-    """Of the rows behind `batches`. `of_training` are releases that tell about all training rows, whichever rows they
-    are asked for."""
+    """What the rows behind `batches` were used for. `of_training` are releases that tell about all training rows,
+    whichever rows they are asked for."""
 
     def __init__(
         self, owner: str, batches: Agreed, ids: Callable[[], NDArray[np.str_]], *, of_training: Collection[str] = ()
     ) -> None:
         self.owner, self.batches, self.ids, self.of_training = owner, batches, ids, frozenset(of_training)
-        self._kept: Keys | None = None  # what the file says; None: there is no file, and what is here is all
+        self._on_file: Keys | None = None  # None: there is no file, and only the uses of this run count
 
     @cached_property
     def _keys(self) -> NDArray[np.int64]:
-        """Of all rows. They may be many, and most organisations have one rule for all purposes."""
+        """The keys of all rows, made when first needed: rows may be many, and most organisations have one rule."""
         return keys_of(self.ids().tolist())
 
     @cached_property
-    def _here(self) -> Keys:
-        """What rows are used for here: where some are predicted, for nothing of it."""
+    def _in_this_run(self) -> Keys:
+        """The rows on each side of this run; none where rows are only predicted."""
         splits = self.batches.splits
         return {side: self._keys[splits[side].numpy()] for side in SIDES if side in splits}
 
     @cached_property
-    def _was(self) -> dict[str, NDArray[np.bool_]]:
-        """Which rows have been on each side."""
-        keys, none = self._here if self._kept is None else self._kept, np.empty(0, np.int64)
+    def _ever(self) -> dict[str, NDArray[np.bool_]]:
+        """Which rows have ever been on each side."""
+        keys, none = self._in_this_run if self._on_file is None else self._on_file, np.empty(0, np.int64)
         return {side: np.isin(self._keys, keys.get(side, none)) for side in SIDES}
 
     def rule(
         self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule], width: int
     ) -> Rule:
-        """The strictest of the rules that there are for a batch, of which the asker has named one."""
+        """The strictest of the rules for a batch, of which the asker has named one."""
         chosen = rule_for(named)
         for side in self.sides(as_, batch):
             other = rule_for(side)
@@ -77,28 +77,28 @@ class UsedRows:
         return chosen
 
     def sides(self, as_: str, batch: str | None) -> list[str]:
-        """On which sides rows of a batch have been; of one that names no agreed rows, on all."""
+        """The sides on which rows of a batch have been; all, for a batch that names no agreed rows."""
         if as_ in self.of_training:
             return list(SIDES)
         rows = rows_named(self.batches, batch)
-        return [side for side in SIDES if rows is None or bool(self._was[side][rows].any())]
+        return [side for side in SIDES if rows is None or bool(self._ever[side][rows].any())]
 
     def keep(self, path: Path) -> None:
-        """Count what the file says, and write down what rows are used for here."""
-        found = self._read(path)
-        if self._here and (found is None or self._adds_to(found)):
+        """Count what the file says, and add the uses of this run to it."""
+        on_file = self._read(path)
+        if self._in_this_run and (on_file is None or self._adds_to(on_file)):
             with alone(path):
-                found = self._joined(self._read(path) or {})
-                self._write(path, found)
-        self._kept = dict.fromkeys(SIDES, self._keys) if found is None else found
-        self.__dict__.pop("_was", None)
+                on_file = self._joined(self._read(path) or {})
+                self._write(path, on_file)
+        self._on_file = dict.fromkeys(SIDES, self._keys) if on_file is None else on_file
+        self.__dict__.pop("_ever", None)
 
     def _joined(self, before: Keys) -> Keys:
         none = np.empty(0, np.int64)
-        return {side: np.union1d(before.get(side, none), self._here.get(side, none)) for side in SIDES}
+        return {side: np.union1d(before.get(side, none), self._in_this_run.get(side, none)) for side in SIDES}
 
-    def _adds_to(self, found: Keys) -> bool:
-        return any(not np.isin(keys, found[side]).all() for side, keys in self._here.items())
+    def _adds_to(self, before: Keys) -> bool:
+        return any(not np.isin(keys, before[side]).all() for side, keys in self._in_this_run.items())
 
     def _read(self, path: Path) -> Keys | None:
         try:
@@ -118,14 +118,14 @@ class UsedRows:
 
 
 def cost(rule: Rule, width: int = 1) -> float:
-    """The epsilon of one release of so many numbers by a rule, infinite where it promises nothing. Some mechanisms pay
-    for each number, so which of two rules is the stricter depends on the width."""
+    """The epsilon of one release of `width` numbers by a rule, infinite where it promises nothing. Some mechanisms pay
+    for each number, so which of two rules is stricter depends on the width."""
     _, event = rule.mechanism.apply(torch.zeros(0, width), torch.Generator())
     return known_batch({key_of(event): 1}, "replace-one", DELTA)
 
 
 def weaker(rule_for: Callable[[str | None], Rule], purposes: Iterable[str], width: int) -> list[str]:
-    """The purposes whose rule is weaker than that of another: it applies only to rows that were never used for that."""
+    """The purposes with a weaker rule than another has: it applies only to rows never used for that other purpose."""
     costs = {purpose: cost(rule_for(purpose), width) for purpose in purposes}
     least = min(costs.values(), default=math.inf)
     return [purpose for purpose, paid in costs.items() if paid > least]

@@ -1,7 +1,7 @@
 """Which participants are worth training with, before anybody trains: VF-PS and the selections it is compared with.
 
-found = select_here({"clinic": x1, "lab": x2, "bank": x3}, labels, keep=2)          # all parties in this process
-found.chosen, found.scores, found.cost, found.learned
+selection = select_here({"clinic": x1, "lab": x2, "bank": x3}, labels, keep=2)      # all parties in this process
+selection.chosen, selection.scores, selection.cost, selection.learned
 
 `leader` says how it works across parties. Encryption needs TenSEAL: pip install "colonnade[crypto]".
 """

@@ -1,4 +1,4 @@
-"""The aggregation server: it reads sub-rankings of pseudo ids, adds ciphertexts, and puts names back to sorted places.
+"""The aggregation server: it reads sub-rankings of pseudo ids, adds ciphertexts, and turns places into pseudo ids.
 
 It holds no data, no labels and no key but public ones. Distances reach it encrypted; rows have pseudo ids only.
 """
@@ -31,7 +31,7 @@ class Begin(Request[Done]):
 
 
 class Seen(Message):
-    """The pseudo ids that are now seen in all lists, per query, in the order in which that came to be."""
+    """The pseudo ids that are now seen in all lists, per query, in the order in which they became so."""
 
     ids: Released
     counts: Released
@@ -59,8 +59,8 @@ class Ranked(Message):
 
 
 class Rank(Request[Ranked]):
-    """Sort every query's candidates by their distance to it in each group. `stops`: at which instance seen in all lists
-    a query's scan stopped; none: all other rows are candidates."""
+    """Sort every query's candidates by their distance to it in each group. `stops` says at which instance seen in all
+    lists a query's scan stopped; without it, all other rows are candidates."""
 
     groups: tuple[tuple[str, ...], ...]
     queries: Released
@@ -90,7 +90,7 @@ class Add(Request[Sums]):
 
 
 class AggregationServer(Party):
-    """Serves the leader; asks participants and whoever sorts. Between sites it makes room for `most` ranks at once."""
+    """Serves the leader; asks participants and whoever sorts. Between sites it holds at most `most` ranks at once."""
 
     def __init__(self, organisation: Organisation, *, scheme: str, most: int | None = None) -> None:
         super().__init__(organisation)
@@ -109,8 +109,8 @@ class AggregationServer(Party):
     def scan(self, request: Scan) -> Seen:
         self._among, self._queries = request.among, request.queries
         count = request.queries.shape[0]
-        told = f"its owner has no room for {count} queries of {self.total_rows} rows (memory_per_call in party.toml)"
-        self.expect(self.most is None or 0 < count * self.total_rows <= self.most, told)
+        reason = f"its owner has no room for {count} queries of {self.total_rows} rows (memory_per_call in party.toml)"
+        self.expect(self.most is None or 0 < count * self.total_rows <= self.most, reason)
         self._fagin = Fagin(count, self.total_rows, len(request.among))
         return self._read(np.arange(count), request.page)
 
@@ -118,13 +118,13 @@ class AggregationServer(Party):
     def more(self, request: More) -> Seen:
         return self._read(request.queries.tensor.numpy().astype(np.int64), request.page)
 
-    def _read(self, at: NDArray[np.int64], page: int) -> Seen:
+    def _read(self, positions: NDArray[np.int64], page: int) -> Seen:
         start = self._fagin.depth
-        queries = self._release(self._queries.tensor.numpy()[at], CANDIDATES)
+        queries = self._release(self._queries.tensor.numpy()[positions], CANDIDATES)
         request = RankRows(queries, start, min(start + page, self.total_rows - 1))
         answers = self.peers.ask_each(dict.fromkeys(self._among, request))
-        found = self._fagin.read(at, [answer.ids.tensor.numpy() for answer in answers.values()])
-        return Seen(self._release(found.ids, SEEN), self._release(found.counts, SEEN))
+        complete = self._fagin.read(positions, [answer.ids.tensor.numpy() for answer in answers.values()])
+        return Seen(self._release(complete.ids, SEEN), self._release(complete.counts, SEEN))
 
     @serves
     def rank(self, request: Rank) -> Ranked:
@@ -132,13 +132,14 @@ class AggregationServer(Party):
         if request.stops is None:
             counts = np.full(queries.shape[0], self.total_rows - 1, dtype=np.int32)
         else:
-            found = self._fagin.candidates(self._fagin.depths(request.stops.tensor.numpy()), queries.tensor.numpy())
-            ids, counts = self._release(found.ids, CANDIDATES), found.counts
+            depths = self._fagin.depths(request.stops.tensor.numpy())
+            candidates = self._fagin.candidates(depths, queries.tensor.numpy())
+            ids, counts = self._release(candidates.ids, CANDIDATES), candidates.counts
         self.operations["candidates"] += int(counts.sum())
-        self._groups, self._counts, self._ids = request.groups, counts, None if ids is None else found.ids
+        self._groups, self._counts, self._ids = request.groups, counts, None if ids is None else candidates.ids
         self._asked = queries.tensor.numpy()
         sizes = self._release(counts, CANDIDATES)
-        self._reader = self._drawn()
+        self._reader = self._draw_reader()
         shared = [group for group in request.groups if len(group) > 1]
         totals = self._totals(shared, Distances(queries, ids, sizes, self._reader))
         orders = []
@@ -148,54 +149,54 @@ class AggregationServer(Party):
                 continue
             sent = self.outbox.pass_on(next(totals), TOTAL)
             orders.append(self.peers.ask_one(self._reader, Sort(number, sent, sizes, request.first)))
-        return self._named(np.arange(len(counts)), orders)
+        return self._with_ids(np.arange(len(counts)), orders)
 
     @serves
     def add(self, request: Add) -> Sums:
-        reader = self._drawn()
+        reader = self._draw_reader()
         for group in request.groups:
             others = len(set(group) - {reader})
             self.expect(others != 1, f"the sum of {list(group)} would show '{reader}' one participant's distances")
         counts = np.full(request.queries.shape[0], self.total_rows - 1, dtype=np.int32)
         self.operations["candidates"] += int(counts.sum())
-        asked = Distances(request.queries, None, self._release(counts, CANDIDATES), reader)
-        return Sums(tuple(self.outbox.pass_on(total, TOTAL) for total in self._totals(request.groups, asked)))
+        distances = Distances(request.queries, None, self._release(counts, CANDIDATES), reader)
+        return Sums(tuple(self.outbox.pass_on(total, TOTAL) for total in self._totals(request.groups, distances)))
 
-    def _totals(self, groups: Sequence[tuple[str, ...]], asked: Distances) -> Iterator[Encrypted]:
+    def _totals(self, groups: Sequence[tuple[str, ...]], request: Distances) -> Iterator[Encrypted]:
         """Server.addition(): one encryption of each participant's distances serves all groups."""
-        together = dict.fromkeys(name for group in groups for name in group)
-        partial = self.peers.ask_each(dict.fromkeys(together, asked)) if together else {}
-        parts, places = [answer.distances.encrypted for answer in partial.values()], list(together)
-        numbered = [[places.index(name) for name in group] for group in groups]
-        for group, total in zip(groups, self._keys[asked.reader].add_groups(parts, numbered), strict=True):
+        names = dict.fromkeys(name for group in groups for name in group)
+        replies = self.peers.ask_each(dict.fromkeys(names, request)) if names else {}
+        parts, order = [answer.distances.encrypted for answer in replies.values()], list(names)
+        numbered = [[order.index(name) for name in group] for group in groups]
+        for group, total in zip(groups, self._keys[request.reader].add_groups(parts, numbered), strict=True):
             self.operations["additions"] += packs(total) * (len(group) - 1)
             yield total
 
     @serves
     def rest(self, request: Rest) -> Ranked:
-        at, start, stop = request.queries, request.start, request.stop
+        positions, start, stop = request.queries, request.start, request.stop
         orders: list[Sorted] = []
         for number, group in enumerate(self._groups):
             if len(group) == 1:
-                orders.append(self.peers.ask_one(group[0], FurtherOwn(at, start, stop)))
+                orders.append(self.peers.ask_one(group[0], FurtherOwn(positions, start, stop)))
             else:
-                orders.append(self.peers.ask_one(self._reader, Further(number, at, start, stop)))
-        return self._named(at.tensor.numpy().astype(np.int64), orders)
+                orders.append(self.peers.ask_one(self._reader, Further(number, positions, start, stop)))
+        return self._with_ids(positions.tensor.numpy().astype(np.int64), orders)
 
-    def _drawn(self) -> str:
-        """Server.scheduler(): a random one of those who can sort."""
+    def _draw_reader(self) -> str:
+        """Server.scheduler(): draw one of those who can sort."""
         names = sorted(self._keys)
         return names[int(torch.randint(len(names), (), generator=self.generator))]
 
-    def _named(self, at: NDArray[np.int64], orders: list[Sorted]) -> Ranked:
+    def _with_ids(self, positions: NDArray[np.int64], orders: list[Sorted]) -> Ranked:
         """Server.scheduler_callback(): places among the candidates become pseudo ids."""
-        place = np.stack([answer.order.tensor.numpy() for answer in orders])
+        places = np.stack([answer.order.tensor.numpy() for answer in orders])
         if self._ids is None:
-            ids = following(self._asked[at], place, self.total_rows)
+            ids = following(self._asked[positions], places, self.total_rows)
         else:
             starts = np.cumsum(self._counts) - self._counts
-            ids = self._ids[np.minimum(starts[at][:, None] + place, len(self._ids) - 1)]
-        return Ranked(self._release(np.where(place < 0, -1, ids), SORTED))
+            ids = self._ids[np.minimum(starts[positions][:, None] + places, len(self._ids) - 1)]
+        return Ranked(self._release(np.where(places < 0, -1, ids), SORTED))
 
     def _release(self, values: Ids | NDArray[np.int64], as_: str) -> Released:
         return self.outbox.release(torch.from_numpy(np.ascontiguousarray(values).astype(np.int32)), as_)

@@ -2,14 +2,13 @@
 
     lasso           the paper's: a linear model on all columns, joined in one place, that sets many coefficients to zero
     random          the paper's: participants by chance
-    leave_one_out   not in the paper, a natural one on the same estimates: what is lost without a participant
-    brute_force     all subsets of the wanted size: what any other selection can at most come up to
+    leave_one_out   not in the paper: what is lost without a participant, by the same estimates
+    brute_force     all subsets of the wanted size: no other selection can be better
 
 LASSO is centralized: whoever fits it sees every column. A participant's score is the sum of the absolute coefficients
-of its columns, over all classes, or for a label that is a number. The penalty is from the paper's grid, by the error on
-a fifth of the rows. By the joint mutual information brute force solves the paper's Equation 1. The paper compares with
-the subset whose model is best in the end; a function that trains and scores one takes the place of the mutual
-information for that.
+of its columns, over all classes. The penalty is the one of the paper's grid with the least error on a fifth of the
+rows. By the joint mutual information brute force solves the paper's Equation 1. The paper compares with the subset
+whose model is best in the end; for that, a function that trains and scores one replaces the mutual information.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from colonnade.selection.knn_mi import Numbers, Whole
 
 PENALTIES = (1e-4, 1e-3, 1e-2)
 MOST = 5000
-"""Subsets that brute force tries."""
+"""The most subsets that brute force tries."""
 
 
 def lasso(features: Mapping[str, Numbers], labels: Whole | Numbers, *, seed: int = 0) -> dict[str, float]:
@@ -46,11 +45,13 @@ def lasso(features: Mapping[str, Numbers], labels: Whole | Numbers, *, seed: int
         classes = np.unique(labels)
         targets = (labels[:, None] == (classes[1:] if len(classes) == 2 else classes)).astype(np.float64)
     order = np.random.default_rng(seed).permutation(len(joined))
-    held, fitted = order[: len(order) // 5], order[len(order) // 5 :]
+    held_out, fitted = order[: len(order) // 5], order[len(order) // 5 :]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         models = [Lasso(alpha=alpha, max_iter=2000).fit(joined[fitted], targets[fitted]) for alpha in PENALTIES]
-    errors = [np.mean((m.predict(joined[held]).reshape(len(held), -1) - targets[held]) ** 2) for m in models]
+    errors = [
+        np.mean((m.predict(joined[held_out]).reshape(len(held_out), -1) - targets[held_out]) ** 2) for m in models
+    ]
     weights = np.abs(np.atleast_2d(models[int(np.argmin(errors))].coef_)).sum(0)
     ends = np.cumsum([columns.shape[1] for columns in features.values()])
     return {name: float(part.sum()) for name, part in zip(features, np.split(weights, ends[:-1]), strict=True)}
@@ -62,12 +63,12 @@ def random(participants: Sequence[str], generator: Generator) -> dict[str, float
 
 
 def leave_one_out(participants: Sequence[str], information: Information) -> dict[str, float]:
-    """I(X_P; Y) - I(X_{P without i}; Y), from one batch of m + 1 groups. Of two participants with the same columns
-    neither is missed."""
+    """I(X_P; Y) - I(X_{P without i}; Y), from one batch of m + 1 groups. It is 0 for two participants with the same
+    columns: neither is missed."""
     everybody: Group = tuple(participants)
     without = {name: tuple(other for other in everybody if other != name) for name in everybody}
-    found = information([everybody, *without.values()])
-    return {name: found[everybody] - found[others] for name, others in without.items()}
+    values = information([everybody, *without.values()])
+    return {name: values[everybody] - values[others] for name, others in without.items()}
 
 
 def brute_force(participants: Sequence[str], keep: int, information: Information) -> tuple[dict[str, float], Group]:
@@ -78,6 +79,6 @@ def brute_force(participants: Sequence[str], keep: int, information: Information
             f"brute_force would try {count} subsets of {keep} out of {len(participants)} participants, and tries at "
             f'most {MOST}. Use method = "vf_ps".'
         )
-    found = information(list(itertools.combinations(participants, keep)))
-    best = max(found, key=lambda group: found[group])
-    return {name: max(value for group, value in found.items() if name in group) for name in participants}, best
+    values = information(list(itertools.combinations(participants, keep)))
+    best = max(values, key=lambda group: values[group])
+    return {name: max(value for group, value in values.items() if name in group) for name in participants}, best

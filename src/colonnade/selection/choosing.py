@@ -1,6 +1,6 @@
-"""A leader and those it has met choose: by which method, at what cost, and who learned what on the way.
+"""How a leader and the parties it met choose participants: by which method, at what cost, and who learned what.
 
-Where the others are makes no difference here: in this process (`in_process`), or each at a site of its own.
+The others may be in this process (`in_process`), or each at a site of its own.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from colonnade.transport import Recording
 
 METHODS = ("vf_ps", "random", "lasso", "leave_one_out", "brute_force")
 ASKING = ("vf_ps", "leave_one_out", "brute_force")
-"""Methods by which participants are asked something."""
+"""Methods that ask participants something."""
 WITHOUT = {
     "random": "nothing",
     "lasso": "all columns of all participants: a centralized baseline, which no federation would run",
     "brute_force": "the score of every subset, whatever that takes; nothing crossed here",
 }
-"""What the leader learned where no protocol ran."""
+"""What the leader learns by methods that run no protocol."""
 
 
-class Met(Protocol):
+class LeaderWithPeers(Protocol):
     """A leader who has met participants and servers."""
 
     leader: Leader
@@ -54,24 +54,23 @@ class Met(Protocol):
 
 
 def readers(decryptor: str, participants: Sequence[str], leader: str) -> list[str]:
-    """The party whose keys distances are encrypted for."""
+    """The parties whose keys distances are encrypted for."""
     return {"key_server": [KEYS], "participants": list(participants), "leader": [leader]}[decryptor]
 
 
 def counted_by(*parties: Party) -> Counter[str]:
-    """What these computed, by kind; the party that adds up counts candidates, too."""
-    found = Counter[str]()
+    """How many operations of each kind these parties computed; the aggregation server counts candidates, too."""
+    operations = Counter[str]()
     for party in parties:
         if isinstance(party, AggregationServer | Participant):
-            found.update(party.operations)
+            operations.update(party.operations)
         if isinstance(party, SortingParty | Leader) and party.sorter is not None:
-            found.update(party.sorter.operations)
-    return found
+            operations.update(party.sorter.operations)
+    return operations
 
 
 def admit(party: Party, leader: str) -> None:
-    """Let the leader alone give a participant or a server the seed of the shuffle and the keys to encrypt for; the
-    party that adds up may not."""
+    """Let only the leader, and not the aggregation server, give a party the seed of the shuffle and the keys."""
     leaders: dict[type[Request[Any]], frozenset[str]] = dict.fromkeys(
         (Join, Prepare, AskPublicKey), frozenset({leader})
     )
@@ -97,42 +96,42 @@ def choose(
     *,
     leader: str,
     seed: int,
-    meet: Callable[[], Met],
+    meet: Callable[[], LeaderWithPeers],
     groups: Sequence[Sequence[str]] | None = None,
     score: Callable[[Group], float] | None = None,
     fitted: Callable[[], dict[str, float]] | None = None,
     watch: Watch | None = None,
 ) -> Selection:
     """Choose `keep` of the participants. `meet` starts the protocol, when it is first needed; `fitted` gives lasso's
-    scores, where all columns are in one place; the rest is as of `select_here`."""
-    start, found, there = time.perf_counter(), dict[Group, float](), None
+    scores, where all columns are in one place; the other arguments are those of `select_here`."""
+    start, values, met = time.perf_counter(), dict[Group, float](), None
 
     def tested(wanted: Sequence[Group]) -> dict[Group, float]:
-        nonlocal there
+        nonlocal met
         if settings.decryptor == "leader":
             check_hidden(wanted, leader)
-        there = meet()
-        found.update(there.leader.information(wanted, watch))
-        return found
+        met = meet()
+        values.update(met.leader.information(wanted, watch))
+        return values
 
     def scored(wanted: Sequence[Group]) -> dict[Group, float]:
         assert score is not None
-        found.update({group: float(score(group)) for group in wanted})
-        return found
+        values.update({group: float(score(group)) for group in wanted})
+        return values
 
     best: Group | None = None
-    by: Scored | None = None
+    score_by: Scored | None = None
     if method == "vf_ps":
         least = 1 if settings.decryptor != "leader" else 3 if leader in names else 2
         drawn = draw_tests(names, settings.tests, Generator().manual_seed(seed_for(seed, "tests")), least=least)
-        by = partial(vf_ps, names, groups=drawn if groups is None else as_groups(names, groups))
-        scores = by(tested)
+        score_by = partial(vf_ps, names, groups=drawn if groups is None else as_groups(names, groups))
+        scores = score_by(tested)
     elif method == "leave_one_out":
-        by = partial(leave_one_out, names)
-        scores = by(tested)
+        score_by = partial(leave_one_out, names)
+        scores = score_by(tested)
     elif method == "brute_force":
-        how: Information = tested if score is None else scored
-        scores, best = brute_force(names, keep, how)
+        judge: Information = tested if score is None else scored
+        scores, best = brute_force(names, keep, judge)
     elif method == "lasso":
         if fitted is None:
             raise ConfigError(
@@ -143,12 +142,12 @@ def choose(
         scores = random(names, Generator().manual_seed(seed_for(seed, "random")))
     order = ranked(scores) if best is None else (*best, *(name for name in ranked(scores) if name not in best))
     seconds = time.perf_counter() - start
-    if there is None:
-        return Selection(method, order[:keep], order, scores, found, Cost(seconds), {leader: WITHOUT[method]})
-    cost, learned = there.cost(seconds), by_information(there.leader)
-    errors, level = ({}, ()) if by is None else within_error(there.leader.terms, by, order[:keep], seed)
+    if met is None:
+        return Selection(method, order[:keep], order, scores, values, Cost(seconds), {leader: WITHOUT[method]})
+    cost, learned = met.cost(seconds), by_information(met.leader)
+    errors, level = ({}, ()) if score_by is None else within_error(met.leader.terms, score_by, order[:keep], seed)
     return Selection(
-        method, order[:keep], order, scores, found, cost, learned, there.ledgers, there.recording,
+        method, order[:keep], order, scores, values, cost, learned, met.ledgers, met.recording,
         errors=errors, level=level,
     )  # fmt: skip
 
@@ -160,41 +159,36 @@ def entropy(classes: NDArray[Any]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def jointly(found: Mapping[str, Selection], rows: Mapping[str, int], keep: int) -> Selection:
-    """Of several label owners, each of whom chose for itself: what columns tell about the label on average over all
-    their rows, which is the information that they have of a row once it is known whose it is."""
-    first, total = next(iter(found.values())), sum(rows[name] for name in found)
-    share = {name: rows[name] / total for name in found}
-    every = list(first.scores)
-    scores = {one: sum(share[name] * each.scores[one] for name, each in found.items()) for one in every}
-    groups = {one: sum(share[name] * each.groups[one] for name, each in found.items()) for one in first.groups}
+def jointly(selections: Mapping[str, Selection], rows: Mapping[str, int], keep: int) -> Selection:
+    """Join the selections of several label owners. A score is then a mean over all their rows: what columns tell about
+    the label of a row once it is known whose row it is."""
+    first, total = next(iter(selections.values())), sum(rows[owner] for owner in selections)
+    shares = [(rows[owner] / total, selection) for owner, selection in selections.items()]
+    scores = {name: sum(share * selection.scores[name] for share, selection in shares) for name in first.scores}
+    groups = {group: sum(share * selection.groups[group] for share, selection in shares) for group in first.groups}
     order = ranked(scores)
     if first.method == "brute_force":
-        scores = {one: max(value for group, value in groups.items() if one in group) for one in every}
+        scores = {name: max(value for group, value in groups.items() if name in group) for name in scores}
         best = max(groups, key=lambda group: groups[group])
-        order = (*best, *(one for one in ranked(scores) if one not in best))
+        order = (*best, *(name for name in ranked(scores) if name not in best))
     errors: dict[str, float] = {}
     level: tuple[str, ...] = ()
-    if all(each.errors for each in found.values()):
-        errors = {
-            one: float(np.sqrt(sum((share[name] * each.errors[one]) ** 2 for name, each in found.items())))
-            for one in every
-        }
-        last = min(order[:keep], key=lambda one: scores[one])
-        gap = {one: 2 * float(np.hypot(errors[one], errors[last])) for one in order[keep:]}
-        level = tuple(one for one in order[keep:] if scores[last] - scores[one] < gap[one])
+    if all(selection.errors for selection in selections.values()):
+        for name in scores:
+            errors[name] = float(np.sqrt(sum((share * selection.errors[name]) ** 2 for share, selection in shares)))
+        last = min(order[:keep], key=lambda name: scores[name])
+        gaps = {name: 2 * float(np.hypot(errors[name], errors[last])) for name in order[keep:]}
+        level = tuple(name for name, gap in gaps.items() if scores[last] - scores[name] < gap)
     learned: dict[str, str] = {}
-    for name, each in found.items():
-        for who, what in each.learned.items():
-            told = f"of the rows of '{name}': {what}"
-            learned[who] = f"{learned[who]}. {told[0].upper()}{told[1:]}" if who in learned else told
-    costs = [each.cost for each in found.values()]
-    summed = {name: sum(vars(one)[name] for one in costs) for name in vars(Cost())}
-    candidates = sum(share[name] * each.cost.candidates for name, each in found.items())
-    cost = replace(Cost(**summed), candidates=candidates)
-    known = [each.entropy for each in found.values()]
-    highest = None if None in known else sum(share[name] * (each.entropy or 0.0) for name, each in found.items())
+    for owner, selection in selections.items():
+        for party, knowledge in selection.learned.items():
+            text = f"of the rows of '{owner}': {knowledge}"
+            learned[party] = f"{learned[party]}. {text[0].upper()}{text[1:]}" if party in learned else text
+    summed = {field: sum(vars(selection.cost)[field] for selection in selections.values()) for field in vars(Cost())}
+    cost = replace(Cost(**summed), candidates=sum(share * selection.cost.candidates for share, selection in shares))
+    entropies = [share * selection.entropy for share, selection in shares if selection.entropy is not None]
     return Selection(
         first.method, order[:keep], order, scores, groups, cost, learned,
-        entropy=highest, errors=errors, level=level, each=dict(found),
+        entropy=sum(entropies) if len(entropies) == len(shares) else None,
+        errors=errors, level=level, each=dict(selections),
     )  # fmt: skip

@@ -12,8 +12,8 @@ from colonnade.selection.knn_mi import Numbers, Whole, following, ordered, squar
 
 
 def shuffled(rows: int, seed: int) -> Whole:
-    """The row behind each pseudo id; equal at all who know the seed. Torch's generator would use 32 bits of it, which a
-    server could try one by one."""
+    """The row behind each pseudo id, the same for all who know the seed. Torch's generator would use only 32 bits of
+    the seed, which a server could try one by one."""
     order: Whole = np.random.Generator(np.random.Philox(key=seed)).permutation(rows)
     return order
 
@@ -23,16 +23,16 @@ def standardised(columns: Numbers) -> Numbers:
     centred = columns - columns.mean(0)
     spread = centred.std(0)
     varies = spread > 1e-12 * np.abs(columns).max(0)
-    found: Numbers = np.where(varies, centred / np.where(varies, spread, 1.0), 0.0)
-    return found
+    scaled: Numbers = np.where(varies, centred / np.where(varies, spread, 1.0), 0.0)
+    return scaled
 
 
 STEPS = 2.0**36
 
 
 class Columns:
-    """Columns [N, F] in the order of pseudo ids. Partial distances are rounded to their reach / 2^36: what is equal but
-    for float errors becomes equal, here and in sums, which are then exact, so that ties are ties for everybody."""
+    """Columns [N, F] in the order of pseudo ids. Partial distances are rounded to multiples of reach / 2^36. So those
+    that differ by float errors alone become equal and sums are exact: ties are ties for everybody."""
 
     def __init__(self, values: Numbers) -> None:
         self.values, self.rows = np.ascontiguousarray(values), len(values)
@@ -45,15 +45,13 @@ class Columns:
         return 2.0 ** math.ceil(math.log2(max(widest, 1e-30)))
 
     def ranking(self, queries: Whole, start: int, stop: int) -> Ids:
-        """The pseudo ids from the start-th nearest up to the stop-th, [queries, stop - start]; a query not its own."""
-        if self._order is not None and 4 * stop < self.rows:
-            found = self._in_a_line(queries, stop)
-        else:
-            found = self._nearest(queries, stop)
-        return found[:, start:stop].astype(np.int32)
+        """The pseudo ids from the start-th nearest to the stop-th, [queries, stop - start], without the query's own."""
+        on_a_line = self._order is not None and 4 * stop < self.rows
+        nearest = self._nearest_on_a_line(queries, stop) if on_a_line else self._nearest(queries, stop)
+        return nearest[:, start:stop].astype(np.int32)
 
     def distances(self, queries: Whole, ids: NDArray[np.int32] | None, sizes: Ids) -> Numbers:
-        """Partial distances of each query's candidates, one after the other; without ids, of all rows that follow."""
+        """Partial distances of each query's candidates, one query after the other; without ids, of all other rows."""
         if ids is None:
             return self._rounded(squared_distances(self.values, queries)).reshape(-1)
         asking, total = np.repeat(queries, sizes), np.zeros(len(ids))
@@ -75,14 +73,14 @@ class Columns:
             return following(queries, ordered(distances)[:, :stop], self.rows)
         near = np.sort(np.argpartition(distances, stop - 1, axis=1)[:, :stop], axis=1)
         values = np.take_along_axis(distances, near, 1)
-        found = np.take_along_axis(near, ordered(values), 1)
+        nearest = np.take_along_axis(near, ordered(values), 1)
         cut = (distances <= values.max(1, keepdims=True)).sum(1) > stop  # ties, some of which were left out
         if cut.any():
-            found[cut] = np.argsort(distances[cut], axis=1, kind="stable")[:, :stop]
-        return following(queries, found, self.rows)
+            nearest[cut] = np.argsort(distances[cut], axis=1, kind="stable")[:, :stop]
+        return following(queries, nearest, self.rows)
 
-    def _in_a_line(self, queries: Whole, stop: int) -> Whole:
-        """One column: what is near lies side by side once it is sorted."""
+    def _nearest_on_a_line(self, queries: Whole, stop: int) -> Whole:
+        """As `_nearest`, for one column: near values lie side by side once they are sorted."""
         assert self._order is not None
         column = self.values[:, 0]
         place = np.searchsorted(column, column[queries], sorter=self._order)
@@ -92,10 +90,10 @@ class Columns:
         distances = np.where(window == queries[:, None], np.inf, self._rounded(difference * difference))
         order = np.lexsort(((window - queries[:, None]) % self.rows, distances))[:, :stop]
         farthest = np.take_along_axis(distances, order[:, -1:], 1)[:, 0]
-        found: Whole = np.take_along_axis(window, order, 1)
+        nearest: Whole = np.take_along_axis(window, order, 1)
         edges = np.where(np.isfinite(distances[:, [0, -1]]), distances[:, [0, -1]], 0.0)
         inner = np.stack([left > 0, left + 2 * stop + 1 < self.rows], axis=1)
-        unsure = (inner & (edges <= farthest[:, None])).any(1)  # as near as what was found, and maybe more outside
+        unsure = (inner & (edges <= farthest[:, None])).any(1)  # rows outside the window may be as near
         if unsure.any():
-            found[unsure] = self._nearest(queries[unsure], stop)
-        return found
+            nearest[unsure] = self._nearest(queries[unsure], stop)
+        return nearest

@@ -2,8 +2,8 @@
 
 Fagin, Lotem and Naor (2003): read all lists in step, row by row, until k instances were seen in every list; whatever is
 nearer than the k-th of these was seen somewhere. VF-MINE reads one list per participant, of pseudo ids in the order of
-its partial distances, and stops when k instances with the query's own label were seen in every list. Who reads does not
-know labels: it says which instances it saw in every list, and whoever knows the labels says at which of them to stop.
+its partial distances, and stops when k instances with the query's own label were seen in every list. The reader does
+not know labels: it says which instances it saw in every list, and the leader, who does, says at which of them to stop.
 
 Lists come in pages. That costs a few ranks too many, but no candidate: those are cut at the exact depth.
 """
@@ -39,8 +39,8 @@ class Fagin:
         self._complete: list[Ids] = [np.empty(0, dtype=np.int32)] * queries  # depths, in order
 
     def read(self, queries: NDArray[np.int64], pages: Sequence[Ids]) -> Runs:
-        """The next page of every list, [queries, page] each, for these queries. Gives what is now seen in all lists, in
-        the order in which it came to be."""
+        """Read the next page of every list, [queries, page] each, for these queries. Returns the instances that are now
+        seen in all lists, in the order in which they became so."""
         start, at = self.depth, queries[:, None]
         position = np.arange(start + 1, start + pages[0].shape[1] + 1, dtype=np.int32)
         for ids in pages:
@@ -52,31 +52,31 @@ class Fagin:
         which, ids, depths = (np.concatenate(part) for part in zip(*new, strict=True))
         order = np.lexsort((ids, depths, which))
         counts = np.bincount(which, minlength=len(queries))
-        for query, came in zip(queries.tolist(), np.split(depths[order], np.cumsum(counts)[:-1]), strict=True):
-            self._complete[query] = np.concatenate([self._complete[query], came])
+        for query, new_depths in zip(queries.tolist(), np.split(depths[order], np.cumsum(counts)[:-1]), strict=True):
+            self._complete[query] = np.concatenate([self._complete[query], new_depths])
         return Runs(ids[order].astype(np.int32), counts.astype(np.int32))
 
     def _completed(self, at: NDArray[np.int64], ids: Ids, position: Ids) -> tuple[NDArray[np.int64], Ids, Ids]:
-        """What a page has at the very place that made it complete: by whose query, which and how deep. Once each."""
-        which, where = np.nonzero((self._seen[at, ids] == self.lists) & (self._last[at, ids] == position))
-        found = ids[which, where]
-        self._seen[at[which, 0], found] += 1
-        return which, found, position[where]
+        """The instances that a page completes, each once: the position of the query, the pseudo id, and the depth."""
+        row, column = np.nonzero((self._seen[at, ids] == self.lists) & (self._last[at, ids] == position))
+        completed = ids[row, column]
+        self._seen[at[row, 0], completed] += 1
+        return row, completed, position[column]
 
     def depths(self, stops: NDArray[np.int64]) -> Ids:
         """How deep each query was read when its `stop`-th instance (from 0) was seen in all lists."""
         return np.array([c[stop] for c, stop in zip(self._complete, stops.tolist(), strict=True)], dtype=np.int32)
 
     def candidates(self, depths: Ids, queries: NDArray[np.integer[Any]]) -> Runs:
-        """All that any list has up to each query's depth, in the order in which pseudo ids follow the query's own: it
-        tells nothing, and is how ties are broken everywhere."""
+        """All instances that any list has up to each query's depth, in the order in which pseudo ids follow the query's
+        own. That order tells nothing, and ties are broken by it everywhere."""
         rows = self._first.shape[1]
-        which, ids = np.divmod(np.flatnonzero(self._first <= depths[:, None]), rows)
-        ids = ids[np.lexsort(((ids - queries[which]) % rows, which))]
-        counts = np.bincount(which, minlength=len(depths))
+        query, ids = np.divmod(np.flatnonzero(self._first <= depths[:, None]), rows)
+        ids = ids[np.lexsort(((ids - queries[query]) % rows, query))]
+        counts = np.bincount(query, minlength=len(depths))
         return Runs(ids.astype(np.int32), counts.astype(np.int32))
 
 
 def first_page(rows: int, lists: int, k: int) -> int:
-    """A guess, low on purpose: a quarter of where k instances are in all lists if these have nothing in common."""
+    """A guess, low on purpose: a quarter of the depth at which unrelated lists have k instances in common."""
     return int(min(max(16.0, rows * (k / rows) ** (1 / lists) / 4), rows - 1))

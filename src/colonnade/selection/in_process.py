@@ -24,8 +24,8 @@ from colonnade.selection.sorting import KeyServer
 from colonnade.transport import InProcess, Recording
 
 IN_THREADS = 1 << 21
-"""Distances of a participant from which threads are faster than turns, by up to an eighth; of fewer they are slower,
-since what encrypts holds the interpreter's lock (4 participants, 32 queries, 4,000 to 100,000 rows, two cores)."""
+"""The number of a participant's distances from which threads are faster than turns, by up to an eighth; with fewer they
+are slower: encrypting holds the interpreter's lock (4 participants, 32 queries, 4,000 to 100,000 rows, two cores)."""
 
 
 class Meeting:
@@ -49,11 +49,11 @@ class Meeting:
             leader=leader,
             decryptor=settings.decryptor,
         )
-        nothing = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
+        no_rows = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
         self.settings = settings
-        self.organisations = {name: Organisation.at(name, nothing, seed=seed) for name in names}
+        self.organisations = {name: Organisation.at(name, no_rows, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
         self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
         reads = readers(settings.decryptor, list(features), leader)
@@ -67,14 +67,14 @@ class Meeting:
         if by_server:
             self.parties[KEYS] = KeyServer(self.organisations[KEYS], scheme=settings.scheme, most=len(features))
         elif settings.decryptor == "participants":
-            for party in self.participants.values():
-                party.make_keys(settings.scheme, len(features))
+            for participant in self.participants.values():
+                participant.make_keys(settings.scheme, len(features))
         work = min(settings.queries, len(labels)) * len(labels)  # distances of a participant
         parallel: Literal["always", "never"] = "always" if work >= IN_THREADS else "never"
         inner = InProcess(self.parties, through_bytes=through_bytes, parallel=parallel)
         self.recording = Recording(inner) if record else None
-        for one in self.parties.values():
-            admit(one, leader)
+        for party in self.parties.values():
+            admit(party, leader)
         self.server.serves_for = frozenset({leader})
         asked = [] if settings.decryptor == "leader" else reads
         transport, others = self.recording or inner, list(dict.fromkeys([*features, *asked]))
@@ -112,17 +112,18 @@ def select_here(
     random unless given; `score` judges subsets for brute_force instead of the mutual information."""
     given = from_mapping(SelectionSettings, settings, where="select_here")
     check_method(method)
-    held, known, chosen = _ready(features, labels, rows, given, leader)
-    check_keep(keep, list(held))
-    who = chosen.decryptor if method in ASKING and score is None else "key_server"
-    check_parties({name: len(columns) for name, columns in held.items()}, len(known), leader=leader, decryptor=who)
+    columns, targets, settled = _ready(features, labels, rows, given, leader)
+    check_keep(keep, list(columns))
+    decryptor = settled.decryptor if method in ASKING and score is None else "key_server"
+    sizes = {name: len(values) for name, values in columns.items()}
+    check_parties(sizes, len(targets), leader=leader, decryptor=decryptor)
 
     def meet() -> Meeting:
-        return Meeting(held, known, chosen, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
+        return Meeting(columns, targets, settled, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
 
     return choose(
-        list(held), keep, method, chosen, leader=leader, seed=seed, meet=meet, groups=groups, score=score,
-        fitted=lambda: lasso(held, known, seed=seed), watch=watch,
+        list(columns), keep, method, settled, leader=leader, seed=seed, meet=meet, groups=groups, score=score,
+        fitted=lambda: lasso(columns, targets, seed=seed), watch=watch,
     )  # fmt: skip
 
 
@@ -138,17 +139,17 @@ def information_here(
 ) -> dict[Group, float]:
     """The mutual information of the label with the joined columns of each group, in nats."""
     given = from_mapping(SelectionSettings, settings, where="information_here")
-    held, known, chosen = _ready(features, labels, rows, given, leader)
-    wanted = as_groups(list(held), groups)
-    if chosen.decryptor == "leader":
+    columns, targets, settled = _ready(features, labels, rows, given, leader)
+    wanted = as_groups(list(columns), groups)
+    if settled.decryptor == "leader":
         check_hidden(wanted, leader)
-    return Meeting(held, known, chosen, leader=leader, seed=seed).leader.information(wanted)
+    return Meeting(columns, targets, settled, leader=leader, seed=seed).leader.information(wanted)
 
 
 def _ready(
     features: Mapping[str, Array], labels: Array, rows: Array | None, settings: SelectionSettings, leader: str
 ) -> tuple[dict[str, Numbers], Whole | Numbers, SelectionSettings]:
     kept = None if rows is None else np.asarray(rows)
-    held = {name: as_columns(name, values, kept) for name, values in features.items()}
-    known = as_labels(leader, labels, kept, settings)
-    return held, known, settings.settled(numbers=known.dtype.kind == "f")
+    columns = {name: as_columns(name, values, kept) for name, values in features.items()}
+    targets = as_labels(leader, labels, kept, settings)
+    return columns, targets, settings.settled(numbers=targets.dtype.kind == "f")

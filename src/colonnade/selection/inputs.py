@@ -1,5 +1,4 @@
-"""What a selection is given, checked before anything is sent: columns as float64, labels as classes or
-numbers."""
+"""The inputs of a selection, checked before anything is sent: columns as float64, labels as classes or numbers."""
 
 from __future__ import annotations
 
@@ -17,59 +16,58 @@ from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 
 Array = Tensor | NDArray[Any]
 LARGEST = 1e150
-"""Of a value: squares of larger ones, summed over rows, are no numbers any more."""
+"""The largest value: the squares of larger ones, summed over rows, overflow."""
 
 
 def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
     """A participant's columns, [N, F]; one dimension is one column."""
-    found = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
-    numbers = found.dtype.kind in "fiub"
-    if found.ndim not in (1, 2) or 0 in found.shape or not numbers:
+    columns = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
+    if columns.ndim not in (1, 2) or 0 in columns.shape or columns.dtype.kind not in "fiub":
         raise DataError(
-            f"'{name}' must give numbers as [rows, columns], at least one of each; found {found.dtype} "
-            f"{list(found.shape)}. Encode text, and flatten pictures."
+            f"'{name}' must give numbers as [rows, columns], at least one of each; found {columns.dtype} "
+            f"{list(columns.shape)}. Encode text, and flatten pictures."
         )
-    found = found.astype(np.float64).reshape(len(found), -1)
-    found = found if rows is None else found[rows]
-    if not (np.abs(found) <= LARGEST).all():
+    columns = columns.astype(np.float64).reshape(len(columns), -1)
+    columns = columns if rows is None else columns[rows]
+    if not (np.abs(columns) <= LARGEST).all():
         raise DataError(
             f"'{name}' has cells that are no finite numbers, or beyond {LARGEST:g}, which have no distance. Fill or "
             "rescale them first."
         )
-    return found
+    return columns
 
 
-def as_labels(owner: str, labels: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
+def as_labels(owner: str, given: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
     """Classes as whole numbers from 0, or numbers as float64. Floats that are not all whole are numbers, unless the
     settings' estimator says what labels are; `bins` cuts numbers at quantiles into classes."""
-    found = np.asarray(labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels)
-    if found.ndim != 1:
-        raise DataError(f"'{owner}' must give one label for each row; found the shape {list(found.shape)}.")
-    found = found if rows is None else found[rows]
-    floats = np.issubdtype(found.dtype, np.floating)
-    if floats and not (np.abs(found.astype(np.float64)) <= LARGEST).all():
+    labels = np.asarray(given.detach().cpu().numpy() if isinstance(given, Tensor) else given)
+    if labels.ndim != 1:
+        raise DataError(f"'{owner}' must give one label for each row; found the shape {list(labels.shape)}.")
+    labels = labels if rows is None else labels[rows]
+    floats = np.issubdtype(labels.dtype, np.floating)
+    if floats and not (np.abs(labels.astype(np.float64)) <= LARGEST).all():
         raise DataError(f"'{owner}' has labels that are no finite numbers, or beyond {LARGEST:g}. Leave them out.")
-    chosen = settings.settled(numbers=bool(floats and (found != np.round(found)).any()))
-    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(found.dtype, np.number):
+    chosen = settings.settled(numbers=bool(floats and (labels != np.round(labels)).any()))
+    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(labels.dtype, np.number):
         raise ConfigError(
-            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are {found.dtype}. "
-            "Leave them out to take labels as classes."
+            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are "
+            f"{labels.dtype}. Leave them out to take labels as classes."
         )
     if chosen.estimator == "kraskov":
-        return found.astype(np.float64)
+        return labels.astype(np.float64)
     if chosen.bins:
         if chosen.bins < 2:
             raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {chosen.bins}.")
-        inner = np.quantile(found, np.arange(1, chosen.bins) / chosen.bins)
-        return np.searchsorted(inner, found, side="right").astype(np.int64)
+        inner = np.quantile(labels, np.arange(1, chosen.bins) / chosen.bins)
+        return np.searchsorted(inner, labels, side="right").astype(np.int64)
     try:
-        return np.unique(found, return_inverse=True)[1].astype(np.int64)
+        return np.unique(labels, return_inverse=True)[1].astype(np.int64)
     except TypeError:
         raise DataError(f"'{owner}' has labels of several types, or none in some rows. Make them all text.") from None
 
 
 def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str) -> None:
-    """Enough participants with as many `rows` as there are labels, and names of their own."""
+    """Check that there are enough participants, each with as many `rows` as there are labels, and with its own name."""
     for name in (leader, *rows):
         if name in (SERVER, KEYS):
             raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
@@ -95,7 +93,7 @@ def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decrypto
 
 
 def check_hidden(groups: Sequence[Group], leader: str) -> None:
-    """Where the leader decrypts: no group with one participant besides it, whose distances it would read."""
+    """Where the leader decrypts, refuse a group with one participant besides it, whose distances it would read."""
     for group in groups:
         if len(set(group) - {leader}) == 1:
             raise ConfigError(
@@ -106,13 +104,13 @@ def check_hidden(groups: Sequence[Group], leader: str) -> None:
 
 
 def as_groups(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[Group]:
-    """Groups of participants, each written in one way."""
-    found = []
+    """Groups of participants, each in the order of `names`."""
+    checked = []
     for group in groups:
         unknown = [name for name in group if name not in names]
         if unknown or not group or len(set(group)) != len(group) or isinstance(group, str):
             raise ConfigError(f"A group names participants, each once, of {list(names)}; found {list(group)}.")
-        found.append(tuple(name for name in names if name in group))
-    if not found:
+        checked.append(tuple(name for name in names if name in group))
+    if not checked:
         raise ConfigError("groups is empty. Name at least one, or leave it out.")
-    return found
+    return checked

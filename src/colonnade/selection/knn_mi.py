@@ -6,18 +6,17 @@ Ross (PLoS ONE 2014) for classes, over queries q among the N rows:
 
 N_q rows have q's label; m_q rows, q among them, are nearer to q than its k-th nearest neighbour with that label. It
 depends on the distances only through their order: the k-th row of q's own label, in the order of distance, is the
-m_q-th of all. So ranks are all that parties need to tell. A class with fewer than k other rows has all of them as
-neighbours, and a row that is alone in its class is no query. Rows at one distance are taken in the order in which they
-follow the query, from the last row on to the first; parties shuffle rows before. scikit-learn breaks ties by adding a
-little noise, to the same end.
+m_q-th of all. So parties need to tell only ranks. A class with fewer than k other rows has all of them as neighbours,
+and a row that is alone in its class is no query. Rows at the same distance are taken in the order in which they follow
+the query, the first row after the last; parties shuffle rows before. scikit-learn breaks ties by a little noise.
 
 Kraskov, Stögbauer and Grassberger (Physical Review E 2004), the first estimator, for numbers:
 
     I = psi(N) + psi(k) - <psi(n_x + 1) + psi(n_y + 1)>
 
 n_x other rows are nearer in the columns, n_y in the target, than the k-th neighbour in the larger of the two. This one
-compares distances, so ranks do not suffice for it. Where more than k rows equal a query in both, they are its
-neighbours, all of them, and n_x and n_y count what is equal (Gao, Kannan, Oh and Viswanath, NeurIPS 2017).
+compares distances, so ranks do not suffice for it. Where more than k rows equal a query in both, all of them are its
+neighbours, and n_x and n_y count the equal rows (Gao, Kannan, Oh and Viswanath, NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -37,17 +36,16 @@ AT_ONCE = 1 << 22
 
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
-    """Terms whose mean over the queries is the estimate: of N, and of N_q, k and m_q for each query."""
+    """Terms whose mean over the queries is the estimate, from N, and from N_q, k and m_q of each query."""
     from scipy.special import digamma
 
-    found: Numbers = digamma(rows) - digamma(same) + digamma(neighbours) - digamma(ranks)
-    return found
+    terms: Numbers = digamma(rows) - digamma(same) + digamma(neighbours) - digamma(ranks)
+    return terms
 
 
 def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Numbers:
-    """Terms whose mean over the queries is the estimate: of squared distances to all other rows, [queries, N - 1],
-    in the columns and in the target. What differs by no more than the tolerance is equal; so is what is equal
-    but for float errors."""
+    """Terms whose mean over the queries is the estimate, from squared distances to all other rows, [queries, N - 1], in
+    the columns and in the target. Distances are equal that differ by no more than the tolerance, or by float errors."""
     from scipy.special import digamma
 
     rows, joint = x.shape[1] + 1, np.maximum(x, y)
@@ -56,26 +54,26 @@ def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Num
     equal, nearer = radius <= tolerance, (1 - 1e-9) * radius - tolerance
     near = np.where(equal[:, 0], (joint <= tolerance).sum(1), k)
     inside = (np.where(equal, d <= tolerance, d < nearer).sum(1) for d in (x, y))
-    found: Numbers = digamma(rows) + digamma(near) - sum(digamma(1 + count) for count in inside)
-    return found
+    terms: Numbers = digamma(rows) + digamma(near) - sum(digamma(1 + count) for count in inside)
+    return terms
 
 
 def counts(labels: Whole, k: int) -> tuple[Whole, Whole]:
     """N_q and k of each row, if it were a query."""
-    _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    same = sizes[which].astype(np.int64)
+    _, class_of_row, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    same = sizes[class_of_row].astype(np.int64)
     return same, np.minimum(k, same - 1)
 
 
 def possible_queries(labels: Whole) -> Whole:
     """The rows that are not alone in their class."""
-    found: Whole = np.flatnonzero(counts(labels, 1)[1] > 0)
-    if not len(found):
+    queries: Whole = np.flatnonzero(counts(labels, 1)[1] > 0)
+    if not len(queries):
         raise DataError(
             f"Neighbours of a label need two rows that have it, and all {len(labels)} labels differ. "
             "Give classes, or cut numbers into bins."
         )
-    return found
+    return queries
 
 
 def kth(same: NDArray[np.bool_], k: Whole) -> Whole:
@@ -102,7 +100,8 @@ def following(queries: Whole, places: NDArray[np.integer[Any]], rows: int) -> Wh
 
 
 def ross(columns: Numbers, labels: Whole, *, k: int = 3, queries: Whole | None = None) -> float:
-    """Of joined columns [N, F]: what a selection computes without joining them. `queries`: all rows, unless given."""
+    """Ross's estimate for joined columns [N, F]; a selection computes it without joining them. `queries` are all rows,
+    unless given."""
     same, neighbours = counts(labels, k)
     asked = possible_queries(labels) if queries is None else queries
     ranks = [
@@ -119,8 +118,8 @@ def ranks_by(distances: Numbers, labels: Whole, queries: Whole, neighbours: Whol
 
 
 def kraskov(columns: Numbers, target: Numbers, *, k: int = 3, queries: Whole | None = None) -> float:
-    """Of joined columns [N, F] and a number for each row; distances are compared, so scale both alike: a selection
-    gives columns and target the standard deviation 1, and divides the columns by the root of F."""
+    """Kraskov's estimate for joined columns [N, F] and a number for each row. Distances are compared, so scale both
+    alike: a selection gives columns and target the standard deviation 1, and divides the columns by the root of F."""
     rows = len(columns)
     terms = [
         kraskov_terms(squared_distances(columns, part), squared_distances(target[:, None], part), k)
@@ -130,16 +129,16 @@ def kraskov(columns: Numbers, target: Numbers, *, k: int = 3, queries: Whole | N
 
 
 def ordered(distances: Numbers, tolerance: float = 0.0) -> Whole:
-    """Each row's positions, nearest first, [queries, rows]; those that differ by no more than the tolerance count as
-    equally far, and are taken in the order given."""
+    """Each query's positions, nearest first, [queries, rows]; distances that differ by no more than the tolerance count
+    as equal, and are taken in the order given."""
     order = np.argsort(distances, axis=1)  # twice as fast as a stable sort, which only rows with ties need
-    found = np.take_along_axis(distances, order, 1)
-    apart = (found[:, 1:] > found[:, :-1] + tolerance) | np.isinf(found[:, 1:])
-    again = np.flatnonzero(~apart.all(1))
-    if len(again):
-        ranks, places = np.zeros((len(again), order.shape[1]), dtype=np.int32), order[again]
-        np.put_along_axis(ranks, places[:, 1:], np.cumsum(apart[again], axis=1, dtype=np.int32), 1)
-        order[again] = np.argsort(ranks, axis=1, kind="stable")
+    ascending = np.take_along_axis(distances, order, 1)
+    apart = (ascending[:, 1:] > ascending[:, :-1] + tolerance) | np.isinf(ascending[:, 1:])
+    tied = np.flatnonzero(~apart.all(1))
+    if len(tied):
+        ranks, places = np.zeros((len(tied), order.shape[1]), dtype=np.int32), order[tied]
+        np.put_along_axis(ranks, places[:, 1:], np.cumsum(apart[tied], axis=1, dtype=np.int32), 1)
+        order[tied] = np.argsort(ranks, axis=1, kind="stable")
     return order
 
 

@@ -10,7 +10,7 @@ information of the label with the joined columns of each of several groups of pa
 
 By Fagin's inclusion property the candidates of all participants together contain those of every group of them, so one
 scan, and one encryption of each participant's distances, serves all groups (batching). The leader asks for places in
-steps, until it has found the k-th in every group. A group of one sorts its own distances itself.
+steps, until it has the k-th in every group. A participant sorts the distances of a group of one itself.
 
 Where the leader decrypts (the paper's baseline, Section 3.2.1), it gets each group's distances to all rows:
 
@@ -19,8 +19,8 @@ Where the leader decrypts (the paper's baseline, Section 3.2.1), it gets each gr
     leader            Kraskov's estimate, or Ross's
 
 Kraskov's estimate compares d_S / F_S, the mean square over the group's columns, with the squared difference of labels;
-columns and labels have the standard deviation 1. (Without F_S the estimates of wide groups sink towards 0.) No ranks
-tell whether a row that was not seen is inside the radius, since that may be a label's distance. So there is no scan.
+columns and labels have the standard deviation 1. (Without F_S the estimates of wide groups sink towards 0.) There is no
+scan here: ranks do not tell whether an unseen row is inside the radius, which may be the distance of a label.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
 from colonnade.selection.columns import shuffled, standardised
 from colonnade.selection.fagin import first_page
+from colonnade.selection.group_testing import Group
 from colonnade.selection.knn_mi import (
     Numbers,
     Whole,
@@ -56,18 +57,17 @@ from colonnade.selection.sorting import AskPublicKey, Sorter, limit
 
 QUERIES, STOPS, UNFINISHED = "queries", "stops", "unfinished"
 AT_ONCE = 1 << 22
-"""Rows times queries in one go; a quarter of it where all rows are candidates; where the leader decrypts, rows times
-queries times groups, since it gets all their sums at once."""
+"""Rows times queries in one request; a quarter of it where all rows are candidates. Where the leader decrypts, that
+quarter is of rows times queries times groups, since it gets the sums of all groups at once."""
 PLACES = 2
 """The first places asked for, in multiples of where the k-th is if the columns tell nothing about the label."""
 
-Group = tuple[str, ...]
 Watch = Callable[[int, int], None]
 
 
 class Leader(Party):
-    """Holds the labels, classes or numbers, and drives. `shuffle` is the seed of pseudo ids: from the operating system,
-    unless a simulation is to be repeated."""
+    """Holds the labels, classes or numbers, and drives. `shuffle` is the seed of pseudo ids; it comes from the
+    operating system, unless a simulation is to be repeated."""
 
     sorter: Sorter | None = None
     same: Whole
@@ -98,19 +98,19 @@ class Leader(Party):
         self.queries: Whole = np.argsort(order)[possible[drawn]]
         self.participants: tuple[str, ...] = ()
         self.tested: list[Group] = []
-        self.terms: dict[Group, Numbers] = {}  # of each group, by query: their mean is the estimate
+        self.terms: dict[Group, Numbers] = {}  # for each group a term per query; their mean is the estimate
 
     def meet(self, peers: Peers, participants: Sequence[str], readers: Sequence[str]) -> None:
         """Tell the shuffle, agree on a scale, and pass the public keys of those who may sort on to all."""
         self.peers, self.participants = peers, tuple(participants)
-        cards = peers.ask_each(dict.fromkeys(self.participants, Join(self.shuffle)))
-        for name, card in cards.items():
-            if card.rows != len(self.labels):
+        joined = peers.ask_each(dict.fromkeys(self.participants, Join(self.shuffle)))
+        for name, reply in joined.items():
+            if reply.rows != len(self.labels):
                 raise ConfigError(
-                    f"'{name}' has {card.rows} rows and '{self.name}' {len(self.labels)} labels. Align them first."
+                    f"'{name}' has {reply.rows} rows and '{self.name}' {len(self.labels)} labels. Align them first."
                 )
-        reach = max(float(card.reach.tensor[0]) for card in cards.values())
-        self._columns = {name: card.columns for name, card in cards.items()}
+        reach = max(float(reply.reach.tensor[0]) for reply in joined.values())
+        self._columns = {name: reply.columns for name, reply in joined.items()}
         if self.settings.decryptor == "leader":
             self.sorter = Sorter(self.settings.scheme, len(self.participants))
             keys = {self.name: self.outbox.publish(self.sorter.secret.public.to_bytes(), "public_key")}
@@ -124,7 +124,7 @@ class Leader(Party):
         """The mutual information of each group's joined columns with the label, in nats."""
         wanted = list(dict.fromkeys(groups)) if self.settings.batching else list(groups)
         runs = [wanted] if self.settings.batching else [[group] for group in wanted]
-        found: dict[Group, float] = {}
+        estimates: dict[Group, float] = {}
         total, done = len(runs) * len(self.queries), 0
         self.tested += wanted
         for run in runs:
@@ -137,8 +137,8 @@ class Leader(Party):
                     watch(done, total)
             joined = np.concatenate(terms, axis=1)
             self.terms.update(zip(run, joined, strict=True))
-            found.update(zip(run, joined.mean(1).tolist(), strict=True))
-        return found
+            estimates.update(zip(run, joined.mean(1).tolist(), strict=True))
+        return estimates
 
     def _at_once(self, groups: int) -> int:
         """How many queries are asked at once."""
@@ -146,17 +146,17 @@ class Leader(Party):
         return max(1, distances // len(self.labels))
 
     def _opened(self, groups: list[Group], queries: Whole) -> Numbers:
-        """The estimate's terms, [groups, queries], from sums that the leader decrypts."""
+        """The estimate's terms, [groups, queries], from sums that this leader decrypts."""
         assert self.sorter is not None
         answer = self.peers.ask_one(self.server, Add(tuple(groups), self._release(queries, QUERIES)))
-        found = []
+        terms = []
         for group, total in zip(groups, answer.totals, strict=True):
             values, noise = self.sorter.open(total)
             scale = self._unit
             if self.settings.scaling == "standard":
                 scale *= max(1, sum(self._columns[name] for name in group))
-            found.append(self._terms(values.reshape(len(queries), -1) / scale, queries, noise / scale))
-        return np.stack(found)
+            terms.append(self._terms(values.reshape(len(queries), -1) / scale, queries, noise / scale))
+        return np.stack(terms)
 
     def _terms(self, distances: Numbers, queries: Whole, noise: float) -> Numbers:
         if self.settings.estimator == "kraskov":
@@ -170,46 +170,46 @@ class Leader(Party):
 
     def _ranks(self, groups: list[Group], queries: Whole) -> Whole:
         """m_q, [groups, queries]."""
-        k, asked = self.neighbours[queries], self._release(queries, QUERIES)
-        stops = self._scan(groups, queries, asked) if self.settings.fagin else None
+        k, released = self.neighbours[queries], self._release(queries, QUERIES)
+        stops = self._scan(groups, queries, released) if self.settings.fagin else None
         step = PLACES * int(np.ceil(np.median(k * len(self.labels) / self.same[queries])))
-        answer = self.peers.ask_one(self.server, Rank(tuple(groups), asked, stops, step))
+        answer = self.peers.ask_one(self.server, Rank(tuple(groups), released, stops, step))
         ranks = np.zeros((len(groups), len(queries)), dtype=np.int64)
         missing = np.broadcast_to(k, ranks.shape).copy()
-        at, start = np.arange(len(queries)), 0
+        unfinished, start = np.arange(len(queries)), 0
         while True:
-            same = self._own_label(answer.ids.tensor.numpy(), queries[at])
-            found, open_ = kth(same, missing[:, at]), ranks[:, at] == 0
-            ranks[:, at] = np.where(open_ & (found > 0), start + found, ranks[:, at])
-            missing[:, at] -= same.sum(-1)
-            at = np.flatnonzero((ranks == 0).any(0))
-            if not len(at):
+            same = self._own_label(answer.ids.tensor.numpy(), queries[unfinished])
+            places, unranked = kth(same, missing[:, unfinished]), ranks[:, unfinished] == 0
+            ranks[:, unfinished] = np.where(unranked & (places > 0), start + places, ranks[:, unfinished])
+            missing[:, unfinished] -= same.sum(-1)
+            unfinished = np.flatnonzero((ranks == 0).any(0))
+            if not len(unfinished):
                 return ranks
             start, step = start + step, 2 * step
-            answer = self.peers.ask_one(self.server, Rest(self._release(at, UNFINISHED), start, start + step))
+            answer = self.peers.ask_one(self.server, Rest(self._release(unfinished, UNFINISHED), start, start + step))
 
     def _scan(self, groups: list[Group], queries: Whole, asked: Released) -> Released:
-        """Fagin, until every query has k instances of its own label that were seen in all lists: which of these is the
-        last."""
-        among = tuple(name for name in self.participants if any(name in group for group in groups))
-        page = first_page(len(self.labels), len(among), self.settings.k)
-        at, stops = np.arange(len(queries)), np.full(len(queries), -1, dtype=np.int64)
-        seen, had = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
-        answer = self.peers.ask_one(self.server, Scan(among, asked, page))
+        """Scan by Fagin's algorithm until every query has k instances of its own label that were seen in all lists.
+        Returns which of the instances is the last of these."""
+        scanned = tuple(name for name in self.participants if any(name in group for group in groups))
+        page = first_page(len(self.labels), len(scanned), self.settings.k)
+        unfinished, stops = np.arange(len(queries)), np.full(len(queries), -1, dtype=np.int64)
+        seen, labelled = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
+        answer = self.peers.ask_one(self.server, Scan(scanned, asked, page))
         while True:
             ids, sizes = answer.ids.tensor.numpy(), answer.counts.tensor.numpy().astype(np.int64)
-            padded = np.full((len(at), int(sizes.max(initial=0)) + 1), -1, dtype=np.int64)
+            padded = np.full((len(unfinished), int(sizes.max(initial=0)) + 1), -1, dtype=np.int64)
             padded[np.arange(padded.shape[1]) < sizes[:, None]] = ids
-            same = self._own_label(padded, queries[at])
-            found = kth(same, self.neighbours[queries[at]] - had[at])
-            stops[at] = np.where(found > 0, seen[at] + found - 1, -1)
-            had[at] += same.sum(1)
-            seen[at] += sizes
-            at = at[stops[at] < 0]
-            if not len(at):
+            same = self._own_label(padded, queries[unfinished])
+            places = kth(same, self.neighbours[queries[unfinished]] - labelled[unfinished])
+            stops[unfinished] = np.where(places > 0, seen[unfinished] + places - 1, -1)
+            labelled[unfinished] += same.sum(1)
+            seen[unfinished] += sizes
+            unfinished = unfinished[stops[unfinished] < 0]
+            if not len(unfinished):
                 return self._release(stops, STOPS)
             page = 2 * page
-            answer = self.peers.ask_one(self.server, More(self._release(at, UNFINISHED), page))
+            answer = self.peers.ask_one(self.server, More(self._release(unfinished, UNFINISHED), page))
 
     def _own_label(self, ids: NDArray[np.int32] | Whole, queries: Whole) -> NDArray[np.bool_]:
         """Which of the instances, [..., queries, length], have their query's label; -1 is none."""

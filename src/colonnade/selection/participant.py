@@ -1,7 +1,7 @@
 """A participant: it ranks rows by its own columns, encrypts partial distances, and names rows by pseudo ids alone.
 
-All participants and the leader shuffle rows by one seed, which the leader draws and tells them and nobody else. What
-an aggregation server sees of a row is its place after the shuffle.
+All participants and the leader shuffle rows by one seed, which the leader draws and tells only the participants. An
+aggregation server sees of a row only its place after the shuffle.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
 
 class Joined(Message):
-    """How many rows it has, how many columns that vary, and the power of two above all its partial distances, so that
-    all scale alike."""
+    """How many rows a participant has, how many columns that vary, and the power of two above all its partial
+    distances, so that all scale alike."""
 
     rows: int
     columns: int
@@ -34,13 +34,13 @@ class Joined(Message):
 
 
 class Join(Request[Joined]):
-    """From the leader alone: the seed of the shuffle is not for the servers."""
+    """Only the leader asks this: the seed of the shuffle is not for the servers."""
 
     seed: int
 
 
 class Prepare(Request[Done]):
-    """The public keys of those who may sort, and what a partial distance is multiplied by before it is encrypted."""
+    """The public keys of those who may sort, and the factor of partial distances before they are encrypted."""
 
     keys: dict[str, Released]
     unit: float
@@ -65,7 +65,7 @@ class Partial(Message):
 
 
 class Distances(Request[Partial]):
-    """Partial distances of candidates, encrypted for the `reader`. No ids: of all rows but the query."""
+    """Partial distances of candidates, encrypted for the `reader`; without ids, of all rows but the query."""
 
     queries: Released
     ids: Released | None
@@ -74,7 +74,7 @@ class Distances(Request[Partial]):
 
 
 class SortOwn(Request[Sorted]):
-    """A group of one: the participant sorts its own distances, and nobody needs to decrypt them."""
+    """For a group of one, the participant sorts its own distances, and nobody needs to decrypt them."""
 
     queries: Released
     ids: Released | None
@@ -83,7 +83,7 @@ class SortOwn(Request[Sorted]):
 
 
 class FurtherOwn(Request[Sorted]):
-    """More of what it sorted of its own."""
+    """More of the distances that it sorted itself."""
 
     queries: Released
     start: int
@@ -91,9 +91,9 @@ class FurtherOwn(Request[Sorted]):
 
 
 class Participant(SortingParty):
-    """Holds columns [N, F]. By its own settings it knows the scheme to encrypt with, who may decrypt (`readers`), how
-    many participants' distances are added up (`parties`), and of how many rows it ranks the neighbours (`queries`).
-    With keys of its own, it may be drawn as the one who sorts."""
+    """Holds columns [N, F]. Its own settings say with which scheme it encrypts, who may decrypt (`readers`), how many
+    participants' distances are added up (`parties`), and for how many rows it ranks the neighbours (`queries`). With
+    keys of its own, it may be drawn to sort."""
 
     _columns: Columns | None = None
     _own: Orders
@@ -119,7 +119,7 @@ class Participant(SortingParty):
 
     @serves
     def join(self, request: Join) -> Joined:
-        """Once: after another shuffle the same rows would have other pseudo ids, and could be asked for anew."""
+        """Answered once: after another shuffle the same rows would have other pseudo ids, to be asked for anew."""
         self.expect(self._columns is None, "it was told how rows are shuffled, and keeps to it")
         self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
         reach = self.outbox.release(torch.tensor([self._columns.reach()]), REACH)
@@ -127,7 +127,7 @@ class Participant(SortingParty):
 
     @serves
     def prepare(self, request: Prepare) -> Done:
-        """Once: a key, or a scale, that changes on the way would let a reader compare what it should not."""
+        """Answered once: a key or a scale that changes on the way would let a reader compare what it should not."""
         self.expect(not self._keys, "it was given keys before, and keeps to them")
         strangers = sorted(request.keys.keys() - self._readers)
         self.expect(not strangers, f"{strangers} may not decrypt by its own settings; {sorted(self._readers)} may")
@@ -142,8 +142,8 @@ class Participant(SortingParty):
         columns = self._joined()
         fits = 0 <= request.start < request.stop < columns.rows
         self.expect(fits, f"it has no rows {request.start} to {request.stop} of {columns.rows - 1}")
-        found = columns.ranking(self._queries(request.queries), request.start, request.stop)
-        return Ranking(self.outbox.release(torch.from_numpy(found), RANKING))
+        nearest = columns.ranking(self._queries(request.queries), request.start, request.stop)
+        return Ranking(self.outbox.release(torch.from_numpy(nearest), RANKING))
 
     @serves
     def distances(self, request: Distances) -> Partial:
@@ -172,22 +172,22 @@ class Participant(SortingParty):
         return self._columns
 
     def _numbers(self, released: Released) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()
+        numbers: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()
         rows = self._joined().rows
-        inside = not len(found) or (found.min() >= 0 and found.max() < rows)
-        self.expect(bool(inside), f"pseudo ids must be below {rows}")
-        return found
+        inside = bool(((numbers >= 0) & (numbers < rows)).all())
+        self.expect(inside, f"pseudo ids must be below {rows}")
+        return numbers
 
     def _queries(self, released: Released) -> NDArray[np.int64]:
-        """Rows whose neighbours are asked for: all together no more than its owner allows."""
-        found = self._numbers(released)
-        self.expect(found.ndim == 1 and len(np.unique(found)) == len(found), "each query is asked for once")
+        """The rows whose neighbours are asked for: over all requests no more than the owner allows."""
+        queries = self._numbers(released)
+        self.expect(queries.ndim == 1 and len(np.unique(queries)) == len(queries), "each query is asked for once")
         if self._most is not None:
-            asked = np.union1d(self._asked, found)
+            asked = np.union1d(self._asked, queries)
             allowed = f"its owner lets the neighbours of {self._most} rows be ranked"
             self.expect(len(asked) <= self._most, f"{allowed}, and it was asked for those of {len(asked)}")
             self._asked = asked
-        return found
+        return queries
 
     def _partial(self, queries: Released, ids: Released | None, counts: Released) -> Numbers:
         candidates = None if ids is None else self._numbers(ids).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What a selection gives: who was chosen, by which scores, at what cost, and who learned what, in words."""
+"""The result of a selection: who was chosen, by which scores, at what cost, and who learned what, in words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cost:
 
     @classmethod
     def of(cls, seconds: float, sent: int, counted: Counter[str], queries: int) -> Cost:
-        """Of what all parties counted for so many queries."""
+        """The cost of what all parties counted for so many queries."""
         encryptions, additions, decryptions = counted["encryptions"], counted["additions"], counted["decryptions"]
         return cls(seconds, sent, encryptions, additions, decryptions, counted["candidates"] / queries)
 
@@ -72,25 +72,25 @@ class Selection:
             **({"errors": self.errors, "level": list(self.level)} if self.errors else {}),
             "cost": asdict(self.cost),
             "learned": self.learned,
-            **({"label_owners": {name: one.to_json() for name, one in self.each.items()}} if self.each else {}),
+            **({"label_owners": {name: part.to_json() for name, part in self.each.items()}} if self.each else {}),
         }
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Selection:
-        """What `to_json` gave; without ledgers and transcripts."""
+        """Read what `to_json` gave; it has no ledgers and transcripts."""
         try:
             return cls(
                 str(given["method"]),
                 tuple(given["chosen"]),
                 tuple(given["ranking"]),
                 dict(given["scores"]),
-                {tuple(one["participants"]): float(one["information"]) for one in given["groups"]},
+                {tuple(test["participants"]): float(test["information"]) for test in given["groups"]},
                 Cost(**given["cost"]),
                 dict(given["learned"]),
                 entropy=given.get("entropy"),
                 errors=dict(given.get("errors", {})),
                 level=tuple(given.get("level", ())),
-                each={name: cls.from_json(one) for name, one in given.get("label_owners", {}).items()},
+                each={name: cls.from_json(part) for name, part in given.get("label_owners", {}).items()},
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"This is no result of `colonnade select` ({type(error).__name__}: {error}).") from None
@@ -102,25 +102,25 @@ def ranked(scores: dict[str, float]) -> tuple[str, ...]:
 
 
 Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, float]]
-"""From what groups know to a score of each participant."""
+"""Turns what groups know into a score of each participant."""
 
 
 def within_error(
     terms: Mapping[Group, NDArray[np.float64]], scored: Scored, chosen: Sequence[str], seed: int
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The standard error of each score, by drawing queries again (a bootstrap), and who is left out though its score is
-    within two errors of the last that is kept: of their difference, since all are of the same queries."""
+    """The standard error of each score, by drawing queries again (a bootstrap); and who is left out though its score is
+    within two standard errors of the last that is kept. These are errors of the difference, as both share queries."""
     random = np.random.default_rng(seed)
     count = len(next(iter(terms.values())))
     draws = []
     for _ in range(DRAWS):
         rows = random.integers(0, count, count)
         draws.append(scored(lambda wanted, rows=rows: {group: float(terms[group][rows].mean()) for group in wanted}))  # type: ignore[misc]
-    errors = {name: float(np.std([one[name] for one in draws], ddof=1)) for name in draws[0]}
-    now = scored(lambda wanted: {group: float(terms[group].mean()) for group in wanted})
-    last = min(chosen, key=lambda name: now[name])
-    gaps = {name: np.std([one[last] - one[name] for one in draws], ddof=1) for name in now if name not in chosen}
-    return errors, tuple(name for name, gap in gaps.items() if now[last] - now[name] < 2 * gap)
+    errors = {name: float(np.std([draw[name] for draw in draws], ddof=1)) for name in draws[0]}
+    scores = scored(lambda wanted: {group: float(terms[group].mean()) for group in wanted})
+    last = min(chosen, key=lambda name: scores[name])
+    gaps = {name: np.std([draw[last] - draw[name] for draw in draws], ddof=1) for name in scores if name not in chosen}
+    return errors, tuple(name for name, gap in gaps.items() if scores[last] - scores[name] < 2 * gap)
 
 
 REVEALS = {
@@ -139,20 +139,20 @@ REVEALS = {
 COMMON = "about how common the labels are, by how many places are asked for first"
 
 
-def by_information(led: Leader) -> dict[str, str]:
-    """After VF-MINE with the groups that a leader tested: for each party what it knows now and did not before."""
-    settings, leader, groups = led.settings, led.name, led.tested
+def by_information(driver: Leader) -> dict[str, str]:
+    """What each party knows after VF-MINE with the groups that a leader tested, and did not know before."""
+    settings, leader, groups = driver.settings, driver.name, driver.tested
     decryptor, shared = settings.decryptor, [group for group in groups if len(group) > 1]
-    found = {SERVER: _server(settings), leader: _leader(settings, leader, shared)}
+    learned = {SERVER: _server(settings), leader: _leader(settings, leader, shared)}
     scan = settings.fagin and decryptor != "leader"
-    mine = (
+    by_participant = (
         "which rows are queries"
         + (" and candidates, so how deep each query's scan went" if scan else "")
         + "; the power of two above everybody's distances"
     )
-    for name in led.participants:
-        parts = [found[leader]] if name == leader else []
-        parts.append(mine)
+    for name in driver.participants:
+        parts = [learned[leader]] if name == leader else []
+        parts.append(by_participant)
         if decryptor == "participants" or ((name,) in groups and decryptor != "leader"):
             parts.append(COMMON)
         if decryptor == "participants":
@@ -160,15 +160,15 @@ def by_information(led: Leader) -> dict[str, str]:
                 "of queries it was drawn for, the distances summed over groups of two or more participants; "
                 + _solved(shared, known=[name])
             )
-        found[name] = "; ".join(parts)
+        learned[name] = "; ".join(parts)
     if decryptor == "key_server":
-        found[KEYS] = (
+        learned[KEYS] = (
             "distances summed over groups of two or more participants, of rows without any name; "
             f"{_solved(shared)}; {COMMON}. It is trusted to work with nobody"
         )
     if settings.scheme == "plain":
-        found = {name: f"{text}. Nothing was encrypted: distances crossed readable" for name, text in found.items()}
-    return found
+        learned = {name: f"{text}. Nothing was encrypted: distances crossed readable" for name, text in learned.items()}
+    return learned
 
 
 def _server(settings: SelectionSettings) -> str:
@@ -212,6 +212,5 @@ def solvable(groups: Sequence[Group], known: Sequence[str] = ()) -> list[str]:
         return []
     member = np.array([[name in group for name in names] for group in groups], dtype=np.float64)
     rank = np.linalg.matrix_rank(member)
-    return [
-        n for n, one in zip(names, np.eye(len(names)), strict=True) if np.linalg.matrix_rank([*member, one]) == rank
-    ]
+    units = zip(names, np.eye(len(names)), strict=True)
+    return [name for name, unit in units if np.linalg.matrix_rank([*member, unit]) == rank]

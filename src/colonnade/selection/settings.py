@@ -1,5 +1,5 @@
-"""How participants are selected: the [selection] table of a federation file, and keywords of `select_here`; and in how
-many selections an organisation takes part, the [selections] table of its own party.toml."""
+"""How participants are selected: the [selection] table of a federation file, and keywords of `select_here`. In how many
+selections an organisation takes part: the [selections] table of its own party.toml."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from colonnade.core.checks import one_of, whole
 from colonnade.errors import ConfigError
 
 SERVER, KEYS = "aggregation_server", "key_server"
-"""The party that adds the label owners' weights up, and in a selection ciphertexts; and the one that decrypts sums in a
-selection. Neither holds data, so they have no tables of their own in a file."""
+"""The party that adds up the label owners' weights, and ciphertexts in a selection; and the party that decrypts sums in
+a selection. Neither holds data, so they have no tables of their own in a file."""
 BINS = 4
 """Quantiles that make classes of a label that is a number, unless Kraskov's estimator is asked for: with classes only
 ranks travel, and with Kraskov the label owner must read distances."""
@@ -33,8 +33,8 @@ class SelectionSettings:
     servers: bool = False  # between machines: aggregation_server and key_server have sites, so there can be a selection
 
     def for_task(self, task: str, owner: str) -> SelectionSettings:
-        """As the kind of label asks for: classes as they are; numbers cut into classes, unless Kraskov's estimator is
-        asked for."""
+        """The settings for a kind of label: classes stay as they are; numbers are cut into classes, unless Kraskov's
+        estimator is asked for."""
         if task == "classification" and (self.bins or self.estimator == "kraskov"):
             raise ConfigError(
                 f"The label of '{owner}' is a class, and bins and estimator = \"kraskov\" are for numbers. Leave them "
@@ -46,14 +46,14 @@ class SelectionSettings:
 
     @property
     def reads(self) -> str:
-        """The kind of party that decrypts, as all know who agreed to these settings, whatever the labels are: a leader
-        only where the file says so."""
-        asked = "leader" if self.estimator == "kraskov" else "key_server"
-        return asked if self.decryptor == "auto" else self.decryptor
+        """The kind of party that decrypts. It follows from the settings that all agreed to, whatever the labels are: a
+        leader decrypts only where the file says so."""
+        needed = "leader" if self.estimator == "kraskov" else "key_server"
+        return needed if self.decryptor == "auto" else self.decryptor
 
     def settled(self, *, numbers: bool) -> SelectionSettings:
-        """Without "auto": by whether labels are numbers. Ross's estimate needs ranks, for which a key server sorts;
-        Kraskov's compares distances with those of labels, so the leader must read sums of them."""
+        """The settings without "auto", by whether labels are numbers. Ross's estimate needs ranks, for which a key
+        server sorts; Kraskov's compares distances with those of labels, so the leader must read sums of them."""
         fitting = "kraskov" if numbers and not self.bins else "ross"
         estimator = fitting if self.estimator == "auto" else self.estimator
         if estimator == "kraskov" and self.bins:
@@ -61,8 +61,7 @@ class SelectionSettings:
                 f'bins makes classes of labels, and estimator = "kraskov" is for numbers; found bins = {self.bins}. '
                 "Leave one of them out."
             )
-        reads = "leader" if estimator == "kraskov" else "key_server"
-        decryptor = reads if self.decryptor == "auto" else self.decryptor
+        decryptor = replace(self, estimator=estimator).reads
         if estimator == "kraskov" and decryptor != "leader":
             raise ConfigError(
                 "Labels that are numbers are compared with distances (Kraskov's estimate), which the leader must "
@@ -74,8 +73,8 @@ class SelectionSettings:
 
 @dataclass(frozen=True)
 class SelectionAllowance:
-    """Between machines: how much an organisation lets each label owner learn of its columns before anybody trains. Who
-    has no such table takes part in no selection."""
+    """Between machines: how much an organisation lets each label owner learn of its columns before anybody trains. An
+    organisation without such a table takes part in no selection."""
 
     per_day: int = whole(default=1, least=0)  # selections
     queries: int = whole(default=256)  # in one of them: rows whose neighbours it ranks

@@ -1,8 +1,8 @@
-"""The party that can decrypt sorts, and tells only the order: the key server, which has no data and does not know which
-rows these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts, see there, tells nobody.)
+"""The party that can decrypt sorts, and tells only the order. It is the key server, which has no data and does not know
+which rows these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts tells nobody.)
 
-In Algorithm 1 all participants hold one secret key. Here a secret key never leaves who made it: every participant
-makes one of its own, and a query's distances are encrypted for the participant drawn to sort them.
+In Algorithm 1 all participants hold one secret key. Here a secret key never leaves the party that made it: every
+participant makes its own, and a query's distances are encrypted for the participant drawn to sort them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ ORDER = "order"
 PACK = {"ckks": 4096, "bfv": 8192}
 """Values that share a ciphertext, in keys for sums."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28}
-"""Of a sum; what is not encrypted is scaled like CKKS."""
-
-
+"""The largest sum; without encryption it is scaled like CKKS."""
 FEW, UNEVEN = 1 << 24, 64
-"""Places that are made without a question, and for each candidate: queries have about as many."""
+"""How many places an order may always have; and beyond, for each candidate: queries have about as many candidates."""
 
 
 class Key(Message):
@@ -68,9 +66,9 @@ class Orders:
     """Candidates in the order of their distance, [queries, most candidates]."""
 
     def __init__(self, values: Numbers, counts: Ids, tolerance: float = 0.0) -> None:
-        whole = counts.ndim == 1 and counts.min(initial=0) >= 0 and counts.sum(dtype=np.int64) == len(values)
-        room = len(counts) * int(counts.max(initial=0)) if whole else 0
-        if not whole or room > max(FEW, UNEVEN * len(values)):  # before there is room for them
+        fits = counts.ndim == 1 and counts.min(initial=0) >= 0 and counts.sum(dtype=np.int64) == len(values)
+        places = len(counts) * int(counts.max(initial=0)) if fits else 0
+        if not fits or places > max(FEW, UNEVEN * len(values)):  # before memory is taken for them
             raise Refused("the counts are not of the candidates that came, or differ too much: ask for fewer queries")
         padded = np.full((len(counts), int(counts.max(initial=0))), np.inf)
         present = np.arange(padded.shape[1]) < counts[:, None]
@@ -84,7 +82,7 @@ class Orders:
 
 
 LEAST = 2
-"""Participants in a sum that is sorted."""
+"""The fewest participants in a sum that is sorted."""
 
 
 class Sorter:
@@ -99,11 +97,11 @@ class Sorter:
         if not request.group:
             self._orders.clear()
         values, noise = self.open(request.total)
-        found = self._orders[request.group] = Orders(values, request.counts.tensor.numpy(), noise)
-        return found.part(0, request.first)
+        orders = self._orders[request.group] = Orders(values, request.counts.tensor.numpy(), noise)
+        return orders.part(0, request.first)
 
     def open(self, total: Ciphertext) -> tuple[Numbers, float]:
-        """The values, and by how much two of them may differ and be equal."""
+        """The values, and the most by which two equal ones may differ."""
         self.operations["decryptions"] += packs(total.encrypted)
         values: Numbers = self.secret.decrypt(total.encrypted).numpy()
         return values, 2 * self.parties(total) * self.secret.public.error
@@ -112,12 +110,13 @@ class Sorter:
         return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
 
     def parties(self, total: Ciphertext) -> int:
-        """Of how many parties' values a sum is, by the bound that it carries."""
+        """How many parties' values a sum has, by the bound that it carries."""
         return round(total.encrypted.bound / self.secret.public.limit)
 
 
 def limit(scheme: str, most: int) -> float:
-    """Of one participant's value, so that so many fit into a sum: a power of two, to scale by without rounding."""
+    """The largest value of one participant, so that `most` of them fit into a sum: a power of two, by which scaling is
+    exact."""
     return 2.0 ** math.floor(math.log2(CAPACITY.get(scheme, 2.0**16) / most))
 
 
@@ -127,12 +126,12 @@ def packs(encrypted: Encrypted) -> int:
 
 
 class SortingParty(Party):
-    """One that may have a key, and then opens and sorts sums of two or more participants."""
+    """A party that may have a key, and then decrypts and sorts sums of two or more participants."""
 
     sorter: Sorter | None = None
 
     def make_keys(self, scheme: str, most: int) -> None:
-        """To sort sums of so many participants at most."""
+        """Make keys to sort sums of at most `most` participants."""
         self.sorter = Sorter(scheme, most)
 
     @serves
@@ -141,8 +140,8 @@ class SortingParty(Party):
 
     @serves
     def sort(self, request: Sort) -> Sorted:
-        found = self._sorter().parties(request.total)
-        self.expect(found >= LEAST, f"it sorts sums of {LEAST} or more participants, and this is of {found}")
+        parties = self._sorter().parties(request.total)
+        self.expect(parties >= LEAST, f"it sorts sums of {LEAST} or more participants, and this is of {parties}")
         return Sorted(self.outbox.release(self._sorter().sort(request), ORDER))
 
     @serves

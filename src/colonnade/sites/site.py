@@ -226,7 +226,7 @@ class Site:
             if len(own.settings.keys) > 1:  # a partner knows a row by another key, so numbers do not follow from it
                 mine = holdings.label_owners[own.name]
                 mine.numbers = numbers_of(mine.ids.tolist(), own.settings.engine.seed, mine.salt)
-                found = {name: by_key(own.settings, owner.found) for name, owner in self.id_owners.items()}
+                found = {name: by_key(own.settings, owner.rows_by_key) for name, owner in self.id_owners.items()}
                 holdings = replace(holdings, matched=found)
         holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
@@ -254,7 +254,7 @@ class Site:
                 f"No id of '{label_owner}' is held by all parties, or they were not compared. Compare how ids are "
                 "written."
             )
-        return shared(self.table, self.id_owners[label_owner].found)
+        return shared(self.table, self.id_owners[label_owner].rows_by_key)
 
     def common_ids(self, asker: str) -> NDArray[np.str_] | None:
         """Those that an alignment to predict with a label owner found, in the agreed order."""
@@ -290,7 +290,7 @@ class Site:
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
         table = self.table
         if table is not None and table.keys:  # rows are called by the keys that matched them
-            table = matched_names(table, self.id_owners[own.driver].found)
+            table = matched_names(table, self.id_owners[own.driver].rows_by_key)
         numbers = None if asked.numbers is None else asked.numbers.tensor
         made = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
@@ -450,7 +450,7 @@ class Site:
         part = holdings.part_of(partner)
         if self.table is None or not self.table.keys:
             return part
-        pair = shared(self.table, self.id_owners[partner].found)
+        pair = shared(self.table, self.id_owners[partner].rows_by_key)
         assert pair.own is not None
         return part.called(pair.ids, pair.own)
 
