@@ -30,21 +30,21 @@ ANY_WIDTH = 10_000
 
 
 class _Output(Console):
-    """Standard output. A table that is too wide for it loses its frame before it loses a letter. Its reader may leave,
-    as `| head` does: the command then goes on, and writes its files."""
+    """Standard output. A table that is too wide for it loses its frame before it loses a letter. If its reader leaves,
+    as `| head` does, the command goes on and writes its files."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        for table in (one for one in objects if isinstance(one, Table)):
+        for table in (item for item in objects if isinstance(item, Table)):
             self._fit(table)
         super().print(*objects, **how)
 
     def _fit(self, table: Table) -> None:
-        """Take from the widest columns, but no word is cut where all columns have room for their longest ones."""
+        """Narrow the widest columns first. No word is cut where all columns have room for their longest words."""
         wide = self.options.update_width(ANY_WIDTH)
         cells = [
             [Measurement.get(self, wide, cell) for cell in (column.header, *column.cells)] for column in table.columns
         ]
-        least, most = ([max(one[at] for one in column) for column in cells] for at in (0, 1))
+        least, most = ([max(measured[at] for measured in column) for column in cells] for at in (0, 1))
         room = self.width - 3 * len(cells) - 1
         if sum(least) > room:
             table.box, table.padding, room = box.SIMPLE_HEAD, (0, 0), self.width - len(cells) - 1
@@ -68,21 +68,21 @@ error_console = Console(stderr=True)
 def a_run(folder: Path) -> Path:
     """The folder, if a run is in it; else an error that says where one is."""
     if not (folder / MARK).exists():
-        raise no_run(folder, f"{MARK} is missing", lambda one: (one / MARK).exists())
+        raise no_run(folder, f"{MARK} is missing", lambda path: (path / MARK).exists())
     return folder
 
 
 def no_run(folder: Path, why: str, is_run: Callable[[Path], bool]) -> CheckpointError:
-    """Why there is none, and where runs are instead, or how to make one."""
-    there = [str(one) for pattern in ("*", "runs/*") for one in sorted(folder.glob(pattern)) if is_run(one)]
-    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
+    """The error that says why there is no run, and where runs are, or how to make one."""
+    runs = [str(path) for pattern in ("*", "runs/*") for path in sorted(folder.glob(pattern)) if is_run(path)]
+    cure = f"Did you mean {' or '.join(runs[:5])}?" if runs else "Make one: colonnade run FEDERATION.toml --out DIR."
     return CheckpointError(f"{folder} is not a run directory: {why}. {cure}")
 
 
-def shown(what: object) -> str:
-    """A path, or a message that may quote one, among markup: a folder may be called [2], and what came from elsewhere
-    may have signs that move a terminal's cursor."""
-    return escape(printable(str(what)))
+def shown(value: object) -> str:
+    """A value's text, safe among markup: a folder may be called [2], and text of others may have signs that move a
+    terminal's cursor."""
+    return escape(printable(str(value)))
 
 
 def typed(path: Path | str) -> str:
@@ -91,14 +91,14 @@ def typed(path: Path | str) -> str:
 
 
 def say(text: str, **how: Any) -> None:
-    """Words as they are: what others wrote is no markup, and no number in it is coloured."""
+    """Print text as it is: nothing in it is read as markup, and no number is coloured."""
     console.print(text, markup=False, highlight=False, **how)
 
 
 def a_table(title: str, *columns: str | Column, **how: Any) -> Table:
     """A table whose cells are never cut off; `numbers` among its columns are aligned right."""
-    made = (Column(one, overflow="fold") if isinstance(one, str) else one for one in columns)
-    return Table(*made, title=title, title_justify="left", **how)
+    aligned = (Column(column, overflow="fold") if isinstance(column, str) else column for column in columns)
+    return Table(*aligned, title=title, title_justify="left", **how)
 
 
 def numbers(*headings: str, **how: Any) -> list[Column]:
@@ -155,8 +155,8 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     table = a_table("How good the joint model is", "", *numbers(*(f"{split} rows" for split in metrics)))
     led = lead(summary)
     for name in in_order(summary, next(iter(metrics.values()))):
-        told = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
-        table.add_row(told, *(score(values[name]) for values in metrics.values()))
+        heading = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
+        table.add_row(heading, *(score(values[name]) for values in metrics.values()))
     return table
 
 
@@ -176,15 +176,15 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
 
 
 def subsets_table(summary: Mapping[str, Any]) -> Table:
-    """Where partners lack rows: how good the joint model is on test rows, by who holds them."""
+    """How good the joint model is on test rows, by who holds them; for runs whose partners lack rows."""
     from colonnade.evaluate.metrics import HEADLINE, lead
 
-    split = next(one for one in ("test", "validation", "train") if one in summary["subsets"])
+    split = next(name for name in ("test", "validation", "train") if name in summary["subsets"])
     led = lead(summary) or HEADLINE[summary["task"]]
     table = a_table(f"By who holds a row, of the {split} rows", "held by", *numbers("rows", metric(led)))
-    for kind, found in summary["subsets"][split].items():
-        known = found.get(led)
-        table.add_row(kind, f"{found['rows']:,}", score(known if known is not None and known == known else None))
+    for kind, scores in summary["subsets"][split].items():
+        value = scores.get(led)
+        table.add_row(kind, f"{scores['rows']:,}", score(value if value is not None and value == value else None))
     return table
 
 

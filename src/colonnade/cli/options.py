@@ -50,7 +50,7 @@ Set = Annotated[
 
 
 def check_asker(settings: Settings, owner: str | None, model: str | None) -> None:
-    """That --as names a label owner, and --model one of its models."""
+    """Raise unless --as names a label owner, and --model one of its models."""
     from colonnade.algorithms import find
     from colonnade.settings.party_file import asker_of
 
@@ -59,8 +59,8 @@ def check_asker(settings: Settings, owner: str | None, model: str | None) -> Non
 
 
 def overrides(given: list[str], parties: Any) -> dict[str, str]:
-    """--table PARTY=FILE, as many as there are."""
-    pairs = dict(one.partition("=")[::2] for one in given)
+    """The file of each party that a --table PARTY=FILE names."""
+    pairs = dict(option.partition("=")[::2] for option in given)
     for name, path in pairs.items():
         if name not in parties or not path:
             raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")

@@ -24,7 +24,7 @@ from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, s
 from colonnade.settings.party_file import OWN, STARTUP, runs_of
 
 SOON = 30
-"""Days before a certificate ends in which it is said."""
+"""Days before a certificate's end in which `status` says how to renew it."""
 
 
 class Action(StrEnum):
@@ -97,13 +97,13 @@ def _show(state: SiteState) -> None:
     if state.failure:
         console.print(f"[yellow]The last run ended with:[/yellow] {shown(state.failure)}")
     table = a_table("Runs", "run", "begun", "state", *numbers("checkpoint", "on disk"), title_style=BOLD)
-    for one in state.runs:
-        table.add_row(one.name, one.begun, one.state, str(one.checkpoint), size(one.bytes))
+    for run in state.runs:
+        table.add_row(run.name, run.begun, run.state, str(run.checkpoint), size(run.bytes))
     console.print(table if state.runs else "There was no run yet.")
 
 
 def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
-    """The last lines, over files that were rotated away; then those that come."""
+    """The last lines, also from files that were rotated away; then, with `follow`, new ones as they come."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(LOG_FILES, 0, -1)]
     lines: list[str] = []
     for file in (*older, path):
@@ -123,9 +123,9 @@ def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
 
 def _readable(line: str) -> str:
     try:
-        one = json.loads(line)
-        what = printable(str(one["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
-        return f"{one['time']} {one['level']:<8}{what}" + (f" ({one['error']})" if "error" in one else "")
+        event = json.loads(line)
+        what = printable(str(event["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
+        return f"{event['time']} {event['level']:<8}{what}" + (f" ({event['error']})" if "error" in event else "")
     except (ValueError, KeyError, TypeError):
         return printable(line)
 
@@ -138,9 +138,9 @@ def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:
 
         def do_GET(self) -> None:
             state = state_of(name, runs, kit)
-            told = {"/metrics": prometheus(state), "/health": "ok\n" if state.healthy else "no\n"}.get(self.path)
-            code = 404 if told is None else 503 if self.path == "/health" and not state.healthy else 200
-            body = (told or "There is /health and /metrics.\n").encode()
+            text = {"/metrics": prometheus(state), "/health": "ok\n" if state.healthy else "no\n"}.get(self.path)
+            code = 404 if text is None else 503 if self.path == "/health" and not state.healthy else 200
+            body = (text or "There is /health and /metrics.\n").encode()
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -148,7 +148,7 @@ def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Whatever anybody sends is no line of ours."""
+            """Requests are not logged."""
 
     with ThreadingHTTPServer((host, port), Answer) as server:
         console.print(f"Listening at http://{host}:{server.server_port}/metrics and /health. Ctrl-C ends it.")
