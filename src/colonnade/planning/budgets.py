@@ -23,7 +23,7 @@ ROOM = 1 + 1e-9
 
 @dataclass(frozen=True)
 class End:
-    """Where a budget ends: rows that cannot be released as often as a whole run would."""
+    """Where a budget ends: its rows cannot be released as often as a whole run would."""
 
     party: str
     epsilon: float  # the budget
@@ -35,21 +35,21 @@ class End:
 
 
 def budget_ends(federation: Federation) -> list[End]:
-    """Of each party whose budget does not last for a whole run; the first to end comes first."""
+    """The ends of all budgets that do not last for a whole run, one per party, the earliest first."""
     budgeted = [name for name, account in federation.accounts.items() if account.budget is not None]
-    found = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
-    found.sort(key=lambda end: (end.epoch, PURPOSES.index(end.purpose)))
-    return list({end.party: end for end in reversed(found)}.values())[::-1]
+    ends = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
+    ends.sort(key=lambda end: (end.epoch, PURPOSES.index(end.purpose)))
+    return list({end.party: end for end in reversed(ends)}.values())[::-1]
 
 
 def _end(federation: Federation, party: str, purpose: str) -> End | None:
-    """By halving: epsilon grows with the epochs."""
+    """Find by bisection where a budget ends, since epsilon grows with the epochs; None where it lasts."""
     epochs = federation.algorithm.passes(federation.settings.train.epochs)
     most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:
-        planned = [one for one in federation.planned(party) if one[1] == purpose]
-        return expected(federation, party, [(batches, split, n * number // most) for batches, split, n in planned])
+        planned = [(batches, n * number // most) for batches, split, n in federation.planned(party) if split == purpose]
+        return expected(federation, party, [(batches, purpose, times) for batches, times in planned])
 
     def lasts(number: int) -> bool:
         account = after(number)
@@ -78,7 +78,7 @@ def epsilon_of(account: Account) -> float:
     return worst
 
 
-def told(end: End, epochs: int) -> str:
+def in_words(end: End, epochs: int) -> str:
     """A budget's end in words."""
     whose = {"train": "training", "validation": "validation", "test": "test"}[end.purpose]
     when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" and epochs else f"the {end.purpose} at the end"
