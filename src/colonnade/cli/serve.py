@@ -75,8 +75,8 @@ def serve(
         return
     from colonnade.serving import service
     from colonnade.serving.batcher import Batcher
-    from colonnade.serving.door import check_reach, listen, url_of
     from colonnade.serving.limits import Limits
+    from colonnade.serving.listening import check_reach, listen, url_of
     from colonnade.serving.source import Source
 
     service.needed()
@@ -100,7 +100,7 @@ def serve(
 
 def _token(file: Path | None) -> str | None:
     """The token in the file, or else in the environment; None where neither has one."""
-    from colonnade.serving.door import checked_token, token_in
+    from colonnade.serving.listening import checked_token, token_in
 
     if file is not None:
         return token_in(file, f"--token-file {file}")
