@@ -62,7 +62,7 @@ def even_columns(width: int, parts: int) -> list[range]:
 
 
 def column_runs(width: int, parts: int | Sequence[int]) -> list[range]:
-    """So many even runs of neighbouring columns, or runs of the widths listed, which must add up to all columns."""
+    """Runs of neighbouring columns: so many even ones, or of the widths listed, which must add up to all columns."""
     if isinstance(parts, int):
         return even_columns(width, parts)
     fit = all(isinstance(part, int) and not isinstance(part, bool) and part >= 1 for part in parts)
@@ -163,10 +163,10 @@ def _size(share: float, rows: int, name: str) -> int:
     return size
 
 
-def _tensor(x: Tensor | NDArray[Any], dims: tuple[int, ...], what: str) -> Tensor:
+def _tensor(x: Tensor | NDArray[Any], dims: tuple[int, ...], expected: str) -> Tensor:
     whole = torch.as_tensor(x)
     if whole.ndim not in dims:
-        raise ConfigError(f"This split needs {what}, and was given shape {list(whole.shape)}. Reshape it first.")
+        raise ConfigError(f"This split needs {expected}, and was given shape {list(whole.shape)}. Reshape it first.")
     return whole
 
 
