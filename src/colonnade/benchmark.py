@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.files import write_text
 from colonnade.core.party import cores
 from colonnade.reproduction.cells import matching, module_at
 from colonnade.reproduction.expected import check_known, installed
@@ -91,7 +92,8 @@ def _measured(
 ) -> dict[str, dict[str, Any]]:
     """The values of each chosen cell, measured now or earlier; with a folder, every cell is kept as it ends."""
     chosen = matching(cells.names, share.only, name)
-    kept = {} if share.out is None else {cell: share.out / f"{name}, {cell}.json" for cell in chosen}
+    version = f"{name}, quick" if quick else name  # a quick cell measures less
+    kept = {} if share.out is None else {cell: share.out / f"{version}, {cell}.json" for cell in chosen}
     measured = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
     todo = [cell for cell in chosen if cell not in measured] if share.jobs else []
     spawned = multiprocessing.get_context("spawn")
@@ -103,7 +105,7 @@ def _measured(
             say(f"{len(measured)} of {len(chosen)}: {cell} {json.dumps(measured[cell])}")
             if cell in kept:
                 kept[cell].parent.mkdir(parents=True, exist_ok=True)
-                kept[cell].write_text(json.dumps(measured[cell]) + "\n", encoding="utf-8")
+                write_text(kept[cell], json.dumps(measured[cell]) + "\n")
     return {cell: measured[cell] for cell in chosen if cell in measured}
 
 
