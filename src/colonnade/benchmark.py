@@ -126,13 +126,13 @@ def machine() -> str:
     """What this process computes with: cores, torch, and a GPU where there is one."""
     import torch
 
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     count = cores()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    of = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
-    return f"{of}{gpu}, torch {torch.__version__.partition('+')[0]}"
+    processor = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    return f"{processor}{gpu}, torch {torch.__version__.partition('+')[0]}"
 
 
 def race(

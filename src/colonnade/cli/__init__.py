@@ -42,8 +42,8 @@ TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
 
 
-def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line. Commands in `needed` are imported; of the other `known` ones it has the help text alone, since
+def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line. Commands in `needed` are imported; of the other `names` it has the help text alone, since
     their modules import torch, which takes longer than anybody waits for a word of help."""
     app = typer.Typer(
         name="colonnade",
@@ -56,7 +56,7 @@ def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
         epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
         "5 an audit threshold was crossed · 6 a figure was missed",
     )
-    for name in known:
+    for name in names:
         module = f"{__name__}.{MODULES.get(name, name)}"
         function = getattr(import_module(module), name) if name in needed else _help_alone(module, name)
         app.command(name, help=_paragraphs(function.__doc__ or ""))(function)
@@ -154,6 +154,6 @@ def _lines(text: str) -> str:
     screen = Console(stderr=True)
     if not screen.is_terminal:
         return text
-    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    unbroken: Any = {"break_long_words": False, "break_on_hyphens": False}
     lines = [(line, " " * (len(line) - len(line.lstrip()))) for line in text.split("\n")]
-    return "\n".join(fill(line, screen.width, subsequent_indent=indent, **whole) for line, indent in lines)
+    return "\n".join(fill(line, screen.width, subsequent_indent=indent, **unbroken) for line, indent in lines)

@@ -80,15 +80,15 @@ def align(
     keys, aligned = [in_words(key) for key in settings.keys], None
     for name, group in groups.items():  # a table of each: nobody learns about another
         losses = {party: held.lost for party, held in group.items() if held.lost}
-        started, ids = time.perf_counter(), {party: held.ids for party, held in group.items()}
+        start, ids = time.perf_counter(), {party: held.ids for party, held in group.items()}
         driver, through_bytes = next(iter(group)), settings.engine.through_bytes
         with watched(f"aligning {name}" if several else "aligning") as watch:
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         if out is not None:
             aligned.write(out / name if several else out)
-        more = {"keys": keys, "lost": losses} if losses else {}
-        results[name] = aligned.to_json() | more | {"seconds": seconds}
+        lost_rows = {"keys": keys, "lost": losses} if losses else {}
+        results[name] = aligned.to_json() | lost_rows | {"seconds": seconds}
         if not (json_ or quiet):
             show(aligned, seconds)
             if losses:
@@ -149,8 +149,8 @@ def show(aligned: Aligned, seconds: float) -> None:
         sent, received = size(party["bytes"]["out"]), size(party["bytes"]["in"])
         table.add_row(name + driver, f"{party['rows']:,}", f"{party['ids']:,}", sent, received, party["learned"])
     console.print(table)
-    how = "ECDH on secp256k1" if "helper" not in result else "Keyed hashes, compared by a helper"
-    console.print(f"{how}, {result['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
+    method = "ECDH on secp256k1" if "helper" not in result else "Keyed hashes, compared by a helper"
+    console.print(f"{method}, {result['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
     if "helper" in result:
         console.print(f"The helper '{result['helper']['name']}' learned {result['helper']['learned']}.", markup=False)
 

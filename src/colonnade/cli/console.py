@@ -44,12 +44,13 @@ class _Output(Console):
         cells = [
             [Measurement.get(self, wide, cell) for cell in (column.header, *column.cells)] for column in table.columns
         ]
-        least, most = ([max(measured[at] for measured in column) for column in cells] for at in (0, 1))
+        least = [max(cell.minimum for cell in column) for column in cells]
+        most = [max(cell.maximum for cell in column) for column in cells]
         room = self.width - 3 * len(cells) - 1
         if sum(least) > room:
             table.box, table.padding, room = box.SIMPLE_HEAD, (0, 0), self.width - len(cells) - 1
-        while sum(most) > room and (wider := [at for at in range(len(most)) if most[at] > least[at]]):
-            most[max(wider, key=lambda at: most[at])] -= 1
+        while sum(most) > room and (wider := [number for number in range(len(most)) if most[number] > least[number]]):
+            most[max(wider, key=lambda number: most[number])] -= 1
         for column, width in zip(table.columns, most, strict=True):
             column.overflow = "fold"
             column.width = width if sum(most) <= room else None
@@ -108,8 +109,8 @@ def numbers(*headings: str, **how: Any) -> list[Column]:
 def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
     """A bar on standard error: a title, these counts, what is done `now` (a field of each task), and the time left."""
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), *counts, TextColumn("{task.fields[now]}"))
-    left = TimeRemainingColumn(compact=True)
-    return Progress(*columns, left, console=error_console, disable=quiet, transient=transient)
+    time_left = TimeRemainingColumn(compact=True)
+    return Progress(*columns, time_left, console=error_console, disable=quiet, transient=transient)
 
 
 @contextmanager
@@ -168,9 +169,9 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
     splits = list(summary["metrics"])
     title = f"By label owner: {name} of the joint model on its rows"
     table = a_table(title, "label owner", *numbers(*splits), "left out")
-    for owner, about in summary["label_owners"].items():
-        scores = [about["metrics"].get(split, {}).get(name) for split in splits]
-        left_out = [*map(str, about["left_out"][:8]), *(["…"] if len(about["left_out"]) > 8 else [])]
+    for owner, result in summary["label_owners"].items():
+        scores = [result["metrics"].get(split, {}).get(name) for split in splits]
+        left_out = [*map(str, result["left_out"][:8]), *(["…"] if len(result["left_out"]) > 8 else [])]
         table.add_row(owner, *map(score, scores), f"round {', '.join(left_out)}" if left_out else "never")
     return table
 

@@ -158,13 +158,13 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     diagnosis = [source.classes[number] for number in source.train.y]
     noise = pd.DataFrame(np.random.default_rng(7).normal(size=(len(frame), 10)).round(4))
     noise.columns = [f"signal_{number}" for number in range(1, 11)]
-    whole = {
+    tables = {
         "clinic": frame[["patient", *names[:10]]].assign(diagnosis=diagnosis),
         "lab_north": frame[["patient", *names[10:20]]],
         "lab_south": frame[["patient", *names[20:]]],
         "broker": pd.concat([frame["patient"], noise], axis=1),
     }
-    frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(whole.items())}
+    frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(tables.items())}
     for name, table in frames.items():
         table.to_csv(out / f"{name}.csv", index=False)
     (out / "federation.toml").write_text(FEDERATION, encoding="utf-8")
@@ -192,8 +192,8 @@ def _learned(federation: Federation, run: Path) -> Table:
     before = sum(line.bytes for line in lines if line.name in REVEALS)
     title = "\nWhat each party learned about the others (no raw column ever left)"
     below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
-    left: Any = {"title_justify": "left", "caption_justify": "left"}
-    table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **left)
+    justified: Any = {"title_justify": "left", "caption_justify": "left"}
+    table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **justified)
     by_lesson: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
     for line in lines:
         if line.name not in REVEALS:
@@ -201,8 +201,8 @@ def _learned(federation: Federation, run: Path) -> Table:
             received = f"{line.times} × {line.name},\n{size(line.bytes)}, {protection}"
             by_lesson.setdefault((line.party, received, line.meaning), []).append(line.about)
     parties: dict[tuple[str, ...], list[str]] = {}
-    for (party, *rest), about in by_lesson.items():
-        parties.setdefault((", ".join(sorted(about)), *rest), []).append(party)
-    for cells, who in parties.items():
-        table.add_row(", ".join(who), *cells)
+    for (party, *rest), sources in by_lesson.items():
+        parties.setdefault((", ".join(sorted(sources)), *rest), []).append(party)
+    for cells, learners in parties.items():
+        table.add_row(", ".join(learners), *cells)
     return table

@@ -132,13 +132,13 @@ def _check(own: SiteConfig) -> None:
     holdings, organisation = rehearsed
     labels = name in own.label_owners
     columns = holdings.columns[name].features[0].numel() if name in holdings.columns else 0
-    held = f"{columns} numbers a row after preparation" if columns else "its labels"
-    console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {held}.")
+    brings = f"{columns} numbers a row after preparation" if columns else "its labels"
+    console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {brings}.")
     console.print(f"Agreed with {others}: {own.agreed}")
     askers = [own.driver] if labels else own.label_owners
-    asked = "It drives, and asks the others." if own.drives else f"Only {' and '.join(map(repr, askers))} may ask it."
+    only = f"Only {' and '.join(map(repr, askers))} may ask it."
     holders = " and ".join(map(repr, own.label_owners)) + (" holds" if len(own.label_owners) == 1 else " hold")
-    console.print(f"{holders} the labels. {asked}")
+    console.print(f"{holders} the labels. {'It drives, and asks the others.' if own.drives else only}")
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
     _say_weaker(organisation, list(driven if labels else columns_of))
@@ -184,8 +184,8 @@ def _in_words(mechanism: Mechanism) -> str:
     """A mechanism in the words of its owner's file: gaussian, clip 1, sigma 2."""
     if isinstance(mechanism, Plain):
         return "none: it leaves as it is"
-    known = MECHANISMS | LABEL_MECHANISMS
-    name = next((name for name, kind in known.items() if kind is type(mechanism)), type(mechanism).__name__)
+    mechanisms = MECHANISMS | LABEL_MECHANISMS
+    name = next((name for name, kind in mechanisms.items() if kind is type(mechanism)), type(mechanism).__name__)
     settings: Mapping[str, Any] = asdict(mechanism) if is_dataclass(mechanism) else {}
     return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items())])
 
@@ -217,6 +217,6 @@ def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | No
         if spent is None:
             console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")
             continue
-        of = "" if budget is None else f" of {budget.epsilon:g}"
+        of_budget = "" if budget is None else f" of {budget.epsilon:g}"
         paid = f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"
-        console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of}.", highlight=False)
+        console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of_budget}.", highlight=False)

@@ -64,8 +64,8 @@ def explain(
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
-        how = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
-        remote = explain_on_flare(folder, engine, startup_kit, owner, how)
+        options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
+        remote = explain_on_flare(folder, engine, startup_kit, owner, options)
         if remote is None:
             return
         result, files = remote, write(remote, place, pictures=draw)

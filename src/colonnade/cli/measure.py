@@ -40,16 +40,16 @@ def reproduce(
     if every and name:
         raise ConfigError(f"--all runs every reproduction, and {name!r} is one of them. Give one or the other.")
     if not name and not every:
-        known = reproduction.plans().values()
+        plans = reproduction.plans().values()
         if json_:
-            typer.echo(json.dumps({plan.name: plan.claim for plan in known}, indent=2))
+            typer.echo(json.dumps({plan.name: plan.claim for plan in plans}, indent=2))
         else:
-            console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in known))
+            console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in plans))
         return
     names = list(reproduction.plans()) if every else [reproduction.plan(name).name]
     inside = {study_name: out / study_name if out is not None and every else out for study_name in names}
-    how = partial(_reproduced, quick=quick, jobs=jobs, only=only, json_=json_)
-    studies = [how(study_name, out=inside[study_name]) for study_name in names]
+    run = partial(_reproduced, quick=quick, jobs=jobs, only=only, json_=json_)
+    studies = [run(study_name, out=inside[study_name]) for study_name in names]
     if json_:
         values = {study.plan.name: [value.to_json() for value in study.measured.values()] for study in studies}
         typer.echo(json.dumps(values if every else values[name], indent=2))
@@ -126,10 +126,10 @@ def _verdicts(studies: Sequence[reproduction.Study]) -> Table:
     """All reproductions, a line each."""
     table = a_table("All reproductions", "reproduction", "measured", "with a bound", "missed")
     for study in studies:
-        held = [value.holds for value in study.measured.values() if value.holds is not None]
-        missed = held.count(False) + len(study.unmeasured)
+        bounded = [value.holds for value in study.measured.values() if value.holds is not None]
+        missed = bounded.count(False) + len(study.unmeasured)
         mark = f"[red]{missed}[/red]" if missed else "[green]none[/green]"
-        table.add_row(study.plan.name, str(len(study.measured)), str(len(held)), mark)
+        table.add_row(study.plan.name, str(len(study.measured)), str(len(bounded)), mark)
     return table
 
 

@@ -141,14 +141,14 @@ def select_on_flare(
     keep: int,
     method: str,
     owner: str | None,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Selection | None:
     """Select between sites, for one label owner or for several jointly; None where the result stays with who asked. On
     this machine options change what is agreed in [selection]; sites of their own have agreed on it before."""
     if engine_name != "flare":
-        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **given, "servers": True}, where="")
-        settings, given = replace(_with_names(settings), selection=agreed), {}
-    how = {"keep": keep, "method": method, "given": dict(given)}
+        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **options, "servers": True}, where="")
+        settings, options = replace(_with_names(settings), selection=agreed), {}
+    how = {"keep": keep, "method": method, "given": dict(options)}
     job = partial(Job.to_select, how=how, owner=owner)
     folder = _before_a_run(settings, engine_name, out, startup_kit, "selection", job)
     return None if folder is None else Selection.from_json(_json(folder / SELECTION))

@@ -58,9 +58,9 @@ def check_asker(settings: Settings, owner: str | None, model: str | None) -> Non
     find(settings.algorithm).check_model(model)
 
 
-def overrides(given: list[str], parties: Any) -> dict[str, str]:
+def overrides(options: list[str], parties: Any) -> dict[str, str]:
     """The file of each party that a --table PARTY=FILE names."""
-    pairs = dict(option.partition("=")[::2] for option in given)
+    pairs = dict(option.partition("=")[::2] for option in options)
     for name, path in pairs.items():
         if name not in parties or not path:
             raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")

@@ -95,9 +95,9 @@ def _rounds(planned: Plan) -> str:
 def _parties(planned: Plan) -> Table:
     columns = numbers("columns", "parameters", "sends", "receives", "epsilon")
     table = a_table("Who brings and sends what", "party", "holds", *columns)
-    for alike in _alike(planned.parties):
-        party, last = alike[0], alike[-1]
-        name = party.name if party is last else f"{party.name} … {last.name}, each of {len(alike)}"
+    for group in _alike(planned.parties):
+        party, last = group[0], group[-1]
+        name = party.name if party is last else f"{party.name} … {last.name}, each of {len(group)}"
         holds = " and ".join(party.holds) or "no data"
         sizes = f"{party.columns:,}", f"{party.parameters:,}", size(party.sends), size(party.receives)
         table.add_row(name, holds, *sizes, _epsilon(party))
@@ -156,7 +156,7 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds >= 0.05 or not seconds else "less than 0.1 s"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 100:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     return f"{minutes // 60:,} h {minutes % 60} min"

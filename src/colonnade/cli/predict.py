@@ -79,8 +79,8 @@ def predict(
     column = asker_id(settings, owner)
     ids, keys = _written(rows, settings, asker_of(settings, owner))
     ordered = np.sort(keys)
-    again = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
-    wanted = unpacked(np.unique(ordered) if again else ordered)
+    repeated = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
+    wanted = unpacked(np.unique(ordered) if repeated else ordered)
     tables = overrides(table or [], settings.parties)
     check_asker(settings, owner, model)
     source = in_pieces(folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models)
@@ -91,7 +91,7 @@ def predict(
 
     with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
         task = bar.add_task("predict", total=len(ids), now="rows")
-        predictions = _kept(_pieces(ask, ids, keys, again, column, partial(bar.advance, task)), out)
+        predictions = _kept(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
     _tell(predictions, out, json_=json_, quiet=quiet)
 
 
@@ -130,7 +130,7 @@ Packed = NDArray[np.bytes_]
 
 
 def _pieces(
-    ask: Ask, ids: Packed, keys: Packed, again: set[str], column: str, advance: Callable[[int], object]
+    ask: Ask, ids: Packed, keys: Packed, repeated: set[str], column: str, advance: Callable[[int], object]
 ) -> Iterator[pd.DataFrame]:
     """Predictions in the order of the rows, a piece at a time, with ids as the asker writes them. The first answer for
     a row is kept where the row occurs again."""
@@ -143,8 +143,8 @@ def _pieces(
         parts = [] if kept is None else [kept]
         parts += [ask(new).to_frame("id").set_index("id")] if new else []
         answers = pd.concat(parts) if len(parts) > 1 else parts[0]
-        if again:
-            kept = answers[answers.index.isin(again)]
+        if repeated:
+            kept = answers[answers.index.isin(repeated)]
         piece = answers.loc[wanted].reset_index().assign(id=unpacked(ids[start : start + PIECE]))
         yield piece.rename(columns={"id": column})
         advance(len(wanted))
@@ -162,8 +162,8 @@ def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
                         rows += len(piece)
             except BaseException as error:
                 if rows and not isinstance(error, OSError):
-                    kept = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
-                    error_console.print(f"The first {rows} predictions are in {kept}.", markup=False)
+                    partial_file = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
+                    error_console.print(f"The first {rows} predictions are in {partial_file}.", markup=False)
                 raise
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error}.") from None

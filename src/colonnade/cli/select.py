@@ -72,7 +72,7 @@ def select(
     settings = Settings.from_toml(file).with_seed(seed)
     if seed is not None and engine == "flare":
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
+    options = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
     if write is not None:
         check_file(file, write, settings)
     if out is not None:
@@ -87,7 +87,7 @@ def select(
             "are, without noise, and no budget is charged for them.",
             stacklevel=2,
         )
-    overridden = {key: value for key, value in given.items() if value is not None}
+    overridden = {key: value for key, value in options.items() if value is not None}
     if engine == "in-process":
         selection: Selection | None = with_bar(settings, keep, method, owner, overridden, quiet=quiet or json_)
     else:
@@ -127,7 +127,7 @@ def with_bar(
     keep: int,
     method: str,
     owner: str | None = None,
-    given: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     *,
     quiet: bool,
 ) -> Selection:
@@ -138,7 +138,7 @@ def with_bar(
         def watch(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return choose(settings, keep, method, owner=owner, given=given, watch=watch)
+        return choose(settings, keep, method, owner=owner, given=options, watch=watch)
 
 
 def rejected(selection: Selection, settings: Settings) -> set[str]:

@@ -104,5 +104,5 @@ def _token(file: Path | None) -> str | None:
 
     if file is not None:
         return token_in(file, f"--token-file {file}")
-    given = os.environ.get(VARIABLE)
-    return None if given is None else checked_token(given, VARIABLE)
+    token = os.environ.get(VARIABLE)
+    return None if token is None else checked_token(token, VARIABLE)

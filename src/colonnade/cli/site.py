@@ -110,22 +110,22 @@ def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
         if file.exists():
             lines += file.read_text(encoding="utf-8", errors="replace").splitlines()
     yield from lines[-last:]
-    at = path.stat().st_size if path.exists() else 0
+    position = path.stat().st_size if path.exists() else 0
     while follow:
         time.sleep(0.5)
-        now = path.stat().st_size if path.exists() else 0
-        if now != at:
+        length = path.stat().st_size if path.exists() else 0
+        if length != position:
             with path.open(encoding="utf-8", errors="replace") as file_:
-                file_.seek(at if now > at else 0)
+                file_.seek(position if length > position else 0)
                 yield from file_.read().splitlines()
-            at = now
+            position = length
 
 
 def _readable(line: str) -> str:
     try:
         event = json.loads(line)
-        what = printable(str(event["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
-        return f"{event['time']} {event['level']:<8}{what}" + (f" ({event['error']})" if "error" in event else "")
+        text = printable(str(event["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
+        return f"{event['time']} {event['level']:<8}{text}" + (f" ({event['error']})" if "error" in event else "")
     except (ValueError, KeyError, TypeError):
         return printable(line)
 

@@ -218,19 +218,19 @@ class Category(_FittedColumn):
         codes, different = pd.factorize(words)
         outputs = np.array([place.get(word, -1) for word in different], dtype=np.int64)[codes]
         hot = np.zeros((len(words), len(self.outputs)))
-        known = np.flatnonzero(outputs >= 0)
-        hot[known, outputs[known]] = 1.0
+        rows = np.flatnonzero(outputs >= 0)
+        hot[rows, outputs[rows]] = 1.0
         return hot
 
     def without_few(self, least: int) -> dict[str, Any]:
         """The categories as others may see them: words of fewer training rows than `least` are cells of single people,
         and are not named. Each keeps its place; where rare words share an output, so does every word not named."""
         counts = self.counts or (0,) * len(self.frequent)
-        known = [
+        named = [
             word if count >= least or word == MISSING else None
             for word, count in zip(self.frequent, counts, strict=True)
         ]
-        return {"kind": "category", "name": self.name, "frequent": known, "other": bool(self.rare)}
+        return {"kind": "category", "name": self.name, "frequent": named, "other": bool(self.rare)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Category:
@@ -266,9 +266,9 @@ def _standard(filled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     but for rounding, corrects the variance, and a column that is constant but for rounding is divided by 1."""
     rows = len(filled)
     mean = filled.sum(0) / rows
-    apart = filled - mean
-    correction = apart.sum(0)
-    variance = ((apart**2).sum(0) - correction**2 / rows) / rows
+    deviations = filled - mean
+    correction = deviations.sum(0)
+    variance = ((deviations**2).sum(0) - correction**2 / rows) / rows
     constant = variance <= rows * EPSILON * variance + (rows * mean * EPSILON) ** 2
     return mean, np.where(constant | (variance == 0), 1.0, np.sqrt(variance))
 

@@ -222,11 +222,11 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
 
 def gaussian_layouts(name: str) -> tuple[Layout, ...]:
     """One of the g2mg sets, g2mg_<columns>_<spread>: its own files, or all sets in one g2mg/g2mg.npz."""
-    which = name.removeprefix("g2mg")
+    suffix = name.removeprefix("g2mg")
 
     def read(paths: Sequence[Path]) -> Parts:
         arrays = read_npz(paths[0])
-        return _rows(arrays[f"x{which}"].astype(np.int32), arrays[f"y{which}"] - 1), None
+        return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
 
     return (*point_layouts(name), Layout(("g2mg.npz",), read, shared="g2mg"))
 

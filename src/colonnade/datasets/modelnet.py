@@ -120,9 +120,9 @@ def voxelise(
     """
     from scipy.ndimage import label
 
-    whole = size + 2 * padding
-    triangles = _placed(vertices[faces], size, whole / 2)
-    surface = np.zeros((whole,) * 3, dtype=bool)
+    side = size + 2 * padding
+    triangles = _placed(vertices[faces], size, side / 2)
+    surface = np.zeros((side,) * 3, dtype=bool)
     sides = np.linalg.norm(triangles - np.roll(triangles, 1, axis=1), axis=2).max(axis=1)
     steps = np.maximum(np.ceil((sides / SPACING).round(DECIMALS)).astype(np.int64), 1)
     for step in np.unique(steps):
@@ -131,7 +131,7 @@ def voxelise(
         chunk = max(AT_ONCE // len(weights), 1)
         for start in range(0, len(same_steps), chunk):
             samples = np.einsum("sc,tcd->tsd", weights, same_steps[start : start + chunk]).reshape(-1, 3)
-            surface[tuple(_voxels(samples, whole).T)] = True
+            surface[tuple(_voxels(samples, side).T)] = True
     # A rim of one empty voxel joins all that lies outside into one piece, also without padding.
     pieces, _ = label(~np.pad(surface, 1))
     solid: NDArray[np.uint8] = (pieces[1:-1, 1:-1, 1:-1] != pieces[0, 0, 0]).astype(np.uint8)
@@ -154,11 +154,11 @@ def _weights(steps: int) -> NDArray[np.float64]:
     return np.stack([first, second, steps - first - second], axis=1)[inside] / steps
 
 
-def _voxels(points: NDArray[np.float64], whole: int) -> NDArray[np.int64]:
+def _voxels(points: NDArray[np.float64], side: int) -> NDArray[np.int64]:
     """The voxels the points lie in; a point between two voxels belongs to the one nearer to the centre. So a box of n
     voxels fills n voxels, and lies as far from the one end of the grid as from the other."""
     rounded = points.round(DECIMALS)
-    places = np.where(rounded > whole / 2, np.ceil(rounded) - 1, np.floor(rounded))
+    places = np.where(rounded > side / 2, np.ceil(rounded) - 1, np.floor(rounded))
     return places.astype(np.int64)
 
 
@@ -210,8 +210,8 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
 def _mesh(name: str) -> tuple[str, int, str, str] | None:
     """Part, class number, file name and full name of a mesh; None for what else the archive holds."""
     *above, kind, split, file = ("", "", "", *PurePosixPath(name).parts)
-    known = kind in FURNITURE and split in COUNTS and "__MACOSX" not in above
-    if not known or not re.fullmatch(rf"{kind}_\d+\.off", file):
+    is_mesh = kind in FURNITURE and split in COUNTS and "__MACOSX" not in above
+    if not is_mesh or not re.fullmatch(rf"{kind}_\d+\.off", file):
         return None
     return split, FURNITURE.index(kind), file, name
 

@@ -126,8 +126,8 @@ class Preprocessor:
             )
         columns = tuple(learned[name] for name in table.columns if name in learned)
         left_out = tuple(name for name in table.columns if name not in learned)
-        kept = {name: way for name, way in readings.items() if name in learned}
-        return cls(table.owner, scale, columns, kept, left_out)
+        readings_used = {name: way for name, way in readings.items() if name in learned}
+        return cls(table.owner, scale, columns, readings_used, left_out)
 
     @property
     def names(self) -> list[str]:
@@ -187,8 +187,8 @@ class Preprocessor:
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
         learned = {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
-        more = {"readings": dict(self.readings), "left_out": list(self.left_out)}
-        return learned | {key: value for key, value in more.items() if value}
+        optional = {"readings": dict(self.readings), "left_out": list(self.left_out)}
+        return learned | {key: value for key, value in optional.items() if value}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
@@ -245,18 +245,18 @@ def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[n
     """The positions as an int64 array; None means all rows. Refuses none, non-integers, and what lies outside."""
     if rows is None:
         return np.arange(total, dtype=np.int64)
-    given: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-    if given.ndim != 1 or len(given) == 0 or given.dtype.kind not in "iu":
+    numbers: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    if numbers.ndim != 1 or len(numbers) == 0 or numbers.dtype.kind not in "iu":
         raise DataError(
-            f"'{owner}' was given training rows of shape {given.shape} and type {given.dtype}, and they must be a "
+            f"'{owner}' was given training rows of shape {numbers.shape} and type {numbers.dtype}, and they must be a "
             f"non-empty list of row numbers. Pass Split.train."
         )
-    if given.min() < 0 or given.max() >= total:
+    if numbers.min() < 0 or numbers.max() >= total:
         raise DataError(
-            f"'{owner}' was given row numbers from {given.min()} to {given.max()}, and its table has rows 0 to "
+            f"'{owner}' was given row numbers from {numbers.min()} to {numbers.max()}, and its table has rows 0 to "
             f"{total - 1}. Split the rows of this table, not of another."
         )
-    return given.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]) -> dict[str, Wanted]:
@@ -415,18 +415,18 @@ class Labels:
 
     def decode(self, encoded: Tensor) -> NDArray[Any]:
         """The labels in their original values: the inverse of `encode`, for class numbers or predicted values."""
-        given = encoded.detach().cpu()
+        values = encoded.detach().cpu()
         if self.task == "regression":
-            return np.asarray(given.to(torch.float64).numpy() * self.scale + self.mean)
-        if given.is_floating_point() or (
-            given.numel() and not 0 <= int(given.min()) <= int(given.max()) < len(self.classes)
+            return np.asarray(values.to(torch.float64).numpy() * self.scale + self.mean)
+        if values.is_floating_point() or (
+            values.numel() and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
         ):
             raise DataError(
-                f"'{self.owner}' was given {given.dtype} values to decode, and they must be whole class numbers from 0 "
-                f"to {len(self.classes) - 1}. Take the argmax of the scores first."
+                f"'{self.owner}' was given {values.dtype} values to decode, and they must be whole class numbers from "
+                f"0 to {len(self.classes) - 1}. Take the argmax of the scores first."
             )
         words = isinstance(self.classes[0], str)  # as objects: NumPy's own strings lose trailing zero characters
-        return np.asarray(np.array(self.classes, dtype=object if words else None)[given.numpy()])
+        return np.asarray(np.array(self.classes, dtype=object if words else None)[values.numpy()])
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""

@@ -112,13 +112,13 @@ def read_times(cells: Any) -> NDArray[np.float64] | None:
     """Times or numbers, as numbers in the order of time; None if the cells are neither."""
     import pandas as pd
 
-    given = pd.Series(cells)
-    if pd.api.types.is_bool_dtype(given.dtype):
+    series = pd.Series(cells)
+    if pd.api.types.is_bool_dtype(series.dtype):
         return None
-    if pd.api.types.is_numeric_dtype(given.dtype):
-        return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
-    way = recognise(given)
-    return None if way is None else read(given, way)
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    way = recognise(series)
+    return None if way is None else read(series, way)
 
 
 def cells_no_numbers(cells: pd.Series[Any]) -> int:
@@ -139,8 +139,8 @@ def _words(cells: pd.Series[Any]) -> list[str]:
 
 def _bare(word: str) -> str:
     """The word without a sign of money or a per cent sign at either end."""
-    sign, rest = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
-    return sign + rest.strip(MONEY + "% \u00a0").strip()
+    sign, unsigned = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
+    return sign + unsigned.strip(MONEY + "% \u00a0").strip()
 
 
 def _number(word: str, way: str) -> float:

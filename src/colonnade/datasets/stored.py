@@ -79,8 +79,8 @@ class Filling:
         """Each word's place in the list of this column's words; a gap has none."""
         import pandas as pd
 
-        known = self.words.setdefault(name, {})
+        places_of = self.words.setdefault(name, {})
         codes, words = pd.factorize(text(cells))
-        places = np.array([known.setdefault(str(word), len(known)) for word in words], dtype=np.float64)
+        places = np.array([places_of.setdefault(str(word), len(places_of)) for word in words], dtype=np.float64)
         gaps = cells.isna().to_numpy(dtype=bool)
         return np.where(gaps, np.nan, places[codes])

@@ -96,8 +96,8 @@ class Table:
         """These rows, in this order."""
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
         aside = {setting: cells.iloc[rows].reset_index(drop=True) for setting, cells in self.aside.items()}
-        held = self.features
-        features = held.take(rows) if isinstance(held, Columns) else held.iloc[rows].reset_index(drop=True)
+        features = self.features
+        features = features.take(rows) if isinstance(features, Columns) else features.iloc[rows].reset_index(drop=True)
         keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
         return Table(self.owner, self.packed[rows], features, label, aside, keys, own)
 
@@ -152,9 +152,9 @@ def _from_frame(
     """A table from a data frame that nobody else has."""
     present = list(frame.columns)
     features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
-    kept: dict[str | None, Any] = {name: frame[name] for name in (label, *(aside or {}).values()) if name is not None}
+    beside: dict[str | None, Any] = {name: frame[name] for name in (label, *(aside or {}).values()) if name is not None}
     ids = packed(ids_as_text(frame[id_column], owner))
-    return _checked(owner, ids, frame[features], kept.get(label), _by_setting(aside, kept))
+    return _checked(owner, ids, frame[features], beside.get(label), _by_setting(aside, beside))
 
 
 def _by_setting(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
@@ -233,8 +233,8 @@ def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     kinds = set(map(type, values))
     if kinds == {str}:  # as in every file: checked all at once
         texts = np.array(values, dtype=np.str_)
-        whole = int(np.strings.str_len(texts).sum()) == sum(map(len, values))
-        if whole and (np.strings.str_len(np.strings.strip(texts)) > 0).all():
+        unchanged = int(np.strings.str_len(texts).sum()) == sum(map(len, values))
+        if unchanged and (np.strings.str_len(np.strings.strip(texts)) > 0).all():
             return texts
     if any(isinstance(value, str) and value.endswith("\0") for value in values):  # NumPy would cut it off
         raise DataError(
@@ -370,9 +370,9 @@ def read_pieces(
     filling, at = Filling(features, most), 0
     ids: list[NDArray[np.bytes_]] = []
     beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in read_beside}
-    seen = {name: set[str]() for name in wanted if name != id_column}
+    kinds_of = {name: set[str]() for name in wanted if name != id_column}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
-        for name, kinds in seen.items():
+        for name, kinds in kinds_of.items():
             kinds |= _kinds_in(piece[name])
         numbers = {name: kind_of(piece[name], owner=owner) == "number" for name in features}
         # A piece of gaps says nothing of its column; as numbers or as words, they are gaps.
@@ -383,7 +383,7 @@ def read_pieces(
         for name, read in beside.items():
             read.append(piece[name])
         at += len(piece)
-    types = {} if table_files.is_parquet(path) else {name: _type_to_read_as(kinds) for name, kinds in seen.items()}
+    types = {} if table_files.is_parquet(path) else {name: _type_to_read_as(kinds) for name, kinds in kinds_of.items()}
     if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
         _read_again(table_files.pieces(path, owner, wanted, PIECE, again), filling, again, beside)
     all_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)

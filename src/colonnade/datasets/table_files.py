@@ -65,8 +65,8 @@ class Dialect:
 
 def dialect_of(path: Path) -> Dialect:
     """How this file is written, by its bytes, which are read once as long as it does not change."""
-    about = path.stat()
-    return _dialect(path, about.st_mtime_ns, about.st_size)
+    stat = path.stat()
+    return _dialect(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=256)
@@ -188,10 +188,10 @@ def parquet_shape(path: Path) -> tuple[int, int]:
     import pyarrow.parquet
 
     try:
-        about = pyarrow.parquet.read_metadata(path)
+        metadata = pyarrow.parquet.read_metadata(path)
     except (OSError, pyarrow.ArrowException):
         return 0, 0
-    return about.num_rows, about.num_columns
+    return metadata.num_rows, metadata.num_columns
 
 
 def pieces(
@@ -296,10 +296,10 @@ def listing(names: Sequence[str], limit: int = 30) -> str:
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
-def check_present(asked: Iterable[str], present: Sequence[str], *, owner: str, part: str) -> None:
+def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, part: str) -> None:
     """Refuse a column that the owner's table does not have; `part` says what it was named as."""
     held = set(present)
-    for name in asked:
+    for name in names:
         if name not in held:
             raise DataError(
                 f"'{owner}' has no column {name!r}{did_you_mean(name, list(present))}, named as its {part}. "

@@ -103,8 +103,8 @@ def expected(federation: Federation, party: str, planned: Iterable[tuple[Agreed,
     columns, _ = algorithm.crosses(federation.settings.config)
     sent = columns if algorithm.sends is None else algorithm.sends(federation.driver, party)
     always, trains = algorithm.from_columns, algorithm.trains
-    held = federation.accounts[party]
-    account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
+    own = federation.accounts[party]
+    account = Account(party, own.batches, federation.holdings.ids.tolist(), own.budget)
     outbox, row = federation.organisations[party].outbox, torch.zeros(1, federation.widths[party])
     for batches, split, times in planned:
         account.batches = batches

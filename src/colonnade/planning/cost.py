@@ -90,13 +90,13 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
     trial = build(federation.settings, federation.holdings)
     names = [name for name in trial.owners if name not in trial.label_owners]
     laps: list[Lap] = []
-    seen: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
+    measured_of: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
     for lap in laps_of(trial):
         laps.append(lap)
         for batch, traffic in lap.pieces.items():
             for name, rows in _rows_asked(trial, names, batch).items():
-                seen[name].append((rows, traffic))
-        if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(seen.values())):
+                measured_of[name].append((rows, traffic))
+        if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(measured_of.values())):
             break
     if not laps:
         return
@@ -105,7 +105,7 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
     costs.per_batch = [lap.seconds for lap in settled]
     costs.training.add(total(laps[0].rest.values()))
     costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
-    for name, measured in seen.items():
+    for name, measured in measured_of.items():
         counts = np.array(list(_rows_by_batch(trial, name)), dtype=np.float64)
         if measured:
             _add_line(costs, trial.driver.name, name, measured, counts)
@@ -145,22 +145,22 @@ def _add_line(
         line = np.linalg.lstsq(basis, values, rcond=None)[0]
         if np.abs(basis @ line - values).max() > 0.5:
             costs.estimates[BY_LINE] = None
-        whole = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
-        costs.training.traffic.update({(name, way): whole, (driver, other): whole})
+        all_bytes = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
+        costs.training.traffic.update({(name, way): all_bytes, (driver, other): all_bytes})
 
 
 def _last_batches(costs: Costs, federation: Federation, first: BatchCosts, rows: dict[str, int]) -> dict[str, Traffic]:
     """What the last batch of an epoch sends, where it has fewer rows."""
     size = _size(federation)
-    left = {owner: n % size for owner, n in rows.items() if n % size}
-    if all(rows[owner] < size for owner in left):  # then it is the only one, and measured
-        return {owner: first.batch[owner] for owner in left}
+    remainders = {owner: n % size for owner, n in rows.items() if n % size}
+    if all(rows[owner] < size for owner in remainders):  # then it is the only one, and measured
+        return {owner: first.batch[owner] for owner in remainders}
     if first.seconds[-1] > PATIENCE:
         costs.estimates[AT_MOST] = None
-        return {owner: first.batch[owner] for owner in left}
+        return {owner: first.batch[owner] for owner in remainders}
     shorter = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
     assert shorter is not None
-    return {owner: shorter.batch[owner] for owner in left}
+    return {owner: shorter.batch[owner] for owner in remainders}
 
 
 def _opening(federation: Federation, first: BatchCosts) -> Traffic:

@@ -293,28 +293,28 @@ def disk() -> str:
 
     places = {"here": Path.cwd(), "for large tables": Path(folder())}
     free = {place: shutil.disk_usage(path).free for place, path in places.items()}
-    for place, left in free.items():
-        if left < LEAST_DISK:
-            raise Trouble(f"{_gb(left)} free {place} ({places[place]})", "Free some, or set TMPDIR to another disk.")
-    return ", ".join(f"{_gb(left)} free {place}" for place, left in free.items())
+    for place, size in free.items():
+        if size < LEAST_DISK:
+            raise Trouble(f"{_gb(size)} free {place} ({places[place]})", "Free some, or set TMPDIR to another disk.")
+    return ", ".join(f"{_gb(size)} free {place}" for place, size in free.items())
 
 
 def memory() -> str:
     try:
         pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        whole = os.sysconf("SC_PHYS_PAGES") * size
+        total = os.sysconf("SC_PHYS_PAGES") * size
     except (ValueError, OSError, AttributeError):
         return "not known on this system"
     free = _available() or pages * size
     if free < LEAST_MEMORY:
-        raise Trouble(f"{_gb(free)} of {_gb(whole)} free", "Close other programs; large tables are kept on disk.")
-    return f"{_gb(free)} of {_gb(whole)} free"
+        raise Trouble(f"{_gb(free)} of {_gb(total)} free", "Close other programs; large tables are kept on disk.")
+    return f"{_gb(free)} of {_gb(total)} free"
 
 
 def _available() -> int | None:
     """Free bytes as Linux counts them, with what it can take back; None on other systems."""
-    about = Path("/proc/meminfo")
-    lines = about.read_text().splitlines() if about.exists() else []
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
@@ -382,9 +382,9 @@ def _extra(extra: str, trial: Callable[[], str] | None) -> Iterator[Check]:
         yield _checked(name, lambda: f"{versions}; {trial()}", required=False, cure=cure)
 
 
-def _checked(name: str, check: Callable[[], str], *, required: bool = True, cure: str = "") -> Check:
+def _checked(name: str, use: Callable[[], str], *, required: bool = True, cure: str = "") -> Check:
     try:
-        return Check(name, "ok", check(), required=required)
+        return Check(name, "ok", use(), required=required)
     except Trouble as trouble:
         return Check(name, "failed", trouble.problem, trouble.cure, required)
     except Exception as error:  # whatever a broken library does

@@ -137,8 +137,8 @@ def guess_label(tables: Sequence[SeenTable], id_column: str) -> tuple[SeenTable,
     def worth(candidate: tuple[SeenTable, Column]) -> tuple[bool, ...]:
         table, column = candidate
         last, few = column.name == list(table.columns)[-1], column.distinct <= FEW
-        named, about = LABEL_NAME.search(column.name), ABOUT_NAME.search(column.name)
-        return named is not None, about is None and side_words(table, column.name) is None, last and few, few, last
+        named, personal = LABEL_NAME.search(column.name), ABOUT_NAME.search(column.name)
+        return named is not None, personal is None and side_words(table, column.name) is None, last and few, few, last
 
     table, column = max(candidates, key=worth)
     return table, column.name
@@ -190,17 +190,16 @@ def why_task(label: Column, task: str) -> str:
 
 def overlap(tables: Sequence[SeenTable], id_column: str) -> Overlap:
     ids = [table.ids(id_column) for table in tables]
-    alike = [table.ids(id_column, normalised) for table in tables]
-    distinct = all(map(len, alike)) and [len(values) for values in alike] == [len(values) for values in ids]
-    fit = Overlap(
-        tuple(map(len, ids)), len(frozenset.intersection(*ids)), len(frozenset.intersection(*alike)), distinct
-    )
+    normalised_ids = [table.ids(id_column, normalised) for table in tables]
+    rows, different = (tuple(map(len, values)) for values in (ids, normalised_ids))
+    common, alike = (len(frozenset.intersection(*values)) for values in (ids, normalised_ids))
+    fit = Overlap(rows, common, alike, distinct=all(different) and different == rows)
     if not fit.common and not fit.gains:
         cure = (
             f"{fit.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
             "Change the files."
             if fit.alike
-            else how_written({table.path.name: held for table, held in zip(tables, ids, strict=True)})
+            else how_written({table.path.name: values for table, values in zip(tables, ids, strict=True)})
         )
         raise DataError(f"No value of {id_column!r} is in all tables, so there is no row to train on. {cure}")
     return fit

@@ -238,10 +238,10 @@ def _score_chunk(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
     tried = _score_rows(federation, owner, _first_rows(rows, 1))
     if tried.is_exact:
         return _score_rows(federation, owner, rows)
-    known = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
-    size = min(rows.size, max(1, ENCRYPTED_VALUES // max(known, 1)))
-    more, share = _score_rows(federation, owner, _first_rows(rows, size)), rows.size / size
-    return ScoringCost(more.traffic.scaled(share), more.seconds * share, more.exchanges, tried.opening, is_exact=False)
+    training_rows = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
+    size = min(rows.size, max(1, ENCRYPTED_VALUES // max(training_rows, 1)))
+    part, share = _score_rows(federation, owner, _first_rows(rows, size)), rows.size / size
+    return ScoringCost(part.traffic.scaled(share), part.seconds * share, part.exchanges, tried.opening, is_exact=False)
 
 
 def _first_rows(rows: Rows, size: int) -> Rows:

@@ -109,8 +109,8 @@ def _wide(federation: Federation) -> Iterator[str]:
     """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
-    both = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
-    wider = [f"'{name}' {width} for {held}" for name, (width, held) in both.items() if width > held]
+    sizes = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
+    wider = [f"'{name}' {width} for {held}" for name, (width, held) in sizes.items() if width > held]
     if wider:
         yield (
             f"Some send more numbers a row than they have columns: {_few(wider)}. A smaller [model] "
@@ -260,11 +260,11 @@ def parameters(federation: Federation, party: str) -> int:
     """How many numbers one organisation's models learn: those of its modules, and heads kept as a tensor."""
     count = 0
     for role in federation.organisations[party].roles.values():
-        for name, held in vars(role).items():
-            if isinstance(held, nn.Module):
-                count += sum(weight.numel() for weight in held.parameters())
-            elif name == "heads" and isinstance(held, Tensor):
-                count += held.numel()
+        for name, value in vars(role).items():
+            if isinstance(value, nn.Module):
+                count += sum(weight.numel() for weight in value.parameters())
+            elif name == "heads" and isinstance(value, Tensor):
+                count += value.numel()
     return count
 
 
@@ -279,6 +279,6 @@ def _epsilons(privacy: Sequence[Guarantee]) -> dict[str, dict[str, float | None]
     epsilons: dict[str, dict[str, float | None]] = {}
     for guarantee in privacy:
         statements = guarantee.statements
-        known = [promise for promise in statements if promise.adversary.startswith("who knows the batches")]
-        epsilons.setdefault(guarantee.party, {})[guarantee.protects] = (known or statements)[0].epsilon
+        against_batches = [promise for promise in statements if promise.adversary.startswith("who knows the batches")]
+        epsilons.setdefault(guarantee.party, {})[guarantee.protects] = (against_batches or statements)[0].epsilon
     return epsilons

@@ -72,13 +72,13 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     id_column = next(iter(ids.values()))
     tables = {name: table.renamed(ids[name], id_column) for name, table in tables.items()}
     owner, label = _label(tables, id_column, asker, label)
-    about = tables[owner].columns[label]
+    label_column = tables[owner].columns[label]
     fit, is_normalised = _rows(tables, id_column, asker)
     if round(VALIDATION * fit.common) < 1:
         raise DataError(
             f"{fit.common} rows are in all tables, too few to train on and to hold some back: {FEWEST} are the least."
         )
-    task = _task(about, asker, task)
+    task = _task(label_column, asker, task)
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
     split_by = _split_by(tables[owner], label, asker)
@@ -90,13 +90,13 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
             asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
         for column, why in guesses.readings(table, id_column, label).items():
             asker.say(f"'{name}': the column {column!r} {why}")
-        held = label if name == owner else None
-        kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
-        if not kept and held is None:
+        own_label = label if name == owner else None
+        features = tuple(c for c in table.columns if c not in (id_column, own_label, *left_out[name]))
+        if not features and own_label is None:
             raise DataError(f"'{name}' has no column to learn from besides the id. Leave {table.path} out.")
         own_id = ids[name] if ids[name] != id_column else None
-        parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None, own_id)
-        holders += bool(kept)
+        parties[name] = PartyAnswer(table.path, own_label, features if left_out[name] else None, own_id)
+        holders += bool(features)
     for name, candidate in ALGORITHMS.items():
         if candidate.for_rows is not None and fit.common >= candidate.for_rows:
             asker.say(f'Worth trying as well, [algorithm] name = "{name}": {candidate.about_tables}.')
@@ -135,8 +135,8 @@ def algorithms_for(task: str, holders: int) -> dict[str, str]:
     for name, algorithm in sorted(ALGORITHMS.items(), key=lambda item: not item[1].once):
         if algorithm.nested is not None or task not in algorithm.tasks or not algorithm.suits(holders):
             continue
-        about = algorithm.about.rstrip(".")
-        lines[name] = f"{about.partition(': ')[2] or about} (sends {', '.join(algorithm.releases)})"
+        description = algorithm.about.rstrip(".")
+        lines[name] = f"{description.partition(': ')[2] or description} (sends {', '.join(algorithm.releases)})"
     return lines
 
 
@@ -211,11 +211,11 @@ def _label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, given:
                 f"The label is one column of one party, as {likely}.{guess}; found {chosen!r}, and {where}."
             )
         owner, column = matches[0]
-        about = tables[owner].columns[column]
-        if about.distinct < 2:
+        label_column = tables[owner].columns[column]
+        if label_column.distinct < 2:
             raise DataError(
-                f"'{owner}' has {about.distinct} different values in {column!r}, and a label needs two at least. "
-                "Choose another column."
+                f"'{owner}' has {label_column.distinct} different values in {column!r}, and a label needs two at "
+                "least. Choose another column."
             )
         return owner, column
 
@@ -274,8 +274,8 @@ def _rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> tupl
     if overlap.is_same:
         asker.say(f"All tables hold the same {overlap.common:,} rows.")
         return overlap, is_normalised
-    held = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, overlap.rows, strict=True))
-    asker.say(f"The tables hold different rows ({held}); {overlap.common:,} are in all of them.")
+    counts = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, overlap.rows, strict=True))
+    asker.say(f"The tables hold different rows ({counts}); {overlap.common:,} are in all of them.")
     if overlap.alike > overlap.common and not overlap.distinct:
         asker.say(
             f"{overlap.alike:,} would be, if all wrote ids alike: some differ in capitals or spaces alone, and are "
@@ -303,7 +303,7 @@ def _epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -
     if bare:
         asker.say(f"{algorithm} cannot keep a privacy budget: {', '.join(bare)} leave without noise.")
         return None
-    others = ", ".join(f"'{name}'" for name, about in parties.items() if about.label is None)
+    others = ", ".join(f"'{name}'" for name, party in parties.items() if party.label is None)
     if not asker.yes(f"Shall what leaves {others} carry noise, with a privacy budget?", False):
         return None
     return asker.text("Which epsilon per row, for the whole run?", "8.0", _above_zero)

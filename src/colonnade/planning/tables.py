@@ -152,14 +152,14 @@ def _column(cells: pd.Series[Any]) -> Column:
     filled = cells[~(cells.isna() | cells.isin(GAPS))] if text else cells.dropna()
     numbers = pd.to_numeric(filled, errors="coerce") if not pd.api.types.is_bool_dtype(cells.dtype) else None
     numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
-    whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
-    odd = int(numbers.isna().sum()) if numbers is not None else 0
+    is_whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
+    odd_cells = int(numbers.isna().sum()) if numbers is not None else 0
     way = "" if numeric or numbers is None else recognise(cells[filled.index]) or ""
     if way:  # words that stand for gaps are no values
         values = read(filled, way)
-        filled, odd = filled[~np.isnan(values)], 0
+        filled, odd_cells = filled[~np.isnan(values)], 0
         numeric = way in NUMBERS
-        whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
+        is_whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
     elif text:
         filled = without_gap_words(filled).dropna()
-    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd, way)
+    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, is_whole, odd_cells, way)

@@ -134,8 +134,8 @@ class KeptCells:
         if study.arrays:
             with written_whole(path.with_suffix(".npz")) as stream:
                 np.savez_compressed(stream, **study.arrays)  # type: ignore[arg-type]
-        about = {"cell": cell, "plan": self.plan.name, "version": self.version, "finished": finished}
-        write_text(path, json.dumps(about | study.recorded()) + "\n")
+        header = {"cell": cell, "plan": self.plan.name, "version": self.version, "finished": finished}
+        write_text(path, json.dumps(header | study.recorded()) + "\n")
 
     def read(self, cells: Sequence[str], partly: bool) -> dict[str, CellResult]:
         """The finished cells in the folder; with `partly`, also those that were cut off."""
@@ -210,8 +210,8 @@ def script_of(plan: Plan) -> Any:
     if script is None:
         return None
     name = f"colonnade_reproduction_{script.parent.name}_{script.stem}"
-    known = sys.modules.get(name)
-    return known if known is not None and known.__file__ == str(script) else module_at(script, name)
+    loaded = sys.modules.get(name)
+    return loaded if loaded is not None and loaded.__file__ == str(script) else module_at(script, name)
 
 
 def module_at(file: Path, name: str) -> Any:

@@ -105,9 +105,9 @@ def plans() -> dict[str, Plan]:
 
 def plan(name: str) -> Plan:
     """The reproduction of that name."""
-    known = plans()
-    check_known("reproduction", name, list(known), folder())
-    return known[name]
+    all_plans = plans()
+    check_known("reproduction", name, list(all_plans), folder())
+    return all_plans[name]
 
 
 def check_known(kind: str, name: str, known: list[str], folder: Path) -> None:

@@ -55,8 +55,8 @@ class Measured:
         figure = {key: value for key, value in vars(self.figure).items() if value is not None}
         values = (self.mean, self.deviation, *self.by_seed)
         mean, deviation, *by_seed = (None if math.isnan(value) else value for value in values)
-        about = {"what": self.what, "unit": self.unit, "mean": mean, "deviation": deviation}
-        return about | {"by_seed": by_seed, "holds": self.holds} | figure
+        summary = {"what": self.what, "unit": self.unit, "mean": mean, "deviation": deviation}
+        return summary | {"by_seed": by_seed, "holds": self.holds} | figure
 
 
 class Study:

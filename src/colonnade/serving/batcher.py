@@ -136,16 +136,16 @@ class Batcher:
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             batch, rows, until = [first], len(first.ids), time.monotonic() + self.window
-            while rows < MOST_ROWS and (left := until - time.monotonic()) > 0:
+            while rows < MOST_ROWS and (seconds := until - time.monotonic()) > 0:
                 try:
-                    more = self._queue.get(timeout=left)
+                    request = self._queue.get(timeout=seconds)
                 except queue.Empty:
                     break
-                if more is None:
+                if request is None:
                     self._queue.put(None)
                     break
-                batch.append(more)
-                rows += len(more.ids)
+                batch.append(request)
+                rows += len(request.ids)
             now = time.monotonic()
             wanted = [request for request in batch if request.answer.set_running_or_notify_cancel()]
             self._answer([request for request in wanted if request.until > now])
@@ -167,32 +167,32 @@ class Batcher:
         try:
             step(requests)
         except Exception as error:
-            left = [request for request in requests if not request.answer.done()]
+            unanswered = [request for request in requests if not request.answer.done()]
             self._failures += 1
-            if len(left) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
-                half = len(left) // 2
-                self._isolate_failures(step, left[:half])
-                self._isolate_failures(step, left[half:])
+            if len(unanswered) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
+                half = len(unanswered) // 2
+                self._isolate_failures(step, unanswered[:half])
+                self._isolate_failures(step, unanswered[half:])
                 return
-            unclear = len(left) > 1 and isinstance(error, BudgetExhausted)  # it may be any request's row
-            for request in left:
+            unclear = len(unanswered) > 1 and isinstance(error, BudgetExhausted)  # it may be any request's row
+            for request in unanswered:
                 request.answer.set_exception(Busy("Too much of its batch failed.") if unclear else error)
-            if len(left) == 1 and isinstance(error, BudgetExhausted):
-                self._refused.append((left[0], error))
+            if len(unanswered) == 1 and isinstance(error, BudgetExhausted):
+                self._refused.append((unanswered[0], error))
 
     def _refuse_unknown(self, requests: list[PendingRequest]) -> None:
         """Refuse requests with ids that cannot be predicted, and predict for the others."""
         new = _ids_to_ask(requests, self._from_memory(id_ for request in requests for id_ in request.ids))
         lost = self.source.lacking(new) if new else set()
-        whole = []
+        answerable = []
         for request in requests:
             self._settle(request, lost)
             if unknown := sum(id_ in lost for id_ in request.ids):
                 self.metrics.count("rows_unknown", unknown)
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))
             else:
-                whole.append(request)
-        self._isolate_failures(self._predict, whole)
+                answerable.append(request)
+        self._isolate_failures(self._predict, answerable)
 
     def _predict(self, requests: list[PendingRequest]) -> None:
         kept = self._from_memory(id_ for request in requests for id_ in request.ids)
@@ -231,14 +231,14 @@ class Batcher:
 
     def _ask(self, ids: list[str]) -> dict[str, Row]:
         self.metrics.count("batches")
-        asked = self.source.federation
+        federation = self.source.federation
         rows = {row.id: row for row in self.source.ask(ids)}
         for row in rows.values():
             for party in row.missing:
                 self.metrics.count("party_missing", party=party)
         until = time.monotonic() + self.cache
         with self._lock:
-            current = asked is self.source.federation  # else a file has changed meanwhile
+            current = federation is self.source.federation  # else a file has changed meanwhile
             for id_, row in rows.items():
                 if self.cache and current and not row.missing:
                     self._memory.pop(id_, None)
@@ -250,8 +250,8 @@ class Batcher:
     def _from_memory(self, ids: Iterable[str]) -> dict[str, Row]:
         now = time.monotonic()
         with self._lock:
-            known = {id_: self._memory[id_] for id_ in ids if id_ in self._memory}
-        return {id_: row for id_, (until, row) in known.items() if until > now}
+            remembered = {id_: self._memory[id_] for id_ in ids if id_ in self._memory}
+        return {id_: row for id_, (until, row) in remembered.items() if until > now}
 
     def _resolve(self, request: PendingRequest, rows: dict[str, Row], kept: dict[str, Row]) -> None:
         remembered = sum(id_ in kept for id_ in request.ids)

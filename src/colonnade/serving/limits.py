@@ -74,8 +74,8 @@ class Metrics:
         with self._lock:
             counts, buckets, seconds = dict(self._counts), list(self._buckets), self._seconds
         lines = []
-        for name, about in COUNTERS.items():
-            lines += _heading(f"{name}_total", about, "counter")
+        for name, description in COUNTERS.items():
+            lines += _heading(f"{name}_total", description, "counter")
             own = [(labels, value) for (counter, labels), value in counts.items() if counter == name]
             lines += [_line(f"{name}_total", labels, value) for labels, value in own]
         for name, values in (gauges or {}).items():
@@ -90,8 +90,8 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def _heading(name: str, about: str, kind: str) -> list[str]:
-    return [f"# HELP colonnade_{name} {about}.", f"# TYPE colonnade_{name} {kind}"]
+def _heading(name: str, description: str, kind: str) -> list[str]:
+    return [f"# HELP colonnade_{name} {description}.", f"# TYPE colonnade_{name} {kind}"]
 
 
 def _line(name: str, labels: Labels, value: float) -> str:
@@ -143,10 +143,10 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """An answer that is an error: what it is, the rule, and the cure."""
 
     def __init__(
-        self, status: int, error: str, rule: str, cure: str, headers: Mapping[str, str] | None = None, **more: Any
+        self, status: int, error: str, rule: str, cure: str, headers: Mapping[str, str] | None = None, **extra: Any
     ) -> None:
         self.status, self.headers = status, dict(headers or {})
-        self.body = {"error": error, "rule": rule, "cure": cure, **more}
+        self.body = {"error": error, "rule": rule, "cure": cure, **extra}
         super().__init__(error)
 
 
@@ -191,9 +191,9 @@ class Quota:
                 self._at = day
                 self._taken.clear()
             unseen = frozenset(id_ for id_ in ids if id_ not in self._found)
-            left = min(self.most - self._taken[caller], ALL * self.most - self._taken.total())
-            if len(unseen) > left:
-                raise Probing(f"{len(unseen)} ids are new here, and {max(left, 0)} more may be unknown today.")
+            remaining = min(self.most - self._taken[caller], ALL * self.most - self._taken.total())
+            if len(unseen) > remaining:
+                raise Probing(f"{len(unseen)} ids are new here, and {max(remaining, 0)} more may be unknown today.")
             self._taken[caller] += len(unseen)
             return unseen
 
@@ -267,8 +267,8 @@ class Gate:
     def _trusted(self, header: bytes) -> bool:
         if self.limits.token is None:
             return True
-        kind, _, given = header.partition(b" ")
-        return kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.limits.token.encode())
+        kind, _, token = header.partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.limits.token.encode())
 
     async def _read(self, receive: Receive) -> Receive:
         """Read the whole body, which must be short enough and come in time; gives a `receive` that replays it."""
@@ -287,10 +287,10 @@ class Gate:
                         raise self._too_long()
         except TimeoutError:
             raise late from None
-        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
+        messages = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
         async def reading() -> MutableMapping[str, Any]:
-            return next(whole, None) or await receive()
+            return next(messages, None) or await receive()
 
         return reading
 

@@ -56,5 +56,5 @@ def listen(host: str, port: int, where: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    where, at = listener.getsockname()[:2]
-    return f"http://[{where}]:{at}" if ":" in where else f"http://{where}:{at}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -91,9 +91,9 @@ class SiteSource(PredictionSource):
     def refresh(self) -> bool:
         """Check this organisation's own table; it knows nothing of the others'. The site's log says if it cannot be
         read."""
-        if (seen := written(self.site.own)) == self.federation:
+        if (version := written(self.site.own)) == self.federation:
             return False
-        self.federation = seen
+        self.federation = version
         return True
 
     def close(self) -> None:

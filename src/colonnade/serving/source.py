@@ -120,10 +120,8 @@ class Source(PredictionSource):
         """Whether each party answers, and its part of the run directory exists."""
         federation, run = self.federation, RunDirectory(self.folder)
         peers = federation.label_owners[self.label_owner].peers
-        kept = (self.folder / MARK).exists()
-        return {
-            name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
-        }
+        beats = peers.heartbeat() if (self.folder / MARK).exists() else dict.fromkeys(peers)
+        return {name: beat is not None and run.party(name).is_dir() for name, beat in beats.items()}
 
     def budgets(self) -> dict[str, float]:
         accounts = self.federation.accounts
@@ -163,10 +161,10 @@ class Source(PredictionSource):
 
 def _written(path: Path) -> tuple[int, int] | None:
     try:
-        about = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def rows_of(predictions: Predictions, parties: list[str]) -> list[Row]:
