@@ -85,12 +85,8 @@ def _show(state: SiteState) -> None:
         console.print("It is draining: what is under way ends, and nothing new begins. Back: colonnade site resume.")
     if state.certificate_days is not None:
         ends = f"ends in {state.certificate_days:.0f} days" if state.certificate_days > 0 else "has ended"
-        cure = (
-            " Who holds state/ renews it: colonnade provision --state state --renew NAME."
-            if state.certificate_days < SOON
-            else ""
-        )
-        console.print(f"Its certificate {ends}.{cure}")
+        cure = " Who holds state/ renews it: colonnade provision --state state --renew NAME."
+        console.print(f"Its certificate {ends}.{cure if state.certificate_days < SOON else ''}")
     if state.serving:
         console.print(f"It answers HTTP requests at {shown(state.serving)}.")
     console.print(f"Refused calls in the last day: {state.refused:,}. Free on disk: {size(state.disk_free)}.")

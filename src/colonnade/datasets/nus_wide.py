@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ def _matrix(path: Path, width: int, chosen: NDArray[np.int64], rows: int) -> NDA
     wanted[chosen] = True
     count = 0
 
-    def selected(lines: Iterator[str]) -> Iterator[str]:
+    def selected(lines: IO[str]) -> Iterator[str]:
         nonlocal count
         for line in lines:
             if not line.strip():
@@ -132,7 +132,5 @@ def _matrix(path: Path, width: int, chosen: NDArray[np.int64], rows: int) -> NDA
     return values
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Iterator[str]]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as stream:
-        yield iter(stream)
+def _opened(path: Path) -> IO[str]:
+    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()

@@ -67,9 +67,8 @@ class Filling:
         mapped.let_go(self.cells)
 
     def done(self) -> Columns:
-        return Columns(
-            self.names, self.cells[:, : self.rows], {name: list(words) for name, words in self.words.items()}
-        )
+        words = {name: list(places) for name, places in self.words.items()}
+        return Columns(self.names, self.cells[:, : self.rows], words)
 
     def forget(self, names: Collection[str]) -> None:
         """Forget the words of these columns, which are read again."""

@@ -152,15 +152,15 @@ def _add_line(
 def _last_batches(costs: Costs, federation: Federation, first: BatchCosts, rows: dict[str, int]) -> dict[str, Traffic]:
     """What the last batch of an epoch sends, where it has fewer rows."""
     size = _size(federation)
-    remainders = {owner: n % size for owner, n in rows.items() if n % size}
-    if all(rows[owner] < size for owner in remainders):  # then it is the only one, and measured
-        return {owner: first.batch[owner] for owner in remainders}
-    if first.seconds[-1] > PATIENCE:
-        costs.estimates[AT_MOST] = None
-        return {owner: first.batch[owner] for owner in remainders}
-    shorter = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
-    assert shorter is not None
-    return {owner: shorter.batch[owner] for owner in remainders}
+    owners = [owner for owner, n in rows.items() if n % size]
+    measured: BatchCosts | None = first  # of an owner with fewer rows than a batch it has the only one
+    if any(rows[owner] > size for owner in owners):
+        if first.seconds[-1] > PATIENCE:
+            costs.estimates[AT_MOST] = None
+        else:
+            measured = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
+    assert measured is not None
+    return {owner: measured.batch[owner] for owner in owners}
 
 
 def _opening(federation: Federation, first: BatchCosts) -> Traffic:

@@ -102,12 +102,8 @@ def guess_id(tables: Sequence[SeenTable]) -> str:
             "No column of all tables, under one name or several, has values that fit together, as an id column has: "
             + "; ".join(f"{table.path.name} has {', '.join(list(table.columns)[:6])}" for table in tables)
         )
-    faults = [
-        f"{table.path.name}: {why}"
-        for table in tables
-        for name in shared[:1]
-        if (why := _why_no_id(table.columns[name]))
-    ]
+    reasons = [(table.path.name, _why_no_id(table.columns[shared[0]])) for table in tables]
+    faults = [f"{file}: {why}" for file, why in reasons if why]
     raise DataError(
         f"No column that all tables have can be the id, which must be different in every row; {shared[0]!r} is not: "
         f"{'; '.join(faults)}. Remove the rows that occur twice, or add an id column."
@@ -125,12 +121,8 @@ def _why_no_id(column: Column) -> str:
 def guess_label(tables: Sequence[SeenTable], id_column: str) -> tuple[SeenTable, str]:
     """Prefer a column with a label's name; then one that does not merely describe a person; then the last of a table,
     with few values; then one with few values; then the last of a table."""
-    candidates = [
-        (table, column)
-        for table in tables
-        for column in table.columns.values()
-        if column.name != id_column and column.could_be_label and not column.identifies
-    ]
+    columns = _columns_but(tables, id_column)
+    candidates = [(table, column) for table, column in columns if column.could_be_label and not column.identifies]
     if not candidates:
         raise DataError("No column can be the label: it needs two values at least, and few gaps.")
 
@@ -153,12 +145,12 @@ def side_words(table: SeenTable, column: str) -> list[str] | None:
 
 def passed_over(tables: Sequence[SeenTable], id_column: str) -> list[tuple[SeenTable, Column]]:
     """Columns with a label's name that are not guessed, since half of their cells or more are empty."""
-    columns = [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
-    return [
-        (table, column)
-        for table, column in columns
-        if column.gaps >= 0.5 * column.rows and LABEL_NAME.search(column.name)
-    ]
+    likely = [(table, column) for table, column in _columns_but(tables, id_column) if LABEL_NAME.search(column.name)]
+    return [(table, column) for table, column in likely if column.gaps >= 0.5 * column.rows]
+
+
+def _columns_but(tables: Sequence[SeenTable], id_column: str) -> list[tuple[SeenTable, Column]]:
+    return [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
 
 
 def why_label(table: SeenTable, column: str) -> str:

@@ -67,11 +67,8 @@ class Column:
 
     @property
     def could_be_label(self) -> bool:
-        return (
-            self.gaps < 0.5 * self.rows
-            and self.distinct >= 2
-            and (self.numeric or self.distinct <= max(FEW, self.rows // 20))
-        )
+        few = self.distinct <= max(FEW, self.rows // 20)
+        return self.gaps < 0.5 * self.rows and self.distinct >= 2 and (self.numeric or few)
 
 
 @dataclass(frozen=True, eq=False)

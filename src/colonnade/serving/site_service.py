@@ -111,9 +111,8 @@ def hurried(engine: EngineSettings) -> EngineSettings:
     """The engine's settings with short deadlines: callers wait half a minute at most, so the service must not wait for
     a party to come back."""
     on_missing = "fail" if engine.on_missing == "wait" else engine.on_missing
-    return replace(
-        engine, on_missing=on_missing, deadline=min(engine.deadline, LONGEST), retries=min(engine.retries, 1)
-    )
+    deadline, retries = min(engine.deadline, LONGEST), min(engine.retries, 1)
+    return replace(engine, on_missing=on_missing, deadline=deadline, retries=retries)
 
 
 log = logging.getLogger("colonnade.serving")
