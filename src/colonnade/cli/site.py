@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -101,20 +102,23 @@ def _show(state: SiteState) -> None:
 def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
     """The last lines, also from files that were rotated away; then, with `follow`, new ones as they come."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(LOG_FILES, 0, -1)]
-    lines: list[str] = []
-    for file in (*older, path):
-        if file.exists():
-            lines += file.read_text(encoding="utf-8", errors="replace").splitlines()
-    yield from lines[-last:]
-    position = path.stat().st_size if path.exists() else 0
+    lines = [line for file in older for line in _lines_after(0, file)[0]]
+    newest, position = _lines_after(0, path)
+    yield from [*lines, *newest][-last:]
     while follow:
         time.sleep(0.5)
-        length = path.stat().st_size if path.exists() else 0
-        if length != position:
-            with path.open(encoding="utf-8", errors="replace") as file_:
-                file_.seek(position if length > position else 0)
-                yield from file_.read().splitlines()
-            position = length
+        lines, position = _lines_after(position, path)
+        yield from lines
+
+
+def _lines_after(position: int, path: Path) -> tuple[list[str], int]:
+    """The lines from this byte on, and where they end; all lines, if the file was rotated away and is shorter now."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position if position <= file.seek(0, os.SEEK_END) else 0)
+            return file.read().decode("utf-8", "replace").splitlines(), file.tell()
+    except FileNotFoundError:
+        return [], 0
 
 
 def _readable(line: str) -> str:
