@@ -91,7 +91,7 @@ class PartyError(ColonnadeError):
 
 class NoAnswer(PartyError):  # noqa: N818 - the name of the condition
     """No answer came, in time or at all: nobody knows whether the party did what it was asked. The same call may be
-    made again, since a party answers it once however often it arrives."""
+    made again, since a party carries it out once however often it arrives."""
 
 
 class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition, as in the design

@@ -78,7 +78,7 @@ def align(
     alignment.told(tuple(name for together in groups.values() for name in together))
     several, results = len(groups) > 1 or settings.rows_differ, {}
     keys, aligned = [in_words(key) for key in settings.keys], None
-    for name, group in groups.items():  # a table of each: nobody learns about another
+    for name, group in groups.items():  # one table per group: no party learns about another
         losses = {party: held.lost for party, held in group.items() if held.lost}
         start, ids = time.perf_counter(), {party: held.ids for party, held in group.items()}
         driver, through_bytes = next(iter(group)), settings.engine.through_bytes

@@ -114,7 +114,7 @@ def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *
     elif not quiet:
         console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
         words = "of", "against", "neighbours"
-        wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # add-or-remove stays whole
+        wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # wide enough for add-or-remove
         table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
         for attempt in result.attempts:
             mark = "[red]{}[/red]" if attempt.broken else "{}"

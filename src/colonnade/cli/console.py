@@ -20,7 +20,7 @@ from colonnade.evaluate import metric
 from colonnade.report.words import size
 from colonnade.runs.layout import MARK
 
-if TYPE_CHECKING:  # commands that compute nothing write without torch
+if TYPE_CHECKING:  # so that commands that compute nothing need no torch
     from colonnade.core import Step
     from colonnade.federation import Federation
     from colonnade.federation.fit import Watch
@@ -61,7 +61,7 @@ class _Output(Console):
 
 
 BOLD = "bold not italic"
-"""How some titles of tables are written."""
+"""The style of some tables' titles."""
 console = _Output()
 error_console = Console(stderr=True)
 
@@ -123,7 +123,7 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     columns = (
         TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True)),
         BarColumn(bar_width=12),
-        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 in all
+        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 columns in all
     )
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]

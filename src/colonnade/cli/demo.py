@@ -194,7 +194,7 @@ def _learned(federation: Federation, run: Path) -> Table:
     below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
     justified: Any = {"title_justify": "left", "caption_justify": "left"}
     table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **justified)
-    by_lesson: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
+    by_lesson: dict[tuple[str, ...], list[str]] = {}  # the same lesson is said once, of all who learned it
     for line in lines:
         if line.name not in REVEALS:
             protection = "not protected" if line.guarantee == "non-private" else line.guarantee

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Terminal:
-    """Asks whoever sits there."""
+    """An asker for whoever sits at the terminal."""
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
         while True:

@@ -70,7 +70,7 @@ def run_on_flare(
     elif work.exists() or out.exists():
         raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
     settings = settings.with_seed(seed)
-    if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
+    if not resume and settings.data.dataset is None:  # to report mistakes in tables before anything is made
         read_labels(settings)
         read_tables(settings)
     work.mkdir(parents=True, exist_ok=True)

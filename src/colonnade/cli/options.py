@@ -11,7 +11,7 @@ from colonnade.cli.console import say
 from colonnade.datasets.progress import hide
 from colonnade.errors import ConfigError
 
-if TYPE_CHECKING:  # commands that compute nothing are there without torch
+if TYPE_CHECKING:  # so that commands that compute nothing need no torch
     from colonnade.settings.federation_file import Settings
 
 VARIABLE = "COLONNADE_TOKEN"

@@ -84,7 +84,7 @@ def predict(
     tables = overrides(table or [], settings.parties)
     check_asker(settings, owner, model)
     source = in_pieces(folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models)
-    del ordered, wanted  # who predicts many rows needs the memory
+    del ordered, wanted  # they may take much memory
 
     def ask(wanted_ids: Sequence[str]) -> Predictions:
         return source(wanted_ids).predict(wanted_ids, owner=owner, model=model)

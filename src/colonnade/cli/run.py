@@ -40,7 +40,7 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
 from colonnade.transport.faulty import Distant, Network
 
-if TYPE_CHECKING:  # what few runs need is imported by those
+if TYPE_CHECKING:  # imported by the few runs that need it
     from colonnade.report.live import Live
 
 

@@ -329,7 +329,7 @@ def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: i
         counts = Counter(cells.tolist())
         words = sorted(counts)
         pooled: set[str] = set()
-        if len(words) >= max_categories:  # one output is for them
+        if len(words) >= max_categories:  # the rare ones share an output
             pooled.update(sorted(words, key=counts.__getitem__)[: len(words) - (max_categories - 1)])
         frequent = tuple(word for word in words if word not in pooled)
         rare = tuple(word for word in words if word in pooled)

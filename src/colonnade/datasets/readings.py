@@ -159,7 +159,7 @@ def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
     days = np.full(len(words), np.nan)
     for form in TIMES[way]:
         unread = [int(at) for at in np.flatnonzero(np.isnan(days))]
-        if form == "ISO8601":  # which takes a bare year, too: a number
+        if form == "ISO8601":  # it would take a bare year, which is a number
             unread = [at for at in unread if ISO.fullmatch(words[at])]
         if unread:
             text = pd.Series([words[at] for at in unread], dtype=object)

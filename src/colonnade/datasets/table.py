@@ -293,7 +293,7 @@ class Index:
 def packed(ids: NDArray[np.str_]) -> NDArray[np.bytes_]:
     """Ids as UTF-8, a byte for each letter where text takes four; in this form they have the same order."""
     try:
-        return ids.astype(np.bytes_)  # of ASCII, which is fast
+        return ids.astype(np.bytes_)  # fast, and enough for ASCII
     except UnicodeEncodeError:
         return np.char.encode(ids, "utf-8", "surrogatepass")
 

@@ -18,7 +18,7 @@ from colonnade.privacy.report import Guarantee
 
 PURPOSES = ("train", "validation", "test")
 ROOM = 1 + 1e-9
-"""As much over a budget as an account lets pass for rounding."""
+"""A budget times this may be spent, as an account allows for rounding."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class End:
     epsilon: float  # the budget
     epoch: int  # the first that the run cannot finish; for rows that are scored at the end alone, the last
     purpose: str  # what these rows are for
-    rows: int  # that run out together
+    rows: int  # how many run out together
     row: str  # the first of them
     times: int  # how often each can be released
 
@@ -98,7 +98,7 @@ def plan(federation: Federation) -> list[Guarantee]:
 
 
 def expected(federation: Federation, party: str, planned: Iterable[tuple[Agreed, str, int]]) -> Account:
-    """What a party's rows will have paid once those of each split are released so often."""
+    """A party's account after its rows of each split are released as often as planned."""
     algorithm = federation.algorithm
     columns, _ = algorithm.crosses(federation.settings.config)
     sent = columns if algorithm.sends is None else algorithm.sends(federation.driver, party)

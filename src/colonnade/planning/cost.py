@@ -153,7 +153,7 @@ def _last_batches(costs: Costs, federation: Federation, first: BatchCosts, rows:
     """What the last batch of an epoch sends, where it has fewer rows."""
     size = _size(federation)
     owners = [owner for owner, n in rows.items() if n % size]
-    measured: BatchCosts | None = first  # of an owner with fewer rows than a batch it has the only one
+    measured: BatchCosts | None = first  # has the only batch of an owner with fewer rows than a batch
     if any(rows[owner] > size for owner in owners):
         if first.seconds[-1] > PATIENCE:
             costs.estimates[AT_MOST] = None
@@ -186,7 +186,7 @@ def _score(costs: Costs, federation: Federation) -> None:
     """Add the costs of scoring validation rows after every epoch, and at the end every split that privacy allows."""
     splits, often = [split for split in federation.batches.splits if split != "train" or federation.algorithm.trains], 1
     if federation.algorithm.grows and costs.rounds:
-        federation, often = measure.after_one_step(federation), costs.rounds  # while it trains, it asks what is new
+        federation, often = measure.after_one_step(federation), costs.rounds  # in training it asks for new steps alone
         costs.estimates[GROWS] = None
     scored = {split: measure.score(federation, split) for split in splits}
     last = splits

@@ -96,7 +96,7 @@ class BatchCosts:
     batch: dict[str, Traffic]
     opening: Traffic  # sent once, before the first batch
     each_round: Traffic  # of several label owners: the weights
-    seconds: list[float]  # per batch; the first, which is slower, only where it is alone
+    seconds: list[float]  # per batch, without the slower first one where there are others
     exchanges: float  # per batch
     about_all_rows: bool  # the opening says something about every training row
     is_exact: bool

@@ -106,7 +106,7 @@ def _few_rows(federation: Federation) -> Iterator[str]:
 
 
 def _wide(federation: Federation) -> Iterator[str]:
-    """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
+    """Warn of embeddings wider than the columns: they cost more than they can tell, and hide nothing."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
     sizes = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
@@ -119,7 +119,7 @@ def _wide(federation: Federation) -> Iterator[str]:
 
 
 def _summed(federation: Federation) -> Iterator[str]:
-    """With few parties, whoever knows one share of a sum knows much of the rest."""
+    """Warn of sums over few parties: whoever knows one share knows much of the rest."""
     others = [name for name in federation.owners if name not in federation.label_owners]
     if not federation.algorithm.separable(federation.settings.config) and len(others) == 2:
         first, second = others
@@ -180,8 +180,8 @@ class Plan:
     batches: int  # in an epoch, of all label owners
     rounds: int
     parties: tuple[PartyPlan, ...]
-    estimates: tuple[str, ...]  # which numbers are no more than that, and why
-    may_stop_early: bool  # then bytes and times are at most these
+    estimates: tuple[str, ...]  # which numbers are estimates, and why
+    may_stop_early: bool  # bytes and times are then upper bounds
     seconds: Seconds
     exchanges: int
     network: float | None  # seconds, besides computing

@@ -40,7 +40,7 @@ class Column:
     numeric: bool  # as they are, or as their text is read
     whole: bool  # numbers without a fraction
     odd: int = 0  # cells that keep a column of numbers from being one
-    way: str = ""  # by which its text is read as numbers or times, where it is
+    way: str = ""  # how its text is read as numbers or times; "": it is not
 
     @property
     def is_unique(self) -> bool:
@@ -118,7 +118,7 @@ def look(path: Path) -> SeenTable:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path).options)
     except DataError:
         raise
-    except Exception as error:  # readers have many; their texts may quote cells
+    except Exception as error:  # readers raise many kinds, and their texts may quote cells
         kind = "a Parquet file" if extension == ".parquet" else "a CSV file whose rows all fit its header"
         raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
     if not len(frame) or len(frame.columns) < 2:

@@ -13,11 +13,11 @@ from colonnade.settings.federation_file import MODEL, by_rows
 from colonnade.settings.toml_text import to_toml
 
 PLACE = 34
-"""Where comments begin."""
+"""The column in which comments begin."""
 VALIDATION = 0.1
-"""Share of the rows."""
+"""The share of the rows that validates."""
 PATIENCE = 10
-"""Epochs."""
+"""Epochs without a better validation after which training stops."""
 ABOUT_MODELS = {
     "name": '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)',
     "hidden": "widths of the hidden layers, as [64]; auto: by training rows and classes",
@@ -38,7 +38,7 @@ class PartyAnswer:
 
 @dataclass(frozen=True)
 class Answers:
-    """All that the questions found out."""
+    """The answers to all questions."""
 
     parties: Mapping[str, PartyAnswer]
     id: str

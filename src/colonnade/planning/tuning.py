@@ -159,7 +159,7 @@ def finished(out: Path, settings: Settings) -> dict[int, Record]:
     for line in lines:
         try:
             record = json.loads(line)
-            done[int(record["trial"])] = {"score": record["score"], **record}  # an earlier version wrote no score
+            done[int(record["trial"])] = {"score": record["score"], **record}  # an earlier version wrote none: refused
         except (ValueError, KeyError, TypeError):
             cure = "Remove the line: it is tried again."
             raise CheckpointError(f"{out / TRIALS} has a line that is no trial. {cure}") from None

@@ -75,7 +75,7 @@ def reproduce(
             results[cell] = outcome
         if say is not None:
             say(f"{len(results)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
-    for cell in names:  # in the plan's order, so that seeds are in theirs
+    for cell in names:  # in the plan's order, so that seeds stay in order
         if cell in results:
             study.add(*results[cell])
     if results and (finish := getattr(script_of(chosen), "finish", None)) is not None:

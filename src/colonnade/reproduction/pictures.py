@@ -55,7 +55,8 @@ def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> 
 
 
 def _line(axes: Any, number: int, title: str, seeds: Curves) -> None:
-    at_epochs = list(zip(*([value for _, value in curve] for curve in seeds), strict=False))  # as far as all have come
+    values = ([value for _, value in curve] for curve in seeds)
+    at_epochs = list(zip(*values, strict=False))  # as far as all seeds have come
     epochs = [epoch for epoch, _ in seeds[0]][: len(at_epochs)]
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     every = max(1, len(epochs) // 10)

@@ -18,7 +18,7 @@ from colonnade.reproduction.expected import Figure, Plan
 from colonnade.rows.holdings import Holdings
 
 Watch = Callable[[str, Step], None]
-"""Called with a line that says which run it is, and its steps: for progress bars."""
+"""Called with a run's title and each of its steps, for progress bars."""
 
 Curves = list[list[tuple[int, float]]]
 """Per seed, (epoch, value)."""

@@ -316,7 +316,7 @@ def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
         application(batcher, limits),
         http=type("Connection", (Connection,), {"open_connections": connections}),
         ws="none",
-        log_level=logging.ERROR,  # below that it has lines for whatever anybody sends
+        log_level=logging.ERROR,  # lower levels log whatever anybody sends
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
         timeout_graceful_shutdown=grace,
