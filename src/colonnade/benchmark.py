@@ -82,12 +82,13 @@ def run(
             say(benchmark)
         outcome = _load(benchmark).run(quick)
         if isinstance(outcome, Cells):
-            outcome = outcome.results(_measured(benchmark, outcome, quick, say or (lambda _: None), share or Share()))
+            measured = _measure_cells(benchmark, outcome, quick, say or (lambda _: None), share or Share())
+            outcome = outcome.results(measured)
         results += [dataclasses.replace(result, benchmark=benchmark, on=machine()) for result in outcome]
     return results
 
 
-def _measured(
+def _measure_cells(
     name: str, cells: Cells, quick: bool, say: Callable[[str], None], share: Share
 ) -> dict[str, dict[str, Any]]:
     """The values of each chosen cell, measured now or earlier; with a folder, every cell is kept as it ends."""
@@ -98,7 +99,7 @@ def _measured(
     todo = [cell for cell in chosen if cell not in measured] if share.jobs else []
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(share.jobs, len(todo))), spawned) as pool:
-        running = {pool.submit(_cell, name, cell, quick): cell for cell in todo}
+        running = {pool.submit(_measure_cell, name, cell, quick): cell for cell in todo}
         for future in as_completed(running):
             cell = running[future]
             measured[cell] = future.result()
@@ -109,7 +110,7 @@ def _measured(
     return {cell: measured[cell] for cell in chosen if cell in measured}
 
 
-def _cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
+def _measure_cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
     """Measure a cell in this process, which is its own."""
     return _cells(name, quick).measure(cell)
 

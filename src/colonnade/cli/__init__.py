@@ -58,7 +58,7 @@ def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     for name in names:
         module = f"{__name__}.{MODULES.get(name, name)}"
-        function = getattr(import_module(module), name) if name in needed else _help_alone(module, name)
+        function = getattr(import_module(module), name) if name in needed else _help_only(module, name)
         app.command(name, help=_paragraphs(function.__doc__ or ""))(function)
     app.callback(invoke_without_command=True)(_version)
     return app
@@ -69,7 +69,7 @@ def _paragraphs(doc: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
 
 
-def _help_alone(module: str, name: str) -> Callable[[], None]:
+def _help_only(module: str, name: str) -> Callable[[], None]:
     """A stand-in with a command's help text, which is read from its source without importing it."""
     spec = find_spec(module)
     assert spec is not None
@@ -101,10 +101,10 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> NoReturn:
     """Run the command line. An error of ours, or of the disk, becomes one message and an exit code, never a traceback.
     A warning is printed without the line of code that it comes from."""
-    before, warnings.formatwarning = warnings.formatwarning, _said_once()
+    before, warnings.formatwarning = warnings.formatwarning, _each_warning_once()
     try:
         words = sys.argv[1:]
-        _look_first(words)
+        _check_file_early(words)
         command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
         if not gc.isenabled():  # __main__ switched it off; what was imported is no garbage and need not be scanned
             gc.freeze()
@@ -112,14 +112,14 @@ def main() -> NoReturn:
         command(standalone_mode=True)
     except ColonnadeError as error:
         name = f"{type(error).__name__}:"
-        text = Text(_lines(f"{name} {error}"))
+        text = Text(_wrapped(f"{name} {error}"))
         text.stylize("bold red", 0, len(name))
         Console(stderr=True).print(text, soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        Console(stderr=True).print(Text(_lines(f"{type(error).__name__}: {error}")), soft_wrap=True)
+        Console(stderr=True).print(Text(_wrapped(f"{type(error).__name__}: {error}")), soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before
@@ -127,7 +127,7 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _look_first(words: Sequence[str]) -> None:
+def _check_file_early(words: Sequence[str]) -> None:
     """Refuse a federation file with an error in it before torch is imported; with --set, later checks do."""
     if words and words[0] in TRAINING and not any(word.startswith("--set") for word in words):
         for before, word in pairwise(words):
@@ -135,7 +135,7 @@ def _look_first(words: Sequence[str]) -> None:
                 check_early(Path(word))
 
 
-def _said_once() -> Callable[..., str]:
+def _each_warning_once() -> Callable[..., str]:
     """A format for warnings that writes each text once, though several trials read the same table."""
     written: set[str] = set()
 
@@ -143,12 +143,12 @@ def _said_once() -> Callable[..., str]:
         if str(message) in written:
             return ""
         written.add(str(message))
-        return _lines(f"Warning: {message}") + "\n"
+        return _wrapped(f"Warning: {message}") + "\n"
 
     return words
 
 
-def _lines(text: str) -> str:
+def _wrapped(text: str) -> str:
     """A message for standard error. At a terminal, long lines break between words and keep their indent; in a log they
     stay whole."""
     screen = Console(stderr=True)

@@ -61,7 +61,7 @@ def audit(
             result.check()
         return
     if dp:
-        _promises(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
+        _audit_dp(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
         return
     with error_console.status("…") as status:
         if quiet or json_:
@@ -101,7 +101,7 @@ def _show(result: Audit, files: int, place: Path, limits: str, *, json_: bool, q
             )
 
 
-def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
+def _audit_dp(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
     with error_console.status("…") as status:
         if quiet or json_:
             status.stop()

@@ -43,7 +43,7 @@ HELPS = (
 )
 
 
-def does(settings: Settings, name: str) -> str:
+def duties_of(settings: Settings, name: str) -> str:
     """What an organisation does besides answering for its columns or labels; "" where nothing."""
     weights = "drives, and adds up weights: it sees those of label owners, and their scores"
     duties = [weights if name == SERVER else "holds the labels and drives"] if name == driver_of(settings) else []
@@ -76,7 +76,7 @@ def provision(
     table = a_table(f"Startup kits in {out}", "folder", "for", title_style=BOLD)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
     for name in all_sites(settings):
-        duties = does(settings, name)
+        duties = duties_of(settings, name)
         table.add_row(f"parties/{name}/", f"'{name}'" + (f", which {duties}" if duties else ""))
     table.add_row("lead/", f"whoever starts runs, at '{driver_of(settings)}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
@@ -126,7 +126,7 @@ def _check(own: SiteConfig) -> None:
     name, rehearsed = own.name, rehearse(own)
     others = ", ".join(repr(n) for n in own.names if n != name)
     if rehearsed is None:
-        console.print(f"[bold]{name}[/bold] holds no data: it {does(own.settings, name)}.")
+        console.print(f"[bold]{name}[/bold] holds no data: it {duties_of(own.settings, name)}.")
         console.print(f"Agreed with {others}: {own.agreed}")
         return
     holdings, organisation = rehearsed

@@ -48,7 +48,7 @@ def reproduce(
         return
     names = list(reproduction.plans()) if every else [reproduction.plan(name).name]
     inside = {study_name: out / study_name if out is not None and every else out for study_name in names}
-    run = partial(_reproduced, quick=quick, jobs=jobs, only=only, json_=json_)
+    run = partial(_reproduce, quick=quick, jobs=jobs, only=only, json_=json_)
     studies = [run(study_name, out=inside[study_name]) for study_name in names]
     if json_:
         values = {study.plan.name: [value.to_json() for value in study.measured.values()] for study in studies}
@@ -65,7 +65,7 @@ def reproduce(
         raise typer.Exit(MISSED)
 
 
-def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
+def _reproduce(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
     """Run one reproduction with a progress bar, and print its table unless JSON is wanted."""
     with a_bar(TimeElapsedColumn(), quiet=json_) as bar:
         task = bar.add_task(name, total=None, now="")

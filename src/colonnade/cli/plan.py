@@ -95,7 +95,7 @@ def _rounds(planned: Plan) -> str:
 def _parties(planned: Plan) -> Table:
     columns = numbers("columns", "parameters", "sends", "receives", "epsilon")
     table = a_table("Who brings and sends what", "party", "holds", *columns)
-    for group in _alike(planned.parties):
+    for group in _grouped(planned.parties):
         party, last = group[0], group[-1]
         name = party.name if party is last else f"{party.name} … {last.name}, each of {len(group)}"
         holds = " and ".join(party.holds) or "no data"
@@ -104,7 +104,7 @@ def _parties(planned: Plan) -> Table:
     return table
 
 
-def _alike(parties: Sequence[PartyPlan]) -> list[list[PartyPlan]]:
+def _grouped(parties: Sequence[PartyPlan]) -> list[list[PartyPlan]]:
     """Parties in order, in groups: three or more neighbours that differ in their name alone are one group."""
     groups: list[list[PartyPlan]] = []
     for party in parties:

@@ -73,11 +73,11 @@ def predict(
 
         frame = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
         if frame is not None:
-            _tell(_kept(iter([frame]), out), out, json_=json_, quiet=quiet)
+            _report(_collect(iter([frame]), out), out, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
     column = asker_id(settings, owner)
-    ids, keys = _written(rows, settings, asker_of(settings, owner))
+    ids, keys = _read_ids(rows, settings, asker_of(settings, owner))
     ordered = np.sort(keys)
     repeated = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
     wanted = unpacked(np.unique(ordered) if repeated else ordered)
@@ -91,11 +91,11 @@ def predict(
 
     with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
         task = bar.add_task("predict", total=len(ids), now="rows")
-        predictions = _kept(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
-    _tell(predictions, out, json_=json_, quiet=quiet)
+        predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
+    _report(predictions, out, json_=json_, quiet=quiet)
 
 
-def _written(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
+def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
     """The ids in a file as they are written, and the names of their rows."""
     ids, keys = list[Packed](), list[Packed]()
     for texts in written_pieces(path, settings.keys_at(asker), whose="--rows"):
@@ -108,14 +108,14 @@ def _written(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed
     return written, written if all(map(operator.is_, ids, keys)) else np.concatenate(keys)
 
 
-def _kept(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
+def _collect(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
     """Write the pieces to the file and give their number of rows; without a file, give all rows in one frame."""
     import pandas as pd
 
     return pd.concat(pieces, ignore_index=True) if out is None else _write(out, pieces)
 
 
-def _tell(predictions: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
+def _report(predictions: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
     if isinstance(predictions, int):
         if not quiet:
             console.print(f"{predictions} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)

@@ -73,7 +73,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
-    folder = out or (_latest(file) if resume else _fresh(file))
+    folder = out or (_latest_folder(file) if resume else _new_folder(file))
     in_process = engine == "in-process"
     again = f"{shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))}"
     not_together = {
@@ -101,12 +101,12 @@ def run(
         if both_given:
             raise ConfigError(rule)
     changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
-    with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
+    with _live_page(folder, port or 0) if live else contextlib.nullcontext() as page:
         if in_process:
             settings = Settings.from_toml(file, allow_models=allowed, changes=changes)
-            federation = _built(settings, folder if resume else None, start_from, network, seed)
+            federation = _build(settings, folder if resume else None, start_from, network, seed)
             with _resumable(folder / SETTINGS if changes else file, folder):
-                summary, exhausted = _trained(federation, folder, file.stem, page, resume=resume, silent=silent)
+                summary, exhausted = _train(federation, folder, file.stem, page, resume=resume, silent=silent)
         else:
             from colonnade.cli.on_flare import run_on_flare
 
@@ -137,7 +137,7 @@ def run(
         raise BudgetExhausted(str(summary["stopped"]))
 
 
-def _built(
+def _build(
     settings: Settings, resumed: Path | None, start_from: Path | None, network: str | None, seed: int | None
 ) -> Federation:
     """The federation in this process: new, with another run's models, or as the run that is resumed left it."""
@@ -155,7 +155,7 @@ def _built(
     )
 
 
-def _trained(
+def _train(
     federation: Federation, folder: Path, name: str, page: Live | None, *, resume: bool, silent: bool
 ) -> tuple[dict[str, Any], bool]:
     """Train in this process, shown by a bar and a page. Gives the summary, and whether a budget ended the run."""
@@ -187,7 +187,7 @@ def _resumable(file: Path, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _page(folder: Path, port: int) -> Iterator[Live]:
+def _live_page(folder: Path, port: int) -> Iterator[Live]:
     """Show the report while the run trains. At a terminal it stays until Ctrl-C."""
     beside = folder.with_name(f"{folder.name}.flare")  # where a run over FLARE is, until its parts are put together
 
@@ -235,13 +235,13 @@ def show(summary: dict[str, Any]) -> None:
     console.print(f"{summary['algorithm']}: {trained}{summary['seconds']:.1f} s; {ended}.")
 
 
-def _fresh(file: Path) -> Path:
+def _new_folder(file: Path) -> Path:
     """The first of runs/NAME, runs/NAME-2, ... that is free."""
     names = (Path("runs") / (file.stem if number == 1 else f"{file.stem}-{number}") for number in range(1, 10_000))
     return next(path for path in names if not path.exists())
 
 
-def _latest(file: Path) -> Path:
+def _latest_folder(file: Path) -> Path:
     name = re.compile(rf"{re.escape(file.stem)}(-\d+)?")
     folders = [path.parent for path in Path("runs").glob(f"*/{SETTINGS}") if name.fullmatch(path.parent.name)]
     return max(folders, key=lambda path: path.stat().st_mtime, default=Path("runs") / file.stem)

@@ -79,7 +79,7 @@ def serve(
     from colonnade.serving.listening import check_reach, listen, url_of
     from colonnade.serving.source import Source
 
-    service.needed()
+    service.check_libraries()
     settings = RunDirectory(a_run(folder)).settings()
     check_asker(settings, owner, model)
     token = _token(token_file)

@@ -115,11 +115,11 @@ def read_frame(
 ) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
     path = _table_at(path, owner)
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         present = names_in(path)
         if not present:
             raise _empty(path, owner)
-        wanted = _wanted(present, owner, id_column, label, columns, aside)
+        wanted = _columns_to_read(present, owner, id_column, label, columns, aside)
         frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, id_column)
     return frame[wanted]
 
@@ -129,7 +129,7 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
     import pandas as pd
 
     path = _table_at(path, owner)
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         if is_parquet(path):
             check_present(columns, names_in(path), owner=owner, part="id")
             return _parquet(path, list(columns))
@@ -173,8 +173,8 @@ def names_and_rows(
     path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
 ) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with _refusing(path, owner):
-        wanted = _wanted(names_in(path), owner, id_column, label, columns, aside)
+    with _errors_without_cells(path, owner):
+        wanted = _columns_to_read(names_in(path), owner, id_column, label, columns, aside)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
@@ -200,7 +200,7 @@ def pieces(
     """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
     import pyarrow.parquet
 
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         if is_parquet(path):
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=wanted):
@@ -228,7 +228,7 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Map
 
 
 @contextmanager
-def _refusing(path: Path, owner: str) -> Iterator[None]:
+def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
     """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
     import pandas as pd
     import pyarrow
@@ -263,7 +263,7 @@ def csv_header(path: Path) -> list[str]:
         return header
 
 
-def _wanted(
+def _columns_to_read(
     present: Sequence[str],
     owner: str,
     id_column: str,

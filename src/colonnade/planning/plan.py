@@ -35,8 +35,8 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
         yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
     yield from (in_words(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
-    yield from _wide(federation)
-    yield from _summed(federation)
+    yield from _wide_embeddings(federation)
+    yield from _small_sums(federation)
     if federation.settings.data.align == "private":
         yield (
             "The common rows are found by private set intersection first. Its bytes are in these, its time is not: "
@@ -51,7 +51,7 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
 
 def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterator[str]:
     bare_columns, bare_labels = (
-        [promise.party for promise in privacy if promise.protects == protected and _bare(promise)]
+        [promise.party for promise in privacy if promise.protects == protected and _promises_nothing(promise)]
         for protected in ("columns", "labels")
     )
     labelled = [promise.party for promise in privacy if promise.protects == "labels"]
@@ -85,7 +85,7 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
 
 
-def _bare(guarantee: Guarantee) -> bool:
+def _promises_nothing(guarantee: Guarantee) -> bool:
     return all(statement.epsilon is None for statement in guarantee.statements)
 
 
@@ -105,7 +105,7 @@ def _few_rows(federation: Federation) -> Iterator[str]:
             yield f"There are {len(splits[split])} {split} rows, on which a score says little."
 
 
-def _wide(federation: Federation) -> Iterator[str]:
+def _wide_embeddings(federation: Federation) -> Iterator[str]:
     """Warn of embeddings wider than the columns: they cost more than they can tell, and hide nothing."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
@@ -113,12 +113,12 @@ def _wide(federation: Federation) -> Iterator[str]:
     wider = [f"'{name}' {width} for {held}" for name, (width, held) in sizes.items() if width > held]
     if wider:
         yield (
-            f"Some send more numbers a row than they have columns: {_few(wider)}. A smaller [model] "
+            f"Some send more numbers a row than they have columns: {_first_few(wider)}. A smaller [model] "
             "width sends less and shows less."
         )
 
 
-def _summed(federation: Federation) -> Iterator[str]:
+def _small_sums(federation: Federation) -> Iterator[str]:
     """Warn of sums over few parties: whoever knows one share knows much of the rest."""
     others = [name for name in federation.owners if name not in federation.label_owners]
     if not federation.algorithm.separable(federation.settings.config) and len(others) == 2:
@@ -130,10 +130,10 @@ def _summed(federation: Federation) -> Iterator[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    return _few([f"'{name}'" for name in names])
+    return _first_few([f"'{name}'" for name in names])
 
 
-def _few(words: Sequence[str]) -> str:
+def _first_few(words: Sequence[str]) -> str:
     return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 

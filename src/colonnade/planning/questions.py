@@ -67,21 +67,21 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     """Look at the tables and ask what they do not tell; also for the label and its kind, unless they are given."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"--task is one of {', '.join(TASKS)}; found {task!r}.")
-    tables = _named([look(path) for path in paths], asker)
-    ids = dict(zip(tables, _ids(list(tables.values()), asker), strict=True))
+    tables = _ask_owners([look(path) for path in paths], asker)
+    ids = dict(zip(tables, _ask_ids(list(tables.values()), asker), strict=True))
     id_column = next(iter(ids.values()))
     tables = {name: table.renamed(ids[name], id_column) for name, table in tables.items()}
-    owner, label = _label(tables, id_column, asker, label)
+    owner, label = _ask_label(tables, id_column, asker, label)
     label_column = tables[owner].columns[label]
-    fit, is_normalised = _rows(tables, id_column, asker)
+    fit, is_normalised = _ask_rows(tables, id_column, asker)
     if round(VALIDATION * fit.common) < 1:
         raise DataError(
             f"{fit.common} rows are in all tables, too few to train on and to hold some back: {FEWEST} are the least."
         )
-    task = _task(label_column, asker, task)
+    task = _ask_task(label_column, asker, task)
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
-    split_by = _split_by(tables[owner], label, asker)
+    split_by = _ask_split(tables[owner], label, asker)
     if split_by is not None:
         left_out[owner][split_by] = "divides the rows"
     parties, holders = {}, 0
@@ -104,7 +104,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "auto", _whole_or_auto)
-    epsilon = _epsilon(algorithm, asker, parties)
+    epsilon = _ask_epsilon(algorithm, asker, parties)
     epochs = epochs if epsilon is None or epochs != "auto" else FEW_EPOCHS
     return Answers(
         parties, id_column, task, algorithm, epochs, round(0.7 * fit.common), not fit.is_same, epsilon,
@@ -140,7 +140,7 @@ def algorithms_for(task: str, holders: int) -> dict[str, str]:
     return lines
 
 
-def _named(tables: Sequence[SeenTable], asker: Asker) -> dict[str, SeenTable]:
+def _ask_owners(tables: Sequence[SeenTable], asker: Asker) -> dict[str, SeenTable]:
     if len(tables) < 2:
         raise DataError(f"A federation has two tables at least, one per organisation; found {len(tables)}.")
     twice = Counter(table.owner for table in tables)
@@ -158,7 +158,7 @@ def _new_name(taken: Mapping[str, SeenTable], name: str) -> str:
     return name
 
 
-def _ids(tables: Sequence[SeenTable], asker: Asker) -> list[str]:
+def _ask_ids(tables: Sequence[SeenTable], asker: Asker) -> list[str]:
     """The id column of each table. An answer names one for all, or one for each, separated by commas."""
 
     def accept(given: str) -> list[str]:
@@ -193,7 +193,7 @@ def _ids(tables: Sequence[SeenTable], asker: Asker) -> list[str]:
     return asker.text("By which column do the tables fit together?", default, accept)
 
 
-def _label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
+def _ask_label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
     guessed, guess = guesses.guess_label(list(tables.values()), id_column)
     for table, gappy in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
         asker.say(
@@ -235,7 +235,7 @@ def _label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, given:
     return owner, column
 
 
-def _task(label: Column, asker: Asker, given: str | None) -> str:
+def _ask_task(label: Column, asker: Asker, given: str | None) -> str:
     """Ask whether the label is a class or a number."""
     if given == "regression" and not label.numeric:
         raise DataError(
@@ -249,7 +249,7 @@ def _task(label: Column, asker: Asker, given: str | None) -> str:
     return task
 
 
-def _split_by(table: SeenTable, label: str, asker: Asker) -> str | None:
+def _ask_split(table: SeenTable, label: str, asker: Asker) -> str | None:
     """The column that says which rows train and which test, if the label owner has one and wants to use it."""
     for name in table.columns:
         words = guesses.side_words(table, name) if name != label else None
@@ -259,7 +259,7 @@ def _split_by(table: SeenTable, label: str, asker: Asker) -> str | None:
     return None
 
 
-def _rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:
+def _ask_rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:
     """How the tables' rows overlap, and whether ids are normalised for it."""
     overlap, is_normalised = guesses.overlap(list(tables.values()), id_column), False
     if overlap.gains:
@@ -296,7 +296,7 @@ def _whole_or_auto(given: str) -> int | str:
     return int(given)
 
 
-def _epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
+def _ask_epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
     chosen = ALGORITHMS[algorithm]
     columns, _ = chosen.crosses(chosen.config())
     bare = [r for r, event in columns.items() if r not in chosen.from_columns and not costs_nothing(event)]

@@ -179,24 +179,24 @@ def search(
             continue
         with (out / BEGUN).open("a", encoding="utf-8") as file:  # first: what is released counts, however it ends
             file.write(f"{trial.number}\n")
-        done[trial.number] = _tried(trial, out, lambda part: watch(len(done) + part, done))
+        done[trial.number] = _run_trial(trial, out, lambda part: watch(len(done) + part, done))
         write_text(out / TRIALS, "".join(to_json(record) + "\n" for record in done.values()))
         watch(len(done), done)
     return done
 
 
-def _tried(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
+def _run_trial(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
     folder = trial.folder(out)
     federation = Federation.from_settings(trial.settings)
 
-    def stepped(event: Step | Record) -> None:
+    def on_step(event: Step | Record) -> None:
         if isinstance(event, Step):
             watch(event.batch.step / len(federation.batches))
 
     record: Record = {"trial": trial.number, "changes": trial.changes, "run": folder.name}
     try:
         resume = (folder / SETTINGS).exists()
-        summary = fit(federation, folder, resume=resume, watch=stepped, unseen=(UNSEEN,)).summary
+        summary = fit(federation, folder, resume=resume, watch=on_step, unseen=(UNSEEN,)).summary
     except (Diverged, PartyError) as error:  # these settings are no good, and others may be
         sent = sum(book.total("out") for book in federation.ledgers.values())
         return record | {"failed": str(error), "score": None, "validation": {}, "sent": sent}

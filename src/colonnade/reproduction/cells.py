@@ -68,7 +68,7 @@ def reproduce(
     results = {} if kept is None else kept.read(names, partly=jobs == 0)
     wanted = matching(names, only, name)
     todo = [cell for cell in wanted if cell not in results] if jobs else []
-    for cell, outcome in _outcomes(chosen, todo, watch, jobs, kept):
+    for cell, outcome in _run_cells(chosen, todo, watch, jobs, kept):
         if isinstance(outcome, Exception):
             study.failed[cell] = outcome
         else:
@@ -153,7 +153,7 @@ class KeptCells:
         return results
 
 
-def _outcomes(
+def _run_cells(
     plan: Plan, todo: Sequence[str], watch: Watch | None, jobs: int, kept: KeptCells | None
 ) -> Iterator[tuple[str, CellResult | Exception]]:
     """Each cell and its result, or why it failed, as they end."""

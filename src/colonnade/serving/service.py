@@ -99,7 +99,7 @@ pre{{background:#8881;padding:.8rem;overflow:auto}}</style>
 """
 
 
-def needed() -> None:
+def check_libraries() -> None:
     """Raise, and say how to get them, where the libraries are missing."""
     try:
         import fastapi  # noqa: F401
@@ -120,14 +120,14 @@ def application(batcher: Batcher, limits: Limits) -> App:
         await asyncio.to_thread(batcher.close)
 
     app = FastAPI(title="Colonnade", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    _tell_errors(app)
-    _predict(app, batcher, limits)
-    _tell_state(app, batcher)
-    _show_page(app, batcher, limits)
+    _add_errors(app)
+    _add_predict(app, batcher, limits)
+    _add_state(app, batcher)
+    _add_page(app, batcher, limits)
     return Gate(app, limits, batcher.metrics)
 
 
-def _tell_errors(app: "FastAPI") -> None:
+def _add_errors(app: "FastAPI") -> None:
     """Answer every error with a rule and a cure, and quote nothing that was sent."""
     from fastapi import Request
     from fastapi.exceptions import RequestValidationError
@@ -156,7 +156,7 @@ def _tell_errors(app: "FastAPI") -> None:
         return JSONResponse(body, error.status_code, error.headers)
 
 
-def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+def _add_predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
     """Add POST /predict."""
     from fastapi import Request
     from fastapi.responses import JSONResponse
@@ -185,7 +185,7 @@ def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
         return JSONResponse({"predictions": predictions, "degraded": sum(bool(row.missing) for row in rows)})
 
 
-def _tell_state(app: "FastAPI", batcher: Batcher) -> None:
+def _add_state(app: "FastAPI", batcher: Batcher) -> None:
     """Add GET /health and /metrics."""
     from fastapi import Request
     from fastapi.responses import JSONResponse, PlainTextResponse
@@ -216,7 +216,7 @@ def _tell_state(app: "FastAPI", batcher: Batcher) -> None:
         return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _show_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+def _add_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
     """Add GET /, a page that says how to ask."""
     from fastapi import Request
     from fastapi.responses import HTMLResponse

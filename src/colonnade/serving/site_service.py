@@ -132,7 +132,7 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
             f"'{site.own.name}' was asked to serve {run!r}, and its own {OWN} has no [serve]: no job opens a port that "
             "its organisation did not ask for. Add [serve], with port and token_file, to serve."
         )
-    service.needed()
+    service.check_libraries()
     token = None if own.token_file is None else token_in(Path(own.token_file), "[serve] token_file")
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
