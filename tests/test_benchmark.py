@@ -31,7 +31,7 @@ from colonnade.benchmark import Cells, Result
 def run(quick):
     def results(measured):
         return [Result("sum", str(sum(one["found"] for one in measured.values())))]
-    return Cells(["a, 1", "a, 2", "b, 1"], lambda cell: {"found": int(cell[-1])}, results)
+    return Cells(["a, 1", "a, 2", "b, 1"], lambda cell: {"found": 0 if quick else int(cell[-1])}, results)
 """
 
 
@@ -55,6 +55,8 @@ def test_cells_run_apart_and_are_put_together_from_their_folder(in_cells: None, 
         assert benchmark.run("cells", share=Share(0, out)) == [Result("sum", "3")]
         (out / "cells, a, 1.json").write_text('{"found": 40}')
         assert benchmark.run("cells", share=Share(1, out)) == [Result("sum", "43")]
+        assert benchmark.run("cells", quick=True, share=Share(1, out)) == [Result("sum", "0")]  # of cells of its own
+        assert benchmark.run("cells", share=Share(0, out)) == [Result("sum", "43")]
         with pytest.raises(ConfigError, match=r"No cell of cells is named 'c\*'; they are named 'a, 1', 'a, 2'"):
             benchmark.run("cells", share=Share(only="c*"))
 

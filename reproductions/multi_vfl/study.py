@@ -28,7 +28,7 @@ from colonnade.datasets.catalogue import CATALOGUE
 from colonnade.errors import Diverged
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Plan, Study
-from colonnade.reproduction.cells import Kept
+from colonnade.reproduction.cells import KeptCells
 from colonnade.reproduction.pictures import COLOURS, MARKS
 from colonnade.rows.public import from_dataset
 
@@ -345,7 +345,7 @@ def known(plan: Plan, out: Path) -> None:
                 score = seeds[plan.seeds.index(int(seed))]
                 study.record(what, math.nan if score is None else score)
         if study.measured:
-            Kept(plan, out / "cells").write(cell, study, True)
+            KeptCells(plan, out / "cells").write(cell, study, True)
 
 
 def main() -> None:

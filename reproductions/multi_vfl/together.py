@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from colonnade import datasets, reproduction
 from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study
-from colonnade.reproduction.cells import Kept, script_of
+from colonnade.reproduction.cells import KeptCells, script_of
 from colonnade.rows.holdings import LabelledRows
 
 STUDY = script_of(reproduction.plan("multi-vfl"))
@@ -312,7 +312,7 @@ def validation_rows(run: Federation, data: str, seed: int) -> tuple[Tensor, Tens
 
 def follow(plan: Plan, data: str, seed: int, lines: Sequence[str], out: Path, until: int, device: torch.device) -> None:
     """Train those to the end that were not yet; what was found is kept every few rounds, a file for each run."""
-    kept = Kept(plan, out / "cells")
+    kept = KeptCells(plan, out / "cells")
     names = {f"{data}, {line}, seed {seed}": line for line in lines}
     done = kept.read(list(names), partly=False)
     lines = [line for name, line in names.items() if name not in done]

@@ -42,7 +42,7 @@ from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, Diverged
 from colonnade.privacy.accounting import hidden_poisson_rdp
 from colonnade.reproduction import Plan, Study
-from colonnade.reproduction.cells import Kept, script_of
+from colonnade.reproduction.cells import KeptCells, script_of
 
 
 class Grid(NamedTuple):
@@ -231,7 +231,7 @@ def main() -> None:
         write_text(file(plan), kept(plan, measured, given.keep))
         return
     for title, study in known(plan).items():
-        Kept(plan, given.folder / "cells").write(title, study, True)
+        KeptCells(plan, given.folder / "cells").write(title, study, True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports is no traceback, and
-the version is told at once."""
+"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports gives no traceback, and
+the version is printed at once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return
-    if Path("/sys/kernel/mm/transparent_hugepage").is_dir():  # fresh pages of 4 kB cost three times what is done with
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # them: torch takes large tensors in pages of 2 MB
-    gc.disable()  # what is imported stays; to search it for garbage, again and again, takes a tenth of a run's start
+    if Path("/sys/kernel/mm/transparent_hugepage").is_dir():  # torch then takes large tensors in pages of 2 MB, since
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # fresh pages of 4 kB cost three times the work on them
+    gc.disable()  # imported modules stay; to search them for garbage again and again takes a tenth of a run's start
     try:
         from colonnade import cli
     except KeyboardInterrupt:

@@ -2,8 +2,8 @@
 
     benchmarks/<name>.py     a function `run(quick: bool) -> list[Result]`, or `-> Cells`
 
-The minimum over repetitions is taken on both sides, in turns. What measures no time may be made of cells, which need
-nothing of each other: they run in many processes, on many machines, and are put together from a folder.
+Both sides take turns, and the minimum over repetitions counts. A benchmark that measures no time may be made of cells,
+which need nothing of each other: they run in many processes, on many machines, and are put together from a folder.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from colonnade.core.files import write_text
 from colonnade.core.party import cores
 from colonnade.reproduction.cells import matching, module_at
 from colonnade.reproduction.expected import check_known, installed
@@ -44,18 +45,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Cells:
-    """A benchmark in named parts; what `measure` says of one is plain JSON."""
+    """A benchmark in named parts; `measure` gives plain JSON for a part."""
 
     names: Sequence[str]
     measure: Callable[[str], dict[str, Any]]
-    results: Callable[[Mapping[str, dict[str, Any]]], list[Result]]  # of all that were measured
+    results: Callable[[Mapping[str, dict[str, Any]]], list[Result]]  # of all parts that were measured
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which cells are run here, in how many processes, and where what they measured is kept."""
+    """Which cells are run here, in how many processes, and where their values are kept."""
 
-    jobs: int = 1  # 0: nothing is run, and what is kept is put together
+    jobs: int = 1  # 0: nothing is run, and kept cells are put together
     out: Path | None = None
     only: str = "*"
 
@@ -72,73 +73,75 @@ def names() -> list[str]:
 def run(
     name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None, share: Share | None = None
 ) -> list[Result]:
-    """One benchmark, or all of them; `share` is about those that are made of cells."""
+    """Run one benchmark, or all of them; `share` is for those that are made of cells."""
     if name != "all":
         check_known("benchmark", name, names(), folder())
     results: list[Result] = []
-    for one in names() if name == "all" else [name]:
+    for benchmark in names() if name == "all" else [name]:
         if say is not None:
-            say(one)
-        made = _load(one).run(quick)
-        if isinstance(made, Cells):
-            made = made.results(_measured(one, made, quick, say or (lambda _: None), share or Share()))
-        results += [dataclasses.replace(result, benchmark=one, on=machine()) for result in made]
+            say(benchmark)
+        outcome = _load(benchmark).run(quick)
+        if isinstance(outcome, Cells):
+            measured = _measure_cells(benchmark, outcome, quick, say or (lambda _: None), share or Share())
+            outcome = outcome.results(measured)
+        results += [dataclasses.replace(result, benchmark=benchmark, on=machine()) for result in outcome]
     return results
 
 
-def _measured(
+def _measure_cells(
     name: str, cells: Cells, quick: bool, say: Callable[[str], None], share: Share
 ) -> dict[str, dict[str, Any]]:
-    """What each of the chosen cells measured, here or earlier; with a folder, every cell is kept as it ends."""
+    """The values of each chosen cell, measured now or earlier; with a folder, every cell is kept as it ends."""
     chosen = matching(cells.names, share.only, name)
-    kept = {} if share.out is None else {cell: share.out / f"{name}, {cell}.json" for cell in chosen}
-    found = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
-    todo = [cell for cell in chosen if cell not in found] if share.jobs else []
+    version = f"{name}, quick" if quick else name  # a quick cell measures less
+    kept = {} if share.out is None else {cell: share.out / f"{version}, {cell}.json" for cell in chosen}
+    measured = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
+    todo = [cell for cell in chosen if cell not in measured] if share.jobs else []
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(share.jobs, len(todo))), spawned) as pool:
-        running = {pool.submit(_cell, name, cell, quick): cell for cell in todo}
-        for done in as_completed(running):
-            cell = running[done]
-            found[cell] = done.result()
-            say(f"{len(found)} of {len(chosen)}: {cell} {json.dumps(found[cell])}")
+        running = {pool.submit(_measure_cell, name, cell, quick): cell for cell in todo}
+        for future in as_completed(running):
+            cell = running[future]
+            measured[cell] = future.result()
+            say(f"{len(measured)} of {len(chosen)}: {cell} {json.dumps(measured[cell])}")
             if cell in kept:
                 kept[cell].parent.mkdir(parents=True, exist_ok=True)
-                kept[cell].write_text(json.dumps(found[cell]) + "\n", encoding="utf-8")
-    return {cell: found[cell] for cell in chosen if cell in found}
+                write_text(kept[cell], json.dumps(measured[cell]) + "\n")
+    return {cell: measured[cell] for cell in chosen if cell in measured}
 
 
-def _cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
-    """In a process of its own."""
+def _measure_cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
+    """Measure a cell in this process, which is its own."""
     return _cells(name, quick).measure(cell)
 
 
 @lru_cache(maxsize=1)
 def _cells(name: str, quick: bool) -> Cells:
-    """Made once in a process: it may have read tables for all of its cells."""
-    made = _load(name).run(quick)
-    assert isinstance(made, Cells)
-    return made
+    """A benchmark's cells, made once per process, since it may read tables for all of them."""
+    cells = _load(name).run(quick)
+    assert isinstance(cells, Cells)
+    return cells
 
 
 def machine() -> str:
-    """What this process computes with: how many cores of what, torch, and a GPU where there is one."""
+    """What this process computes with: cores, torch, and a GPU where there is one."""
     import torch
 
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     count = cores()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    of = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
-    return f"{of}{gpu}, torch {torch.__version__.partition('+')[0]}"
+    processor = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    return f"{processor}{gpu}, torch {torch.__version__.partition('+')[0]}"
 
 
 def race(
     runners: Mapping[str, Callable[[], object]], *, turns: int, clock: Callable[[], float] | None = None
 ) -> dict[str, float]:
-    """The fastest time of each, in seconds; they take turns so that what disturbs one disturbs all.
+    """The fastest time of each runner, in seconds; they take turns, so that what disturbs one disturbs all.
 
-    `clock` is the wall's, or `time.process_time` to leave out what other processes take."""
+    `clock` is the wall's, or `time.process_time` to leave out other processes."""
     now = clock or time.perf_counter
     best = dict.fromkeys(runners, float("inf"))
     for runner in runners.values():

@@ -91,7 +91,7 @@ class PartyError(ColonnadeError):
 
 class NoAnswer(PartyError):  # noqa: N818 - the name of the condition
     """No answer came, in time or at all: nobody knows whether the party did what it was asked. The same call may be
-    made again, since a party does it once however often it arrives."""
+    made again, since a party carries it out once however often it arrives."""
 
 
 class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition, as in the design
@@ -111,5 +111,5 @@ LONGEST = 4_096
 
 
 def printable(text: str) -> str:
-    """What came from elsewhere, as it may be shown: without signs that a terminal would obey, and not too long."""
+    """Text from elsewhere that is safe to show: without signs that a terminal would obey, and not too long."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text[:LONGEST])

@@ -8,15 +8,15 @@ from typing import Any
 
 
 def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`; each of `homes` is a module inside it and the names that it
-    has, or a module alone."""
+    """A package's `__getattr__` and `__dir__`. Each of `homes` is a module of the package and the names in it, or a
+    module alone."""
     lines = [line.split() for line in homes]
     home = {name: module for module, *names in lines for name in names or [module]}
 
-    def found(name: str) -> Any:
+    def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(f"{package}.{home[name]}")
         return module if name == home[name] else getattr(module, name)
 
-    return found, lambda: sorted(home)
+    return load, lambda: sorted(home)

@@ -157,7 +157,7 @@ def test_an_error_of_the_disk_is_one_message(call: Caller, tmp_path: Path) -> No
 
 
 def test_a_warning_is_its_words_alone_and_said_once() -> None:
-    before, written = warnings.formatwarning, cli._said_once()
+    before, written = warnings.formatwarning, cli._each_warning_once()
     assert written("Labels leave.", UserWarning, "federation.py", 7) == "Warning: Labels leave.\n"
     assert written("Labels leave.", UserWarning, "federation.py", 7) == ""
     assert written("Columns leave.", UserWarning, "federation.py", 7) == "Warning: Columns leave.\n"

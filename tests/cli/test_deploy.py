@@ -124,7 +124,7 @@ def test_the_servers_of_selections_are_named_for_what_they_see(
         told = " ".join(capsys.readouterr().out.split())
         assert sees in told
         assert "weights" not in told
-        assert sees in deploy.does(settings, name)  # what `provision` says of its kit
+        assert sees in deploy.duties_of(settings, name)  # what `provision` says of its kit
 
 
 def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:

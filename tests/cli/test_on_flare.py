@@ -12,7 +12,7 @@ from tests.federation.small import write
 from tests.federation.small_multi_sites import private
 
 from colonnade.cli import on_flare
-from colonnade.cli.on_flare import predict_on_flare, run_on_flare, waiting
+from colonnade.cli.on_flare import predict_on_flare, run_on_flare, say_waiting
 from colonnade.errors import BudgetExhausted, CheckpointError, ColonnadeError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.flare import deployed
@@ -119,7 +119,7 @@ def test_a_prediction_elsewhere_names_a_run_and_a_file_and_the_result_stays_ther
     write(kit)
     assert predict_on_flare(Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit) is None
     job = Job("clinic", ("clinic", "lab"), "first", predict="new.csv")
-    assert seen == {"kit": kit, "job": job, "say": waiting}
+    assert seen == {"kit": kit, "job": job, "say": say_waiting}
     assert "runs/first/predictions/new.csv" in " ".join(capsys.readouterr().out.split())
 
 

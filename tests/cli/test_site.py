@@ -9,8 +9,10 @@ import logging
 import os
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from tests.cli.called import Caller
 from tests.federation.small import quick
 from tests.federation.small_sites import folders, sites
 
+from colonnade.cli import site
 from colonnade.core.files import hold
 from colonnade.errors import PartyError
 from colonnade.runs.history import Wanted, crossings, to_csv
@@ -183,6 +186,21 @@ def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, c
     assert told[1].endswith("lab: after it")
     assert "lab: refused" in told[2]
     assert json.loads(call("site", "logs", tmp_path / OWN, "--json", "--last", "1").out)["level"] == "warning"
+
+
+def test_a_log_that_is_followed_has_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also lines that come while others are printed; and in a rotation the file is missing for a moment."""
+    log = tmp_path / SITE_LOG
+    log.write_text("1\n2\n3\n")
+    waits: Iterator[Callable[[], object]] = iter([int, int, log.unlink, lambda: log.write_text("6\n")])
+    monkeypatch.setattr(time, "sleep", lambda _: next(waits)())
+    lines = site._log(log, 2, follow=True)
+    assert [next(lines), next(lines)] == ["2", "3"]
+    for number in (4, 5):
+        with log.open("a") as file:
+            file.write(f"{number}\n")
+        assert next(lines) == str(number)
+    assert next(lines) == "6"
 
 
 def test_health_and_metrics_are_served_on_this_machine(base: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
 ) -> None:
     file, whole, parts = write(tmp_path, settings=ONE), tmp_path / "whole", tmp_path / "parts"
     assert call("tune", file, "--runs", 3, "--out", whole, "--quiet").code == 0
-    tried = tuning._tried
+    tried = tuning._run_trial
 
     def killed(trial: tuning.Trial, out: Path, watch: Any) -> Any:
         def stop(part: float) -> None:
@@ -71,9 +71,9 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
 
         return tried(trial, out, stop)
 
-    monkeypatch.setattr(tuning, "_tried", killed)
+    monkeypatch.setattr(tuning, "_run_trial", killed)
     assert call("tune", file, "--runs", 3, "--out", parts, "--quiet").code == 130
-    monkeypatch.setattr(tuning, "_tried", tried)
+    monkeypatch.setattr(tuning, "_run_trial", tried)
     assert [one["trial"] for one in lines(parts)] == [0]
     assert (parts / "trial-001" / "federation.toml").exists()
     assert call("tune", file, "--runs", 2, "--out", parts, "--quiet").code == 0

@@ -154,8 +154,8 @@ def test_cifar_loads_from_the_files_of_its_binary_archive(decoded: Path, tmp_pat
 def test_a_layout_is_found_only_when_all_its_files_are_there(tmp_path: Path) -> None:
     layout = Layout(("a", "b"), lambda paths: (_ for _ in ()).throw(AssertionError(paths)))
     (tmp_path / "a").touch()
-    assert layout.found(tmp_path) is None
+    assert layout.paths_in(tmp_path) is None
     assert layout.missing(tmp_path) == ["b"]
     (tmp_path / "b.gz").touch()
     assert layout.missing(tmp_path) == []
-    assert layout.found(tmp_path) == [tmp_path / "a", tmp_path / "b.gz"]
+    assert layout.paths_in(tmp_path) == [tmp_path / "a", tmp_path / "b.gz"]

@@ -11,7 +11,7 @@ from tests.planning.three import GAUSSIAN, federation, settings, tables
 
 from colonnade.errors import BudgetExhausted
 from colonnade.federation import Federation, Settings
-from colonnade.planning.budgets import budget_ends, epsilon_of, told
+from colonnade.planning.budgets import budget_ends, epsilon_of, in_words
 
 
 def parties(epsilon: float, rules: dict[str, Any] = GAUSSIAN) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_rows_that_leave_with_less_noise_end_first() -> None:
     (test,) = budget_ends(federation(parties=parties(6.0, {**GAUSSIAN, "test.embedding": {**weak, "mechanism": {
         "name": "gaussian", "clip": 1.0, "sigma": 0.5}}})))  # fmt: skip
     assert (test.purpose, test.epoch, test.times) == ("test", 3, 0)
-    assert "ends in the test at the end" in told(test, 3)
+    assert "ends in the test at the end" in in_words(test, 3)
 
 
 def test_the_first_party_to_end_comes_first() -> None:
@@ -86,7 +86,7 @@ def test_epsilon_of_an_account_is_what_it_counted_release_by_release() -> None:
 
 def test_words_name_the_party_the_epoch_and_the_cure() -> None:
     (end,) = budget_ends(federation(parties=parties(3.5)))
-    words = told(end, 3)
+    words = in_words(end, 3)
     for part in (
         "'lab' has a budget of epsilon 3.5",
         "epoch 2 of 3",
@@ -111,5 +111,5 @@ def test_where_nothing_is_trained_epochs_cost_nothing() -> None:
     assert noise[0] == noise[1]
     (end,) = budget_ends(built(100, 1.0))
     assert (end.purpose, end.times) == ("validation", 0)
-    assert "ends in the validation at the end: 9 of its validation rows" in told(end, 0)
-    assert "epochs" not in told(end, 0)
+    assert "ends in the validation at the end: 9 of its validation rows" in in_words(end, 0)
+    assert "epochs" not in in_words(end, 0)

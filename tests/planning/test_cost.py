@@ -6,29 +6,29 @@ import pytest
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning import cost
-from colonnade.planning.measure import Cost, Traffic, taken, total
+from colonnade.planning.measure import Cost, Traffic, take_traffic, total
 
 
 def test_training_validation_and_the_end_each_cost_what_they_do() -> None:
     costs = cost.whole_run(federation(), 2)
     built = federation()
     list(built.train())
-    assert costs.training.traffic == total(taken(built.ledgers).values())
+    assert costs.training.traffic == total(take_traffic(built.ledgers).values())
     for _ in range(3):
         built.evaluate("validation")
-    assert costs.validation.traffic == total(taken(built.ledgers).values())
+    assert costs.validation.traffic == total(take_traffic(built.ledgers).values())
     for split in ("train", "validation", "test"):
         built.evaluate(split)
-    assert costs.final.traffic == total(taken(built.ledgers).values())
+    assert costs.final.traffic == total(take_traffic(built.ledgers).values())
     assert (costs.rounds, costs.per_epoch) == (12, 4)
 
 
 def test_where_rows_are_counted_only_the_test_is_scored_at_the_end() -> None:
     built = federation(parties={"lab": {"outbox": GAUSSIAN}})
     costs = cost.whole_run(built, 1)
-    taken(built.ledgers)
+    take_traffic(built.ledgers)
     built.evaluate("test")
-    assert costs.final.traffic == total(taken(built.ledgers).values())
+    assert costs.final.traffic == total(take_traffic(built.ledgers).values())
 
 
 def test_where_nothing_is_trained_scoring_opens() -> None:

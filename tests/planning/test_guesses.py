@@ -12,14 +12,14 @@ import pytest
 from colonnade.datasets.preprocess import Preprocessor
 from colonnade.errors import DataError
 from colonnade.planning import guesses
-from colonnade.planning.tables import Column, Seen
+from colonnade.planning.tables import Column, SeenTable
 
 ROWS = 40
 
 
-def table(name: str, rows: int = ROWS, first: int = 0, **columns: Any) -> Seen:
+def table(name: str, rows: int = ROWS, first: int = 0, **columns: Any) -> SeenTable:
     ids = [f"P{n:03d}" for n in range(first, first + rows)]
-    return Seen(Path(f"{name}.csv"), pd.DataFrame({"person": ids, **columns}))
+    return SeenTable(Path(f"{name}.csv"), pd.DataFrame({"person": ids, **columns}))
 
 
 def numbers(step: float = 0.5) -> list[float]:
@@ -34,18 +34,18 @@ LAB = table("lab", index=range(ROWS), iron=numbers(), kind=["a", "b"] * 20)
 
 def test_the_id_is_unique_and_in_all_tables_and_has_an_ids_name() -> None:
     assert guesses.guess_id([CLINIC, LAB]) == "person"
-    plain = [Seen(t.path, t.frame.rename(columns={"person": "row"})) for t in (CLINIC, LAB)]
+    plain = [SeenTable(t.path, t.frame.rename(columns={"person": "row"})) for t in (CLINIC, LAB)]
     assert guesses.guess_id(plain) == "row"  # the first that could be
 
 
 def test_no_id() -> None:
-    other = Seen(Path("lab.csv"), LAB.frame.rename(columns={"person": "who", "index": "number"}))
+    other = SeenTable(Path("lab.csv"), LAB.frame.rename(columns={"person": "who", "index": "number"}))
     with pytest.raises(DataError, match=r"under one name or several, .*: clinic.csv has person"):
         guesses.guess_id([CLINIC, other])
-    apart = Seen(Path("lab.csv"), LAB.frame.drop(columns="index").assign(person=[f"Q{n}" for n in range(ROWS)]))
+    apart = SeenTable(Path("lab.csv"), LAB.frame.drop(columns="index").assign(person=[f"Q{n}" for n in range(ROWS)]))
     with pytest.raises(DataError, match="under one name or several"):
         guesses.guess_ids([CLINIC, apart.renamed("person", "who")])
-    twice = Seen(Path("lab.csv"), pd.concat([LAB.frame, LAB.frame]))
+    twice = SeenTable(Path("lab.csv"), pd.concat([LAB.frame, LAB.frame]))
     with pytest.raises(DataError, match=r"lab.csv: 40 different values in 80 rows"):
         guesses.guess_ids([CLINIC, twice])
 
@@ -55,8 +55,8 @@ def test_ids_of_different_names_are_found_by_their_values() -> None:
     assert guesses.guess_ids([CLINIC, other]) == ["person", "who"]
     assert guesses.guess_ids([other, CLINIC, LAB]) == ["who", "person", "person"]
     assert guesses.guess_ids([CLINIC, LAB]) == ["person", "person"]
-    zeros = Seen(Path("a.csv"), pd.DataFrame({"Nr": [f"{n:05d}" for n in range(1, 41)], "age": numbers()}))
-    bare = Seen(Path("b.csv"), pd.DataFrame({"customer": range(1, 41), "iron": numbers()}))
+    zeros = SeenTable(Path("a.csv"), pd.DataFrame({"Nr": [f"{n:05d}" for n in range(1, 41)], "age": numbers()}))
+    bare = SeenTable(Path("b.csv"), pd.DataFrame({"customer": range(1, 41), "iron": numbers()}))
     with pytest.raises(
         DataError, match=r"but for leading zeros: 'Nr' of a.csv, 'customer' of b.csv\. To use them, write"
     ):
@@ -108,15 +108,19 @@ def test_how_rows_fit() -> None:
 
 
 def test_ids_that_differ_in_capitals_and_spaces_alone_are_counted() -> None:
-    shouted = Seen(
+    shouted = SeenTable(
         Path("lab.csv"), LAB.frame.assign(person=[f" p{n:03d}" for n in range(30)] + [f"P{n}" for n in "abcdefghij"])
     )
     found = guesses.overlap([CLINIC, shouted], "person")
     assert (found.common, found.alike, found.gains, found.normalised().common) == (0, 30, True, 30)
-    twice = Seen(Path("lab.csv"), shouted.frame.assign(person=[f"{' ' * (n % 2)}p{n // 2:03d}" for n in range(ROWS)]))
+    twice = SeenTable(
+        Path("lab.csv"), shouted.frame.assign(person=[f"{' ' * (n % 2)}p{n // 2:03d}" for n in range(ROWS)])
+    )
     with pytest.raises(DataError, match="20 would be, if all wrote capitals and spaces alike; but then"):
         guesses.overlap([CLINIC, twice], "person")
-    half = Seen(Path("lab.csv"), LAB.frame.assign(person=[f"{'p' if n < 10 else 'P'}{n:03d}" for n in range(ROWS)]))
+    half = SeenTable(
+        Path("lab.csv"), LAB.frame.assign(person=[f"{'p' if n < 10 else 'P'}{n:03d}" for n in range(ROWS)])
+    )
     found = guesses.overlap([CLINIC, half], "person")
     assert (found.common, found.alike) == (30, 40)
 

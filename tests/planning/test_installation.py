@@ -36,7 +36,7 @@ def test_packages_are_those_of_the_project() -> None:
 def test_what_is_installed_fits_and_what_is_not_does_not() -> None:
     torch = next(one for one in packages() if one.name == "torch" and not one.extra)
     assert torch.fits
-    assert torch.found is not None
+    assert torch.installed is not None
     assert not Package("torch", ">=99").fits
-    assert Package("no-such-package-at-all", "").found is None
+    assert Package("no-such-package-at-all", "").installed is None
     assert not Package("no-such-package-at-all", "").fits

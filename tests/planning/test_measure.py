@@ -8,7 +8,7 @@ from tests.federation import small_multi
 from tests.planning.three import GAUSSIAN, federation
 
 from colonnade.planning import measure
-from colonnade.planning.measure import taken, total
+from colonnade.planning.measure import take_traffic, total
 
 
 def test_fewer_training_rows_and_everything_else_as_it_was() -> None:
@@ -28,7 +28,7 @@ def test_a_batch_costs_what_it_costs_in_a_run(rows: int) -> None:
     built = federation()
     one = measure.train(built.settings, built.holdings, lambda n: min(n, rows))
     list(built.train())
-    pieces = taken(built.ledgers)
+    pieces = take_traffic(built.ledgers)
     assert one is not None
     assert one.batch == {"": pieces["train/1/0" if rows == 16 else "train/1/3"]}
     assert one.opening == pieces[None]  # the first heads
@@ -56,9 +56,9 @@ def test_an_opening_about_all_training_rows_says_so() -> None:
 def test_a_scoring_costs_what_it_costs_in_a_run(split: str) -> None:
     built = federation()
     found = measure.score(built, split)
-    taken(built.ledgers)
+    take_traffic(built.ledgers)
     built.evaluate(split)
-    assert found.traffic == total(taken(built.ledgers).values())
+    assert found.traffic == total(take_traffic(built.ledgers).values())
     assert found.is_exact
 
 
@@ -70,9 +70,9 @@ def test_chunks_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [rows.size for rows in built.agreed.one.chunks("test")] == [7, 7, 4]
     found = measure.score(built, "test")
     assert found.exchanges == 3
-    taken(built.ledgers)
+    take_traffic(built.ledgers)
     built.evaluate("test")
-    assert found.traffic == total(taken(built.ledgers).values())
+    assert found.traffic == total(take_traffic(built.ledgers).values())
 
 
 def test_measuring_touches_no_budget() -> None:

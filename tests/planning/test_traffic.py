@@ -7,17 +7,17 @@ from collections import Counter
 import pytest
 from tests.planning.three import federation
 
-from colonnade.planning.measure import TRAINING, Traffic, encrypted, taken, total
+from colonnade.planning.measure import TRAINING, Traffic, encrypted, take_traffic, total
 
 
 def test_pieces_add_up_to_the_ledgers() -> None:
     built = federation()
     list(built.train())
     sums = {(name, way): book.total(way) for name, book in built.ledgers.items() for way in ("out", "in")}
-    pieces = taken(built.ledgers)
+    pieces = take_traffic(built.ledgers)
     assert total(pieces.values()) == Counter(sums)
     assert len([name for name in pieces if name and TRAINING.fullmatch(name)]) == 12
-    assert taken(built.ledgers) == {}  # each entry is taken once
+    assert take_traffic(built.ledgers) == {}  # each entry is taken once
 
 
 def test_traffic_is_taken_so_many_times() -> None:

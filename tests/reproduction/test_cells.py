@@ -12,7 +12,7 @@ from tests.reproduction.test_expected import plan_folder
 
 from colonnade.errors import ConfigError
 from colonnade.reproduction import Study, plan, plans, reproduce
-from colonnade.reproduction.cells import Kept, cells
+from colonnade.reproduction.cells import KeptCells, cells
 
 SCRIPT = """
 import os, pathlib
@@ -66,7 +66,7 @@ def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(papers: Path, tm
     at_once = reproduce("tiny", out=tmp_path)
     (tmp_path / "cells" / "SplitNN_seed_1.json").unlink()
     again = reproduce("tiny", out=tmp_path)
-    assert again.found() == at_once.found()
+    assert again.recorded() == at_once.recorded()
     assert again.measured["SplitNN, epoch 2"].figure.paper == 0.9712
 
 
@@ -91,7 +91,7 @@ def test_cells_run_in_other_processes_and_a_failed_one_leaves_them_alone(papers:
 def test_every_cell_of_the_repository_has_a_file_of_its_own(name: str) -> None:
     """A name's signs become one sign in its file's name."""
     for one in (plan(name), plan(name).shortened()):
-        paths = [Kept(one, Path()).path(cell) for cell in cells(one)]
+        paths = [KeptCells(one, Path()).path(cell) for cell in cells(one)]
         assert len(set(paths)) == len(paths)
 
 
@@ -108,7 +108,7 @@ def test_what_was_finished_is_not_run_again(papers: Path, tmp_path: Path) -> Non
 
 def test_what_was_cut_off_is_kept_and_counts_only_when_nothing_is_run(papers: Path, tmp_path: Path) -> None:
     chosen = plan("answer")
-    kept = Kept(chosen, tmp_path / "cells")
+    kept = KeptCells(chosen, tmp_path / "cells")
     study = Study(chosen, keep=lambda study: kept.write("first, seed 0", study, False))
     study.record("first", 7.0, "")
     assert kept.read(cells(chosen), partly=False) == {}

@@ -20,7 +20,7 @@ def put_together(name: str) -> Study:
     """The grid as it was run."""
     study = Study(reproduction.plan(name))
     for point in dp_grid.known(study.plan).values():
-        study.add(point.found())
+        study.add(point.recorded())
     dp_grid.finish(study)
     return study
 

@@ -15,7 +15,7 @@ from reproductions.multi_vfl import study, together
 
 from colonnade import reproduction
 from colonnade.federation import Federation
-from colonnade.reproduction.cells import Kept
+from colonnade.reproduction.cells import KeptCells
 
 PLAN = dataclasses.replace(reproduction.plan("multi-vfl"), epochs=(1, 2))
 SMALL: study.Changes = {
@@ -121,7 +121,7 @@ def test_a_run_that_was_finished_is_not_begun_again(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(together, "Stack", stop)
-    lines, kept = ["4niid, FedAvg", "4niid, FedAdam"], Kept(PLAN, tmp_path / "cells")
+    lines, kept = ["4niid, FedAvg", "4niid, FedAdam"], KeptCells(PLAN, tmp_path / "cells")
     kept.write("mnist, 4niid, FedAvg, seed 0", reproduction.Study(PLAN), True)
     with pytest.raises(KeyboardInterrupt):
         together.follow(PLAN, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
@@ -145,7 +145,7 @@ def test_what_is_measured_is_kept_as_finished_cells(tmp_path: Path) -> None:
         patch.setattr(together.STUDY, "QUICK", {**study.QUICK, "algorithm": {}})  # rates as they are named
         together.follow(plan, "mnist", 0, lines, tmp_path, 1, torch.device("cpu"))
     names = [f"mnist, {line}, seed 0" for line in lines]
-    found = Kept(plan, tmp_path / "cells").read(names, partly=False)
+    found = KeptCells(plan, tmp_path / "cells").read(names, partly=False)
     assert set(found) == set(names)
     for name, (told, _) in found.items():
         scores = {one["what"].partition(", round ")[2]: one["by_seed"] for one in told["measured"]}

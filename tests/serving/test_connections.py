@@ -21,9 +21,9 @@ import pytest
 from tests.federation.small import frames
 
 from colonnade.serving.batcher import Batcher
-from colonnade.serving.connections import Connection, Door, counted
-from colonnade.serving.door import listen
+from colonnade.serving.connections import Connection, OpenConnections, address_group
 from colonnade.serving.limits import Limits
+from colonnade.serving.listening import listen
 from colonnade.serving.service import serve_until
 from colonnade.serving.source import Source
 
@@ -119,14 +119,14 @@ def test_half_open_connections_keep_nobody_from_being_answered(finished: Path) -
 
 def test_when_all_room_is_taken_who_waits_longest_makes_way(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From however many addresses: here one has all of them."""
-    made: list[Door] = []
-    before = Door.__init__
+    made: list[OpenConnections] = []
+    before = OpenConnections.__init__
 
-    def small(self: Door, limits: Limits, most: int) -> None:
+    def small(self: OpenConnections, limits: Limits, most: int) -> None:
         before(self, limits, 20)
         made.append(self)
 
-    monkeypatch.setattr(Door, "__init__", small)
+    monkeypatch.setattr(OpenConnections, "__init__", small)
     with running(finished, seconds=30.0, connections=0) as address:
         opened = [socket.create_connection(address, timeout=20) for _ in range(30)]
         for one in opened[10:]:
@@ -224,4 +224,4 @@ def test_an_address_that_holds_all_it_may_is_told_so_in_json(finished: Path, mon
     ],
 )  # fmt: skip
 def test_addresses_are_counted_by_who_has_them(host: str, told: str) -> None:
-    assert counted(host) == told
+    assert address_group(host) == told

@@ -37,7 +37,7 @@ def test_the_histogram_counts_what_is_at_most_each_bound() -> None:
     metrics = Metrics()
     seconds = np.concatenate([np.random.default_rng(0).exponential(0.1, 500), BOUNDS, [99.0]])
     for one in seconds:
-        metrics.took(float(one))
+        metrics.add_answer(float(one))
     found = dict(re.findall(r'predict_seconds_bucket\{le="(.+)"\} (\d+)', metrics.text()))
     assert {bound: int(n) for bound, n in found.items()} == {
         **{str(bound): int((seconds <= bound).sum()) for bound in BOUNDS},

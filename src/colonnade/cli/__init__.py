@@ -37,15 +37,15 @@ MODULES = {
     "provision": "deploy", "party": "deploy", "compare": "report", "algorithms": "listings", "datasets": "listings",
     "reproduce": "measure", "bench": "measure",
 }  # fmt: skip
-"""Which module beside this one has a command; one that is not here is in a module of its own name."""
+"""The modules of commands that are not in a module of their own name."""
 TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
 
 
-def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these commands whole. Of the others that it is to know it has what `--help` says of them:
+def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line. Commands in `needed` are imported; of the other `names` it has the help text alone, since
     their modules import torch, which takes longer than anybody waits for a word of help."""
-    made = typer.Typer(
+    app = typer.Typer(
         name="colonnade",
         no_args_is_help=True,
         add_completion=False,
@@ -56,31 +56,31 @@ def commands(needed: set[str], known: Iterable[str] = COMMANDS) -> typer.Typer:
         epilog="Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget is spent · "
         "5 an audit threshold was crossed · 6 a figure was missed",
     )
-    for name in known:
-        whole = f"{__name__}.{MODULES.get(name, name)}"
-        function = getattr(import_module(whole), name) if name in needed else _help_alone(whole, name)
-        made.command(name, help=_paragraphs(function.__doc__ or ""))(function)
-    made.callback(invoke_without_command=True)(_version)
-    return made
+    for name in names:
+        module = f"{__name__}.{MODULES.get(name, name)}"
+        function = getattr(import_module(module), name) if name in needed else _help_only(module, name)
+        app.command(name, help=_paragraphs(function.__doc__ or ""))(function)
+    app.callback(invoke_without_command=True)(_version)
+    return app
 
 
 def _paragraphs(doc: str) -> str:
-    """A docstring whose lines may end anywhere: they are as long as the terminal, not as the source."""
-    return "\n\n".join(" ".join(one.split()) for one in doc.split("\n\n"))
+    """A docstring with one line per paragraph, so that the terminal's width, not the source's, breaks lines."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
 
 
-def _help_alone(module: str, name: str) -> Callable[[], None]:
-    """A command that says what the one of this name would, read from its source and not imported."""
-    found = find_spec(module)
-    assert found is not None
-    assert found.origin is not None
-    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
-    said = [ast.get_docstring(one) for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
+def _help_only(module: str, name: str) -> Callable[[], None]:
+    """A stand-in with a command's help text, which is read from its source without importing it."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    docs = [ast.get_docstring(node) for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
 
     def command() -> None:
         raise AssertionError(f"{name} was not loaded")
 
-    command.__doc__ = said[0]
+    command.__doc__ = docs[0]
     return command
 
 
@@ -99,27 +99,27 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours, or of the disk, becomes one message and an exit code, never a traceback;
-    a warning is its words alone, without where in our code it comes from."""
-    before, warnings.formatwarning = warnings.formatwarning, _said_once()
+    """Run the command line. An error of ours, or of the disk, becomes one message and an exit code, never a traceback.
+    A warning is printed without the line of code that it comes from."""
+    before, warnings.formatwarning = warnings.formatwarning, _each_warning_once()
     try:
         words = sys.argv[1:]
-        _look_first(words)
+        _check_file_early(words)
         command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
-        if not gc.isenabled():  # while modules were imported, which are no garbage, and need not be looked at
+        if not gc.isenabled():  # __main__ switched it off; what was imported is no garbage and need not be scanned
             gc.freeze()
             gc.enable()
         command(standalone_mode=True)
     except ColonnadeError as error:
         name = f"{type(error).__name__}:"
-        told = Text(_lines(f"{name} {error}"))
-        told.stylize("bold red", 0, len(name))
-        Console(stderr=True).print(told, soft_wrap=True)
+        text = Text(_wrapped(f"{name} {error}"))
+        text.stylize("bold red", 0, len(name))
+        Console(stderr=True).print(text, soft_wrap=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        Console(stderr=True).print(Text(_lines(f"{type(error).__name__}: {error}")), soft_wrap=True)
+        Console(stderr=True).print(Text(_wrapped(f"{type(error).__name__}: {error}")), soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before
@@ -127,33 +127,33 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _look_first(words: Sequence[str]) -> None:
-    """Refuse a federation file with an error in it before torch is imported; with --set it is not all that counts."""
+def _check_file_early(words: Sequence[str]) -> None:
+    """Refuse a federation file with an error in it before torch is imported; with --set, later checks do."""
     if words and words[0] in TRAINING and not any(word.startswith("--set") for word in words):
         for before, word in pairwise(words):
             if word.endswith(".toml") and not word.startswith("-") and not before.startswith("--"):
                 check_early(Path(word))
 
 
-def _said_once() -> Callable[..., str]:
-    """How a warning is written: what was said before, of the same table in another trial, is not said again."""
-    said: set[str] = set()
+def _each_warning_once() -> Callable[..., str]:
+    """A format for warnings that writes each text once, though several trials read the same table."""
+    written: set[str] = set()
 
     def words(message: Warning | str, *_: Any, **__: Any) -> str:
-        if str(message) in said:
+        if str(message) in written:
             return ""
-        said.add(str(message))
-        return _lines(f"Warning: {message}") + "\n"
+        written.add(str(message))
+        return _wrapped(f"Warning: {message}") + "\n"
 
     return words
 
 
-def _lines(text: str) -> str:
-    """A message as standard error takes it: at a terminal its lines end between words, and go on as far in as they
-    began; in a log a line stays one."""
+def _wrapped(text: str) -> str:
+    """A message for standard error. At a terminal, long lines break between words and keep their indent; in a log they
+    stay whole."""
     screen = Console(stderr=True)
     if not screen.is_terminal:
         return text
-    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    unbroken: Any = {"break_long_words": False, "break_on_hyphens": False}
     lines = [(line, " " * (len(line) - len(line.lstrip()))) for line in text.split("\n")]
-    return "\n".join(fill(line, screen.width, subsequent_indent=indent, **whole) for line, indent in lines)
+    return "\n".join(fill(line, screen.width, subsequent_indent=indent, **unbroken) for line, indent in lines)

@@ -32,7 +32,7 @@ from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place
 
 @dataclass(frozen=True)
 class Held:
-    """What an organisation compares, by each key; and how many of its rows no key can match."""
+    """The ids that an organisation compares, by key, and how many of its rows no key can match."""
 
     ids: Sequence[Ids]
     lost: Mapping[str, Any] = field(default_factory=dict)
@@ -69,32 +69,32 @@ def align(
                 f"With --engine {engine} rows are counted, so it takes --count: which rows are common, each "
                 "organisation learns at its own site when it trains (`colonnade run`)."
             )
-        told = count_on_flare(settings, engine, out, startup_kit, owner)
-        if told is not None:
-            _show_counts(told, out, json_=json_, quiet=quiet)
+        counts = count_on_flare(settings, engine, out, startup_kit, owner)
+        if counts is not None:
+            _show_counts(counts, out, json_=json_, quiet=quiet)
         return
     alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment
     groups = _groups(settings, owner)
     alignment.learners_among(tuple(name for together in groups.values() for name in together))
-    several, found = len(groups) > 1 or settings.rows_differ, {}
+    several, results = len(groups) > 1 or settings.rows_differ, {}
     keys, aligned = [in_words(key) for key in settings.keys], None
-    for name, held in groups.items():  # a table of each: nobody learns about another
-        losses = {party: one.lost for party, one in held.items() if one.lost}
-        started, ids = time.perf_counter(), {party: one.ids for party, one in held.items()}
-        driver, through_bytes = next(iter(held)), settings.engine.through_bytes
+    for name, group in groups.items():  # one table per group: no party learns about another
+        losses = {party: held.lost for party, held in group.items() if held.lost}
+        start, ids = time.perf_counter(), {party: held.ids for party, held in group.items()}
+        driver, through_bytes = next(iter(group)), settings.engine.through_bytes
         with watched(f"aligning {name}" if several else "aligning") as watch:
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         if out is not None:
             aligned.write(out / name if several else out)
-        more = {"keys": keys, "lost": losses} if losses else {}
-        found[name] = aligned.to_json() | more | {"seconds": seconds}
+        lost_rows = {"keys": keys, "lost": losses} if losses else {}
+        results[name] = aligned.to_json() | lost_rows | {"seconds": seconds}
         if not (json_ or quiet):
             show(aligned, seconds)
             if losses:
                 show_keys(aligned, keys, losses)
     if json_:
-        typer.echo(json.dumps(found if several else next(iter(found.values())), indent=2))
+        typer.echo(json.dumps(results if several else next(iter(results.values())), indent=2))
     elif not quiet and out is not None:
         console.print(f"The alignment is in [bold]{shown(out)}[/bold].", soft_wrap=True)
     elif not quiet and aligned is not None and aligned.rows:
@@ -102,8 +102,9 @@ def align(
 
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
-    """Who is compared with whom, by name, with who drives first: each label owner with all who hold columns, or where
-    rows may differ, each of those with the label owner alone. Without labels, the first drives."""
+    """Who is compared with whom, by name; the driver is the first of its group. Each label owner is compared with all
+    who hold columns; where rows may differ, each of those with the label owner alone. Without labels, the first party
+    drives."""
     count = len({*settings.parties, *settings.label_owners})
     if count < 2 and settings.data.dataset is None:
         raise ConfigError(
@@ -123,57 +124,60 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]
     }
 
 
-def _show_counts(found: list[dict[str, Any]], out: Path | None, *, json_: bool, quiet: bool) -> None:
-    """What sites counted."""
+def _show_counts(counts: list[dict[str, Any]], out: Path | None, *, json_: bool, quiet: bool) -> None:
+    """Print and write what sites counted."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        write_text(out / ALIGNMENT, json.dumps(found, indent=2) + "\n")
+        write_text(out / ALIGNMENT, json.dumps(counts, indent=2) + "\n")
     if json_:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(counts, indent=2))
     elif not quiet:
-        for one in found:
-            console.print(f"{one['common']:,} rows are common to {', '.join(one['sizes'])}.", highlight=False)
-            for name, what in one["learned"].items():
-                say(f"    {name} learned {what}")
+        for count in counts:
+            console.print(f"{count['common']:,} rows are common to {', '.join(count['sizes'])}.", highlight=False)
+            for name, learned in count["learned"].items():
+                say(f"    {name} learned {learned}")
 
 
 def show(aligned: Aligned, seconds: float) -> None:
-    """Sizes, traffic, and what each party knows now."""
-    found = aligned.to_json()
-    title = f"{found['common']:,} rows are common to all {len(found['parties'])} parties"
+    """Print sizes, traffic, and what each party knows now."""
+    result = aligned.to_json()
+    title = f"{result['common']:,} rows are common to all {len(result['parties'])} parties"
     counts = numbers("rows", "ids", "sent", "received")
     table = a_table(title, "party", *counts, "learned", title_style=BOLD)
-    for name, party in found["parties"].items():
-        driver = " (drives)" if name == found["driver"] else ""
+    for name, party in result["parties"].items():
+        driver = " (drives)" if name == result["driver"] else ""
         sent, received = size(party["bytes"]["out"]), size(party["bytes"]["in"])
         table.add_row(name + driver, f"{party['rows']:,}", f"{party['ids']:,}", sent, received, party["learned"])
     console.print(table)
-    how = "ECDH on secp256k1" if "helper" not in found else "Keyed hashes, compared by a helper"
-    console.print(f"{how}, {found['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
-    if "helper" in found:
-        console.print(f"The helper '{found['helper']['name']}' learned {found['helper']['learned']}.", markup=False)
+    method = "ECDH on secp256k1" if "helper" not in result else "Keyed hashes, compared by a helper"
+    console.print(f"{method}, {result['ids']} ids, {seconds:.1f} s. It protects among parties that follow it.")
+    if "helper" in result:
+        console.print(f"The helper '{result['helper']['name']}' learned {result['helper']['learned']}.", markup=False)
 
 
 def show_keys(aligned: Aligned, keys: Sequence[str], losses: Mapping[str, Mapping[str, Any]]) -> None:
-    """How many rows each key matched; and of each party, how many are lost and why."""
+    """Print how many rows each key matched, and how many each party loses, and why."""
     lost = (heading for name in losses for heading in (f"{name}: without a value", "with another's"))
     table = a_table("Matched by", "key", *numbers("rows", *lost), title_style=BOLD)
     for key, count in zip(keys, aligned.found.by_key, strict=False):
-        why = [f"{n:,}" for one in losses.values() for n in one["by key"][key].values()]
+        why = [f"{n:,}" for loss in losses.values() for n in loss["by key"][key].values()]
         table.add_row(key, f"{count:,}", *why)
     console.print(table)
-    for name, one in losses.items():
-        rows, without = aligned.tables[name], one["without any key"]
-        unmatched = rows - without - aligned.found.common
-        told = f"'{name}' loses {rows - aligned.found.common:,} of {rows:,} rows: {without:,} without any key of their "
-        console.print(f"{told}own, {unmatched:,} that not everybody holds.", markup=False)
+    for name, loss in losses.items():
+        rows, without = aligned.tables[name], loss["without any key"]
+        unmatched = rows - aligned.found.common
+        console.print(
+            f"'{name}' loses {unmatched:,} of {rows:,} rows: {without:,} without any key of their own, "
+            f"{unmatched - without:,} that not everybody holds.",
+            markup=False,
+        )
 
 
 def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSettings]) -> dict[str, Held]:
-    """The ids of these organisations by each key; and where these are not plain, how many rows no key can match."""
+    """Read the ids of these organisations by key. Where keys are not plain ids, count rows that no key can match."""
     if settings.data.dataset is not None:
         raise ConfigError("[data] dataset names one table that is cut into parties; its rows are aligned already.")
-    found = {}
+    held = {}
     for name, party in owners.items():
         if party.table is None:
             section = settings.section if isinstance(party, PartySettings) else LISTS[0]
@@ -181,8 +185,8 @@ def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSet
         if settings.plain_ids:
             columns = settings.keys_of(party)[0]
             ids = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
-            found[name] = Held((ids,))
+            held[name] = Held((ids,))
             continue
-        known = read_keyed(settings, name, party, party.table)
-        found[name] = Held(tuple(Ids.of_texts(name, texts) for texts in known.texts), lost(known, settings))
-    return found
+        keyed = read_keyed(settings, name, party, party.table)
+        held[name] = Held(tuple(Ids.of_texts(name, texts) for texts in keyed.texts), lost(keyed, settings))
+    return held

@@ -54,44 +54,45 @@ def audit(
             raise ConfigError(
                 f"--dp, --party and --out are for one process, not for {engine}: each site audits itself."
             )
-        told = audit_on_flare(folder, engine, startup_kit, owner, rows)
-        if told is not None:
-            _show(told[0], len(list(told[1].iterdir())), told[1], OWN, json_=json_, quiet=quiet)
-            told[0].check()
+        remote = audit_on_flare(folder, engine, startup_kit, owner, rows)
+        if remote is not None:
+            result, place = remote
+            _show(result, len(list(place.iterdir())), place, OWN, json_=json_, quiet=quiet)
+            result.check()
         return
     if dp:
-        _promises(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
+        _audit_dp(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
         return
     with error_console.status("…") as status:
         if quiet or json_:
             status.stop()
         place, run = out or folder / "audit", a_run(folder)
         prepare(place)
-        found = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
-        files = write(found, place)
+        result = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
+        files = write(result, place)
     limits = f"{folder / SETTINGS}, and remove its first line, a digest"
-    _show(found, len(files), place, limits, json_=json_, quiet=quiet)
-    found.check()
+    _show(result, len(files), place, limits, json_=json_, quiet=quiet)
+    result.check()
 
 
-def _show(found: Audit, files: int, place: Path, limits: str, *, json_: bool, quiet: bool) -> None:
+def _show(result: Audit, files: int, place: Path, limits: str, *, json_: bool, quiet: bool) -> None:
     if json_:
-        typer.echo(to_json(found.to_json(), indent=2))
+        typer.echo(to_json(result.to_json(), indent=2))
     elif not quiet:
-        console.print(f"What could have been learned from what {found.algorithm} sends", style="bold")
-        for table in tables_of(found):
+        console.print(f"What could have been learned from what {result.algorithm} sends", style="bold")
+        for table in tables_of(result):
             console.print(table)
-        if found.not_attacked:
+        if result.not_attacked:
             console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
-            for one in found.not_attacked:
-                console.print(f"    {shown(one)}", highlight=False, soft_wrap=True)
-        for name, said in found.sites.items():
-            console.print(f"{shown(name)}, of its own columns: {shown(said)}.", highlight=False)
-        for note in found.notes:
+            for release in result.not_attacked:
+                console.print(f"    {shown(release)}", highlight=False, soft_wrap=True)
+        for name, answer in result.sites.items():
+            console.print(f"{shown(name)}, of its own columns: {shown(answer)}.", highlight=False)
+        for note in result.notes:
             console.print(f"Note: {shown(note)}")
         console.print(f"{files} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
-        if not found.limited:
-            limit, value = suggested(found.findings)
+        if not result.limited:
+            limit, value = suggested(result.findings)
             console.print(
                 f"No threshold is set. For exit code 5 above one, as an example,\nadd to {shown(limits)}:\n"
                 f"    \\[audit]\n    {limit} = {value:g}",
@@ -100,49 +101,50 @@ def _show(found: Audit, files: int, place: Path, limits: str, *, json_: bool, qu
             )
 
 
-def _promises(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
+def _audit_dp(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
     with error_console.status("…") as status:
         if quiet or json_:
             status.stop()
         place, run = out or folder / "audit", a_run(folder)
         prepare(place)
-        found = audit_promises(run, canaries=canaries, say=status.update, allow_models=allow)
-        file = write_promises(found, place)
+        result = audit_promises(run, canaries=canaries, say=status.update, allow_models=allow)
+        file = write_promises(result, place)
     if json_:
-        typer.echo(to_json(found.to_json(), indent=2))
+        typer.echo(to_json(result.to_json(), indent=2))
     elif not quiet:
         console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
         words = "of", "against", "neighbours"
-        wide = [Column(one, overflow="fold", min_width=13) for one in words]  # add-or-remove stays whole
+        wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # wide enough for add-or-remove
         table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
-        for one in found.attempts:
-            mark = "[red]{}[/red]" if one.broken else "{}"
-            bound = "not attacked" if one.bound is None else mark.format(f"{one.bound:.3f}")
-            base = "" if one.baseline is None else f"{one.baseline:.3f}"
-            whose = f"{one.party}'s {one.protects}"
-            table.add_row(whose, one.adversary, one.relation, f"{one.claim or 0.0:.3f}", bound, base)
-        if found.attempts:
+        for attempt in result.attempts:
+            mark = "[red]{}[/red]" if attempt.broken else "{}"
+            bound = "not attacked" if attempt.bound is None else mark.format(f"{attempt.bound:.3f}")
+            base = "" if attempt.baseline is None else f"{attempt.baseline:.3f}"
+            whose = f"{attempt.party}'s {attempt.protects}"
+            table.add_row(whose, attempt.adversary, attempt.relation, f"{attempt.claim or 0.0:.3f}", bound, base)
+        if result.attempts:
             console.print(table)
             console.print("Epsilon is above the bound; the baseline is Steinke et al.'s (2023).")
-        for note in [*found.notes, *dict.fromkeys(one.why for one in found.attempts if one.why)]:
+        for note in [*result.notes, *dict.fromkeys(attempt.why for attempt in result.attempts if attempt.why)]:
             console.print(f"Note: {note}", markup=False)
         console.print(f"{file.name} is in [bold]{shown(place)}[/bold].", soft_wrap=True)
-    found.check()
+    result.check()
 
 
-def tables_of(found: Audit) -> Iterator[Table]:
-    """One table per attack, under what it assumes; one line per attacker, victim and moment."""
-    attacks = list(dict.fromkeys(one.attack for one in found.findings))
-    order = sorted(found.findings, key=lambda one: (LIMITS.index(one.limit), attacks.index(one.attack)))
-    for attack, lines in groupby(order, key=lambda one: one.attack):
+def tables_of(result: Audit) -> Iterator[Table]:
+    """A table per attack, titled with what it assumes; a line per attacker, victim and moment."""
+    attacks = list(dict.fromkeys(finding.attack for finding in result.findings))
+    order = sorted(result.findings, key=lambda finding: (LIMITS.index(finding.limit), attacks.index(finding.attack)))
+    for attack, lines in groupby(order, key=lambda finding: finding.attack):
         findings = list(lines)
         title = f"\n[bold]{shown(attack)}[/bold], assuming an attacker that {shown(findings[0].assumes)}"
         scores = numbers(shown(findings[0].metric), "without attack")
         table = a_table(title, "by", "on", "when", *scores, "verdict", title_style="not italic")
-        for one in findings:
-            interval = "" if one.low is None or one.high is None else f"\n{one.low:.3f}–{one.high:.3f}"
-            mark = f"\n[red]above {one.limit} = {one.threshold}[/red]" if one.crossed else ""
-            release = f"\n{one.details['release']}" if "release" in one.details else ""
-            by, on, when, verdict = map(shown, (one.attacker, one.victim, one.moment + release, one.verdict))
-            table.add_row(by, on, when, f"{one.score:.3f}{interval}", f"{one.baseline:.3f}", verdict + mark)
+        for finding in findings:
+            interval = "" if finding.low is None or finding.high is None else f"\n{finding.low:.3f}–{finding.high:.3f}"
+            mark = f"\n[red]above {finding.limit} = {finding.threshold}[/red]" if finding.crossed else ""
+            release = f"\n{finding.details['release']}" if "release" in finding.details else ""
+            cells = map(shown, (finding.attacker, finding.victim, finding.moment + release))
+            verdict = shown(finding.verdict) + mark
+            table.add_row(*cells, f"{finding.score:.3f}{interval}", f"{finding.baseline:.3f}", verdict)
         yield table

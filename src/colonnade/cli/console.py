@@ -20,7 +20,7 @@ from colonnade.evaluate import metric
 from colonnade.report.words import size
 from colonnade.runs.layout import MARK
 
-if TYPE_CHECKING:  # commands that compute nothing write without torch
+if TYPE_CHECKING:  # so that commands that compute nothing need no torch
     from colonnade.core import Step
     from colonnade.federation import Federation
     from colonnade.federation.fit import Watch
@@ -30,26 +30,27 @@ ANY_WIDTH = 10_000
 
 
 class _Output(Console):
-    """Standard output. A table that is too wide for it loses its frame before it loses a letter. Its reader may leave,
-    as `| head` does: the command then goes on, and writes its files."""
+    """Standard output. A table that is too wide for it loses its frame before it loses a letter. If its reader leaves,
+    as `| head` does, the command goes on and writes its files."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        for table in (one for one in objects if isinstance(one, Table)):
+        for table in (item for item in objects if isinstance(item, Table)):
             self._fit(table)
         super().print(*objects, **how)
 
     def _fit(self, table: Table) -> None:
-        """Take from the widest columns, but no word is cut where all columns have room for their longest ones."""
+        """Narrow the widest columns first. No word is cut where all columns have room for their longest words."""
         wide = self.options.update_width(ANY_WIDTH)
         cells = [
             [Measurement.get(self, wide, cell) for cell in (column.header, *column.cells)] for column in table.columns
         ]
-        least, most = ([max(one[at] for one in column) for column in cells] for at in (0, 1))
+        least = [max(cell.minimum for cell in column) for column in cells]
+        most = [max(cell.maximum for cell in column) for column in cells]
         room = self.width - 3 * len(cells) - 1
         if sum(least) > room:
             table.box, table.padding, room = box.SIMPLE_HEAD, (0, 0), self.width - len(cells) - 1
-        while sum(most) > room and (wider := [at for at in range(len(most)) if most[at] > least[at]]):
-            most[max(wider, key=lambda at: most[at])] -= 1
+        while sum(most) > room and (wider := [number for number in range(len(most)) if most[number] > least[number]]):
+            most[max(wider, key=lambda number: most[number])] -= 1
         for column, width in zip(table.columns, most, strict=True):
             column.overflow = "fold"
             column.width = width if sum(most) <= room else None
@@ -60,7 +61,7 @@ class _Output(Console):
 
 
 BOLD = "bold not italic"
-"""How some titles of tables are written."""
+"""The style of some tables' titles."""
 console = _Output()
 error_console = Console(stderr=True)
 
@@ -68,21 +69,21 @@ error_console = Console(stderr=True)
 def a_run(folder: Path) -> Path:
     """The folder, if a run is in it; else an error that says where one is."""
     if not (folder / MARK).exists():
-        raise no_run(folder, f"{MARK} is missing", lambda one: (one / MARK).exists())
+        raise no_run(folder, f"{MARK} is missing", lambda path: (path / MARK).exists())
     return folder
 
 
 def no_run(folder: Path, why: str, is_run: Callable[[Path], bool]) -> CheckpointError:
-    """Why there is none, and where runs are instead, or how to make one."""
-    there = [str(one) for pattern in ("*", "runs/*") for one in sorted(folder.glob(pattern)) if is_run(one)]
-    cure = f"Did you mean {' or '.join(there[:5])}?" if there else "Make one: colonnade run FEDERATION.toml --out DIR."
+    """The error that says why there is no run, and where runs are, or how to make one."""
+    runs = [str(path) for pattern in ("*", "runs/*") for path in sorted(folder.glob(pattern)) if is_run(path)]
+    cure = f"Did you mean {' or '.join(runs[:5])}?" if runs else "Make one: colonnade run FEDERATION.toml --out DIR."
     return CheckpointError(f"{folder} is not a run directory: {why}. {cure}")
 
 
-def shown(what: object) -> str:
-    """A path, or a message that may quote one, among markup: a folder may be called [2], and what came from elsewhere
-    may have signs that move a terminal's cursor."""
-    return escape(printable(str(what)))
+def shown(value: object) -> str:
+    """A value's text, safe among markup: a folder may be called [2], and text of others may have signs that move a
+    terminal's cursor."""
+    return escape(printable(str(value)))
 
 
 def typed(path: Path | str) -> str:
@@ -91,14 +92,14 @@ def typed(path: Path | str) -> str:
 
 
 def say(text: str, **how: Any) -> None:
-    """Words as they are: what others wrote is no markup, and no number in it is coloured."""
+    """Print text as it is: nothing in it is read as markup, and no number is coloured."""
     console.print(text, markup=False, highlight=False, **how)
 
 
 def a_table(title: str, *columns: str | Column, **how: Any) -> Table:
     """A table whose cells are never cut off; `numbers` among its columns are aligned right."""
-    made = (Column(one, overflow="fold") if isinstance(one, str) else one for one in columns)
-    return Table(*made, title=title, title_justify="left", **how)
+    aligned = (Column(column, overflow="fold") if isinstance(column, str) else column for column in columns)
+    return Table(*aligned, title=title, title_justify="left", **how)
 
 
 def numbers(*headings: str, **how: Any) -> list[Column]:
@@ -108,8 +109,8 @@ def numbers(*headings: str, **how: Any) -> list[Column]:
 def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
     """A bar on standard error: a title, these counts, what is done `now` (a field of each task), and the time left."""
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), *counts, TextColumn("{task.fields[now]}"))
-    left = TimeRemainingColumn(compact=True)
-    return Progress(*columns, left, console=error_console, disable=quiet, transient=transient)
+    time_left = TimeRemainingColumn(compact=True)
+    return Progress(*columns, time_left, console=error_console, disable=quiet, transient=transient)
 
 
 @contextmanager
@@ -122,7 +123,7 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     columns = (
         TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True)),
         BarColumn(bar_width=12),
-        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 in all
+        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 columns in all
     )
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
@@ -155,8 +156,8 @@ def metrics_table(summary: Mapping[str, Any]) -> Table:
     table = a_table("How good the joint model is", "", *numbers(*(f"{split} rows" for split in metrics)))
     led = lead(summary)
     for name in in_order(summary, next(iter(metrics.values()))):
-        told = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
-        table.add_row(told, *(score(values[name]) for values in metrics.values()))
+        heading = shown(metric(name)) if name != led else f"[bold]{shown(metric(name))}[/bold]"
+        table.add_row(heading, *(score(values[name]) for values in metrics.values()))
     return table
 
 
@@ -168,23 +169,23 @@ def label_owners_table(summary: Mapping[str, Any]) -> Table:
     splits = list(summary["metrics"])
     title = f"By label owner: {name} of the joint model on its rows"
     table = a_table(title, "label owner", *numbers(*splits), "left out")
-    for owner, about in summary["label_owners"].items():
-        scores = [about["metrics"].get(split, {}).get(name) for split in splits]
-        left_out = [*map(str, about["left_out"][:8]), *(["…"] if len(about["left_out"]) > 8 else [])]
+    for owner, result in summary["label_owners"].items():
+        scores = [result["metrics"].get(split, {}).get(name) for split in splits]
+        left_out = [*map(str, result["left_out"][:8]), *(["…"] if len(result["left_out"]) > 8 else [])]
         table.add_row(owner, *map(score, scores), f"round {', '.join(left_out)}" if left_out else "never")
     return table
 
 
 def subsets_table(summary: Mapping[str, Any]) -> Table:
-    """Where partners lack rows: how good the joint model is on test rows, by who holds them."""
+    """How good the joint model is on test rows, by who holds them; for runs whose partners lack rows."""
     from colonnade.evaluate.metrics import HEADLINE, lead
 
-    split = next(one for one in ("test", "validation", "train") if one in summary["subsets"])
+    split = next(name for name in ("test", "validation", "train") if name in summary["subsets"])
     led = lead(summary) or HEADLINE[summary["task"]]
     table = a_table(f"By who holds a row, of the {split} rows", "held by", *numbers("rows", metric(led)))
-    for kind, found in summary["subsets"][split].items():
-        known = found.get(led)
-        table.add_row(kind, f"{found['rows']:,}", score(known if known is not None and known == known else None))
+    for kind, scores in summary["subsets"][split].items():
+        value = scores.get(led)
+        table.add_row(kind, f"{scores['rows']:,}", score(value if value is not None and value == value else None))
     return table
 
 

@@ -101,10 +101,10 @@ def demo(
     aligned = align_here(ids, driver="clinic")
     show_alignment(aligned, time.perf_counter() - start)
     console.print("\n[bold]2. Whose columns are worth having?[/bold]  colonnade select federation.toml --keep 3")
-    found = with_bar(everybody, 3, "vf_ps", quiet=quiet)
-    show_selection(found, everybody)
+    selection = with_bar(everybody, 3, "vf_ps", quiet=quiet)
+    show_selection(selection, everybody)
     text = (out / "federation.toml").read_text(encoding="utf-8")
-    write_text(out / CHOSEN, leave_out(text, rejected(found, everybody)))
+    write_text(out / CHOSEN, leave_out(text, rejected(selection, everybody)))
     console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
     settings = Settings.from_toml(out / CHOSEN)
     federation = Federation.from_settings(settings)
@@ -120,7 +120,7 @@ def demo(
         write_explanation(explaining.explain(federation), out / "run" / "explain", pictures=False)
         aligned.write(out / "run" / "alignment")
         (out / "run" / "selection").mkdir()
-        write_text(out / "run" / "selection" / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
+        write_text(out / "run" / "selection" / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
         page = write(out / "run")
     run, file = typed(out / "run"), typed(out / "federation.toml")
     console.print(
@@ -138,7 +138,7 @@ def demo(
 
 
 def write_tables(out: Path) -> dict[str, pd.DataFrame]:
-    """The four CSV files and the federation file; an earlier demo in the same place is replaced."""
+    """Write the four CSV files and the federation file; an earlier demo in the same place is replaced."""
     import pandas as pd
 
     from colonnade.datasets import load
@@ -158,51 +158,51 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     diagnosis = [source.classes[number] for number in source.train.y]
     noise = pd.DataFrame(np.random.default_rng(7).normal(size=(len(frame), 10)).round(4))
     noise.columns = [f"signal_{number}" for number in range(1, 11)]
-    whole = {
+    tables = {
         "clinic": frame[["patient", *names[:10]]].assign(diagnosis=diagnosis),
         "lab_north": frame[["patient", *names[10:20]]],
         "lab_south": frame[["patient", *names[20:]]],
         "broker": pd.concat([frame["patient"], noise], axis=1),
     }
-    frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(whole.items())}
+    frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(tables.items())}
     for name, table in frames.items():
         table.to_csv(out / f"{name}.csv", index=False)
     (out / "federation.toml").write_text(FEDERATION, encoding="utf-8")
     return frames
 
 
-def _scores(found: dict[str, Any]) -> Table:
+def _scores(scores: dict[str, Any]) -> Table:
     """Means over several splits of the patients, since one split's hundred test patients decide little."""
     rows = {
-        "the clinic alone": found["alone"]["clinic"],
-        "together, nothing moved": found["joint"],
-        "all tables in one place": found["together"],
+        "the clinic alone": scores["alone"]["clinic"],
+        "together, nothing moved": scores["joint"],
+        "all tables in one place": scores["together"],
     }
     console.print(f"\n[italic]On patients that nobody trained on (mean of {SPLITS} splits)[/italic]")
     table = Table("who trains", *numbers("accuracy", "AUC"))
     for name, splits in rows.items():
-        means = [fmean(one[metric] for one in splits) for metric in ("accuracy", "auc")]
+        means = [fmean(split[metric] for split in splits) for metric in ("accuracy", "auc")]
         table.add_row(name, *map(score, means), style="bold" if name.startswith("together") else "")
     return table
 
 
 def _learned(federation: Federation, run: Path) -> Table:
-    """What training told; what the alignment did was said in step 1."""
+    """What each party learned in training; step 1 said what it learned in the alignment."""
     lines = learned(federation, run)
     before = sum(line.bytes for line in lines if line.name in REVEALS)
     title = "\nWhat each party learned about the others (no raw column ever left)"
     below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
-    left: Any = {"title_justify": "left", "caption_justify": "left"}
-    table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **left)
-    alike: dict[tuple[str, ...], list[str]] = {}  # what several learned of one, or one of several, is said once
+    justified: Any = {"title_justify": "left", "caption_justify": "left"}
+    table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **justified)
+    by_lesson: dict[tuple[str, ...], list[str]] = {}  # the same lesson is said once, of all who learned it
     for line in lines:
         if line.name not in REVEALS:
             protection = "not protected" if line.guarantee == "non-private" else line.guarantee
             received = f"{line.times} × {line.name},\n{size(line.bytes)}, {protection}"
-            alike.setdefault((line.party, received, line.meaning), []).append(line.about)
+            by_lesson.setdefault((line.party, received, line.meaning), []).append(line.about)
     parties: dict[tuple[str, ...], list[str]] = {}
-    for (party, *rest), about in alike.items():
-        parties.setdefault((", ".join(sorted(about)), *rest), []).append(party)
-    for what, who in parties.items():
-        table.add_row(", ".join(who), *what)
+    for (party, *rest), sources in by_lesson.items():
+        parties.setdefault((", ".join(sorted(sources)), *rest), []).append(party)
+    for cells, learners in parties.items():
+        table.add_row(", ".join(learners), *cells)
     return table

@@ -32,7 +32,7 @@ from colonnade.sites.driving import rehearse
 
 
 class Action(StrEnum):
-    """What one organisation does by itself."""
+    """What `colonnade party` can do."""
 
     check = "check"
 
@@ -43,15 +43,15 @@ HELPS = (
 )
 
 
-def does(settings: Settings, name: str) -> str:
+def duties_of(settings: Settings, name: str) -> str:
     """What an organisation does besides answering for its columns or labels; "" where nothing."""
     weights = "drives, and adds up weights: it sees those of label owners, and their scores"
-    found = [weights if name == SERVER else "holds the labels and drives"] if name == driver_of(settings) else []
-    found += [HELPS] if name == settings.alignment.helper else []
+    duties = [weights if name == SERVER else "holds the labels and drives"] if name == driver_of(settings) else []
+    duties += [HELPS] if name == settings.alignment.helper else []
     if settings.selection.servers and name == SERVER:
-        found.append("adds up in selections: it sees pseudo ids and ciphertexts")
-    found += ["decrypts in selections: it sees sums of distances of nameless rows"] if name == KEYS else []
-    return "; it ".join(found)
+        duties.append("adds up in selections: it sees pseudo ids and ciphertexts")
+    duties += ["decrypts in selections: it sees sums of distances of nameless rows"] if name == KEYS else []
+    return "; it ".join(duties)
 
 
 def provision(
@@ -76,8 +76,8 @@ def provision(
     table = a_table(f"Startup kits in {out}", "folder", "for", title_style=BOLD)
     table.add_row("relay/", f"the machine {server}, which relays calls it cannot read")
     for name in all_sites(settings):
-        what = does(settings, name)
-        table.add_row(f"parties/{name}/", f"'{name}'" + (f", which {what}" if what else ""))
+        duties = duties_of(settings, name)
+        table.add_row(f"parties/{name}/", f"'{name}'" + (f", which {duties}" if duties else ""))
     table.add_row("lead/", f"whoever starts runs, at '{driver_of(settings)}'")
     table.add_row("state/", "nobody: the key that signs certificates. Keep it offline")
     console.print(table)
@@ -122,23 +122,23 @@ def _models(own: SiteConfig) -> str:
 
 
 def _check(own: SiteConfig) -> None:
-    """Of who holds labels, columns or both, or of the aggregation server."""
+    """Print what an organisation brings: one that holds labels, columns or both, or the aggregation server."""
     name, rehearsed = own.name, rehearse(own)
     others = ", ".join(repr(n) for n in own.names if n != name)
     if rehearsed is None:
-        console.print(f"[bold]{name}[/bold] holds no data: it {does(own.settings, name)}.")
+        console.print(f"[bold]{name}[/bold] holds no data: it {duties_of(own.settings, name)}.")
         console.print(f"Agreed with {others}: {own.agreed}")
         return
     holdings, organisation = rehearsed
     labels = name in own.label_owners
     columns = holdings.columns[name].features[0].numel() if name in holdings.columns else 0
-    held = f"{columns} numbers a row after preparation" if columns else "its labels"
-    console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {held}.")
+    brings = f"{columns} numbers a row after preparation" if columns else "its labels"
+    console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {brings}.")
     console.print(f"Agreed with {others}: {own.agreed}")
     askers = [own.driver] if labels else own.label_owners
-    asked = "It drives, and asks the others." if own.drives else f"Only {' and '.join(map(repr, askers))} may ask it."
+    only = f"Only {' and '.join(map(repr, askers))} may ask it."
     holders = " and ".join(map(repr, own.label_owners)) + (" holds" if len(own.label_owners) == 1 else " hold")
-    console.print(f"{holders} the labels. {asked}")
+    console.print(f"{holders} the labels. {'It drives, and asks the others.' if own.drives else only}")
     columns_of, driven = find(own.settings.algorithm).crosses(own.settings.config)
     _what_may_leave(own, organisation, list(driven if labels else columns_of))
     _say_weaker(organisation, list(driven if labels else columns_of))
@@ -155,24 +155,25 @@ def _what_may_leave(own: SiteConfig, organisation: Organisation, releases: list[
     table = a_table("What may leave", "release", "mechanism", "codec", "tells", title_style=BOLD)
     reveals, rules = find(own.settings.algorithm).reveals, organisation.outbox.rules
     for name in releases:
-        for one in (name, *(given for given in rules if given != name and given.rpartition(".")[2] == name)):
-            rule = rules.get(one) or organisation.outbox.rule_for(name)
-            table.add_row(one, _in_words(rule.mechanism), rule.codec.name, reveals[name])
+        by_purpose = [rule_name for rule_name in rules if rule_name != name and rule_name.rpartition(".")[2] == name]
+        for release in (name, *by_purpose):
+            rule = rules.get(release) or organisation.outbox.rule_for(name)
+            table.add_row(release, _in_words(rule.mechanism), rule.codec.name, reveals[name])
     if LABELS in rules:
-        told = "drawn once before training; all that the label owner sends follows what was drawn"
-        table.add_row(LABELS, _in_words(rules[LABELS].mechanism), "", told)
+        meaning = "drawn once before training; all that the label owner sends follows what was drawn"
+        table.add_row(LABELS, _in_words(rules[LABELS].mechanism), "", meaning)
     console.print(table)
 
 
 def _say_weaker(organisation: Organisation, releases: Sequence[str]) -> None:
-    """A rule for one purpose that protects less than another's is chosen by who asks, as far as it can be."""
+    """Warn of rules that protect less for one purpose than for another: who asks says what rows are for."""
     outbox, columns = organisation.outbox, organisation.roles.get("features")
     wide = columns.introduce(Introduce()).shape if isinstance(columns, FeatureOwner) else ()
     for name in releases if outbox.by_purpose else ():
         if less := weaker(partial(outbox.rule_for, name), PURPOSES, math.prod(wide)):
-            told = ", ".join(f"{purpose}.{name}" for purpose in less)
+            rules = ", ".join(f"{purpose}.{name}" for purpose in less)
             console.print(
-                f"[bold yellow]Weaker than another rule for {name}:[/bold yellow] {told}. Who asks says what rows are "
+                f"[bold yellow]Weaker than another rule for {name}:[/bold yellow] {rules}. Who asks says what rows are "
                 "for. So the weaker rule applies only to rows that its runs never used otherwise; a batch with any "
                 "other row leaves by the strictest rule. Give all purposes one rule, if that is not what you mean.",
                 highlight=False,
@@ -180,34 +181,34 @@ def _say_weaker(organisation: Organisation, releases: Sequence[str]) -> None:
 
 
 def _in_words(mechanism: Mechanism) -> str:
-    """A rule as its owner's file has it: gaussian, clip 1, sigma 2."""
+    """A mechanism in the words of its owner's file: gaussian, clip 1, sigma 2."""
     if isinstance(mechanism, Plain):
         return "none: it leaves as it is"
-    known = MECHANISMS | LABEL_MECHANISMS
-    name = next((name for name, kind in known.items() if kind is type(mechanism)), type(mechanism).__name__)
+    mechanisms = MECHANISMS | LABEL_MECHANISMS
+    name = next((name for name, kind in mechanisms.items() if kind is type(mechanism)), type(mechanism).__name__)
     settings: Mapping[str, Any] = asdict(mechanism) if is_dataclass(mechanism) else {}
     return ", ".join([name, *(f"{key} {value:g}" for key, value in settings.items())])
 
 
 def _say_alignments(own: SiteConfig) -> None:
-    """What others may compare with its ids, and what of today's they took."""
+    """Print how often others may align with its ids in a day, and how often they did today."""
     allowed, taken = own.alignments, Allowance(own.name, own.runs / ALIGNED, own.alignments).taken()
     say(
         f"In a day each who may ask aligns with it {allowed.per_day} times to train, by lists of {allowed.smallest} "
         f"ids or more, and compares {allowed.predicted_per_day:,} ids to predict ([alignments])."
     )
-    for name, mine in taken.items():
-        compared = f"compared {mine[IDS]:,} ids to predict"
-        say(f"Today: '{name}' aligned {mine[ALIGNMENTS]} times to train, and {compared}.")
+    for name, counts in taken.items():
+        compared = f"compared {counts[IDS]:,} ids to predict"
+        say(f"Today: '{name}' aligned {counts[ALIGNMENTS]} times to train, and {compared}.")
 
 
 def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | None) -> None:
-    """What its rows may pay, and what they have paid in its runs so far."""
+    """Print what its rows may spend, and what they have spent in its runs so far."""
     if budget is None:
         console.print("No budget: what its rules let through, they let through always.")
     else:
-        told = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} for every row, {budget.relation}, over all runs"
-        console.print(f"Budget: {told}.", highlight=False)
+        limit = f"epsilon {budget.epsilon:g} at delta {budget.delta:g} for every row, {budget.relation}, over all runs"
+        console.print(f"Budget: {limit}.", highlight=False)
     covers = find(own.settings.algorithm).covers
     for account in accounts_of({own.name: organisation}).values():
         if covers:
@@ -216,6 +217,6 @@ def _say_budget(own: SiteConfig, organisation: Organisation, budget: Budget | No
         if spent is None:
             console.print("Nothing of it is spent: there was no run yet." if budget else "There was no run yet.")
             continue
-        of = "" if budget is None else f" of {budget.epsilon:g}"
+        of_budget = "" if budget is None else f" of {budget.epsilon:g}"
         paid = f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"
-        console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of}.", highlight=False)
+        console.print(f"Spent in its runs so far, by the row that paid most: {paid}{of_budget}.", highlight=False)

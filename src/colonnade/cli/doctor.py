@@ -27,8 +27,9 @@ def doctor(json_: Json = False) -> None:
     elif healthy(checks):
         absent = sum(check.state == "absent" for check in checks)
         broken = sum(check.state == "failed" for check in checks)
-        more = f"; {absent} extras are not installed" if absent else ""
-        console.print(f"All that is required works{f', and {broken} other thing(s) do not' if broken else ''}{more}.")
+        failing = f", and {broken} other thing(s) do not" if broken else ""
+        missing = f"; {absent} extras are not installed" if absent else ""
+        console.print(f"All that is required works{failing}{missing}.")
     if not healthy(checks):
         if not json_:
             error_console.print("Something that is required does not work: see ✗ above.")

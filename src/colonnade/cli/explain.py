@@ -64,11 +64,11 @@ def explain(
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
-        how = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
-        told = explain_on_flare(folder, engine, startup_kit, owner, how)
-        if told is None:
+        options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
+        remote = explain_on_flare(folder, engine, startup_kit, owner, options)
+        if remote is None:
             return
-        found, made = told, write(told, place, pictures=draw)
+        result, files = remote, write(remote, place, pictures=draw)
     else:
         federation = load(a_run(folder), allow_models=allow_model or [])
         if noisy is not None and noisy not in federation.owners:
@@ -78,17 +78,17 @@ def explain(
             federation.owner_named(owner)
         if retrain:
             federation.settings.check_one_label_owner("Explain it without --retrain.")
-        found = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
-        made = write(found, place, pictures=draw)
+        result = report.explain(federation, noise=noise, rows=rows, seed=seed, by=by, owner=owner)
+        files = write(result, place, pictures=draw)
         if retrain:  # what is known already is kept, whatever comes of training
             with a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
-                begin = partial(_training, bar, federation, folder)
-                found = report.retrain(federation, found, noise=train_noise, noisy=noisy, begin=begin)
-            made = write(found, place, pictures=draw)
+                watch_training = partial(_training_bar, bar, federation, folder)
+                result = report.retrain(federation, result, noise=train_noise, noisy=noisy, begin=watch_training)
+            files = write(result, place, pictures=draw)
     if json_:
-        typer.echo(report.summary_of(found).to_json(), nl=False)
+        typer.echo(report.summary_of(result).to_json(), nl=False)
     elif not quiet:
-        _show(found, place, made)
+        _show(result, place, files)
 
 
 def _check(sigma: float, option: str) -> None:
@@ -96,110 +96,112 @@ def _check(sigma: float, option: str) -> None:
         raise ConfigError(f"{option} must be a number that is not negative; found {sigma}.")
 
 
-def _training(bar: Progress, federation: Federation, folder: Path, trainings: int) -> Watch:
-    """A bar over all batches of all trainings, and beforehand how many there are and about how long they take."""
+def _training_bar(bar: Progress, federation: Federation, folder: Path, trainings: int) -> Watch:
+    """Say how many trainings follow and how long they take; give what moves a bar over all their batches."""
     if not bar.disable:
-        error_console.print(f"Training again {trainings} times{_about(folder, trainings)}.")
+        error_console.print(f"Training again {trainings} times{_expected_time(folder, trainings)}.")
     per_training = len(federation.batches)
     task = bar.add_task("training", total=trainings * per_training, now="")
-    begun = 0
+    trainings_begun = 0
 
     def watch(title: str, event: Step | dict[str, Any]) -> None:
-        nonlocal begun
+        nonlocal trainings_begun
         if isinstance(event, Step):
-            begun += event.batch.step == 0
-            done = (begun - 1) * per_training + event.batch.step + 1  # a training may stop early
+            trainings_begun += event.batch.step == 0
+            done = (trainings_begun - 1) * per_training + event.batch.step + 1  # a training may stop early
             bar.update(task, completed=done, now=f"{title}  loss {event.loss:.4f}")
 
     return watch
 
 
-def _about(folder: Path, trainings: int) -> str:
+def _expected_time(folder: Path, trainings: int) -> str:
     """How long the trainings take, from the run's own seconds."""
     try:
-        whole = float((RunDirectory(folder).summary() or {})["seconds"]) * trainings
+        total = float((RunDirectory(folder).summary() or {})["seconds"]) * trainings
     except (ValueError, KeyError, TypeError):
         return ""
-    return f", about {seconds(whole)} from what the run itself took"
+    return f", about {seconds(total)} from what the run itself took"
 
 
-def _show(found: report.Report, place: Path, made: list[Path]) -> None:
-    names = [name for name in MEASURES if name in found.measures]
-    few = found.ranking if len(found.ranking) <= 8 else [*found.ranking[:4], "…", *found.ranking[-2:]]
+def _show(result: report.Report, place: Path, files: list[Path]) -> None:
+    names = [name for name in MEASURES if name in result.measures]
+    few = result.ranking if len(result.ranking) <= 8 else [*result.ranking[:4], "…", *result.ranking[-2:]]
     console.print(
-        f"{found.algorithm}: {metric(found.metric)} {_score(found, found.score)} on {found.rows} {found.split} rows.\n"
-        f"By {importance.ranked_by(found.ranked_by)}, from most to least important: {', '.join(few)}.",
+        f"{result.algorithm}: {metric(result.metric)} {_score(result, result.score)} "
+        f"on {result.rows} {result.split} rows.\n"
+        f"By {importance.ranked_by(result.ranked_by)}, from most to least important: {', '.join(few)}.",
         highlight=False,
     )
     columns = numbers(*(MEASURES[name].heading for name in names))
     table = a_table("How much each party matters", "party", *columns, min_width=30)
-    for party in found.parties:
-        table.add_row(party, *(_value(found, name, party) for name in names))
+    for party in result.parties:
+        table.add_row(party, *(_value(result, name, party) for name in names))
     console.print(table)
-    if found.added:
-        console.print(_added(found))
+    if result.added:
+        console.print(_added(result))
     if lost := [MEASURES[name].heading for name in names if name not in HEADS]:
-        unit = "points of accuracy" if found.metric == "accuracy" else metric(found.metric)
-        sigma = f"; noise has σ = {found.noise_sigma:g}" if "noise" in names else ""
+        unit = "points of accuracy" if result.metric == "accuracy" else metric(result.metric)
+        sigma = f"; noise has σ = {result.noise_sigma:g}" if "noise" in names else ""
         console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
-    if words := importance.disagreement(found.measures, found.ranked_by):
+    if words := importance.disagreement(result.measures, result.ranked_by):
         say(words)
-    if len(found.parties) > 2 and found.correlations:  # two always agree or disagree
-        console.print(_agreement(found))
-    if found.summarization:
-        told = [f"{one['which']} {one['share']} %: {_score(found, one['score'])}" for one in found.summarization[1:]]
-        by = MEASURES[found.ranked_by].heading
-        console.print(f"Trained with parties by {by}: {'; '.join(told)}.", highlight=False)
-    if found.denoising:
-        _show_denoising(found)
-    for note in found.notes:
+    if len(result.parties) > 2 and result.correlations:  # two always agree or disagree
+        console.print(_agreement(result))
+    if result.summarization:
+        subsets = result.summarization[1:]
+        scores = (f"{subset['which']} {subset['share']} %: {_score(result, subset['score'])}" for subset in subsets)
+        by = MEASURES[result.ranked_by].heading
+        console.print(f"Trained with parties by {by}: {'; '.join(scores)}.", highlight=False)
+    if result.denoising:
+        _show_denoising(result)
+    for note in result.notes:
         say(note)
-    names_made = ", ".join(path.name for path in made if path.suffix != ".svg")
-    console.print(f"In [bold]{shown(place)}[/bold]: {names_made}", highlight=False, soft_wrap=True)
+    names_written = ", ".join(path.name for path in files if path.suffix != ".svg")
+    console.print(f"In [bold]{shown(place)}[/bold]: {names_written}", highlight=False, soft_wrap=True)
 
 
-def _added(found: report.Report) -> Table:
+def _added(result: report.Report) -> Table:
     """What each partner adds to the rows that it holds."""
-    columns = numbers("rows", f"{metric(found.metric)} with it", "without it", "added")
+    columns = numbers("rows", f"{metric(result.metric)} with it", "without it", "added")
     table = a_table("What each partner adds, on the rows it holds", "partner", *columns, min_width=30)
-    for party, one in found.added.items():
-        scores = (_score(found, one[key]) for key in ("with_it", "without_it", "gain"))
-        table.add_row(party, f"{one['rows']:,.0f}", *scores)
+    for party, scores in result.added.items():
+        cells = (_score(result, scores[key]) for key in ("with_it", "without_it", "gain"))
+        table.add_row(party, f"{scores['rows']:,.0f}", *cells)
     return table
 
 
-def _show_denoising(found: report.Report) -> None:
-    given = found.denoising
-    assert given is not None
-    party, clean, noisy = given["party"], given["clean"], given["noisy"]
+def _show_denoising(result: report.Report) -> None:
+    denoising = result.denoising
+    assert denoising is not None
+    party, clean, noisy = denoising["party"], denoising["clean"], denoising["noisy"]
     heads = ""
     if clean["head_norm"]:
         heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
-    scores = f"{metric(found.metric)} {_score(found, clean['score'])} became {_score(found, noisy['score'])}"
-    console.print(f"Trained with noise at {party}, σ = {given['sigma']:g}: {scores}{heads}.", highlight=False)
+    scores = f"{metric(result.metric)} {_score(result, clean['score'])} became {_score(result, noisy['score'])}"
+    console.print(f"Trained with noise at {party}, σ = {denoising['sigma']:g}: {scores}{heads}.", highlight=False)
 
 
-def _score(found: report.Report, value: float | None) -> str:
+def _score(result: report.Report, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:.2%}" if found.metric == "accuracy" else f"{value:.4f}"
+    return f"{value:.2%}" if result.metric == "accuracy" else f"{value:.4f}"
 
 
-def _value(found: report.Report, name: str, party: str) -> str:
-    value = found.measures[name].get(party)
+def _value(result: report.Report, name: str, party: str) -> str:
+    value = result.measures[name].get(party)
     if value is None:
         return "-"
-    points = found.metric == "accuracy" and name not in HEADS
+    points = result.metric == "accuracy" and name not in HEADS
     return f"{value * 100:.2f}" if points else f"{value:.3f}"
 
 
-def _agreement(found: report.Report) -> Table:
+def _agreement(result: report.Report) -> Table:
     """Rank correlations: a row per measure, a column per measure it is compared with."""
-    firsts = [name for name in MEASURES if name in (*HEADS, found.ranked_by) and name in found.measures]
+    firsts = [name for name in MEASURES if name in (*HEADS, result.ranked_by) and name in result.measures]
     columns = numbers(*(MEASURES[first].heading for first in firsts))
     table = a_table("Rank correlation: Spearman, Kendall", "", *columns, min_width=36)
-    pairs = {frozenset(pair["between"]): pair for pair in found.correlations}
-    for name in found.measures:
+    pairs = {frozenset(pair["between"]): pair for pair in result.correlations}
+    for name in result.measures:
         cells = [pairs.get(frozenset((name, first))) for first in firsts]
         table.add_row(MEASURES[name].heading, *map(_pair, cells))
     return table

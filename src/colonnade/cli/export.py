@@ -19,7 +19,7 @@ def export(
     allow_model: AllowModel = None,
 ) -> None:
     """Write each organisation's piece of the model, to run without Colonnade, with a model card."""
-    for made in write(a_run(folder), out, party, allow_models=allow_model or []):
+    for piece in write(a_run(folder), out, party, allow_models=allow_model or []):
         console.print(
-            f"[bold]{shown(made)}[/bold]: for '{made.name}' alone; README.md says how to run it.", soft_wrap=True
+            f"[bold]{shown(piece)}[/bold]: for '{piece.name}' alone; README.md says how to run it.", soft_wrap=True
         )

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Terminal:
-    """Asks whoever sits there."""
+    """An asker for whoever sits at the terminal."""
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
         while True:
@@ -73,7 +73,7 @@ def init(
     paths = tables or files_in(Path())
     if not paths:
         raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
-    twice = [path for at, path in enumerate(paths) if path.resolve() in [one.resolve() for one in paths[:at]]]
+    twice = [path for at, path in enumerate(paths) if path.resolve() in [earlier.resolve() for earlier in paths[:at]]]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice, and a table is one organisation's. Name each table once.")
     terminal = Terminal()

@@ -49,35 +49,35 @@ def ledger(
     For a privacy officer: [bold]colonnade ledger party.toml --direction sent --format csv --out sent.csv[/bold]
     """
     wanted = Wanted(run, party, peer, release, direction.value if direction else "")
-    found = crossings(place, wanted, each=each)
+    lines = crossings(place, wanted, each=each)
     if format_ is Format.table and out is None:
-        _show(found)
+        _show(lines)
         return
-    text = to_json([asdict(one) for one in found], indent=2) + "\n" if format_ is Format.json else to_csv(found)
+    text = to_json([asdict(line) for line in lines], indent=2) + "\n" if format_ is Format.json else to_csv(lines)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_text(out, text)
-    console.print(f"{len(found):,} lines are in {shown(out)}.", soft_wrap=True)
+    console.print(f"{len(lines):,} lines are in {shown(out)}.", soft_wrap=True)
 
 
-def _show(found: list[Crossing]) -> None:
-    kept = {one.direction for one in found} == {"kept"}
-    found = [one for one in found if kept or one.direction != "kept"]
-    if not found:
+def _show(lines: list[Crossing]) -> None:
+    kept = {line.direction for line in lines} == {"kept"}
+    lines = [line for line in lines if kept or line.direction != "kept"]
+    if not lines:
         console.print("Nothing that was asked for has crossed.")
         return
-    for run, party in dict.fromkeys((one.run, one.party) for one in found):
-        mine = [one for one in found if (one.run, one.party) == (run, party)]
-        title = f"{shown(party)} in {shown(run)}, begun {mine[0].begun}"
-        what = Column("what, and what protects it", min_width=30, overflow="fold")
+    for run, party in dict.fromkeys((line.run, line.party) for line in lines):
+        of_party = [line for line in lines if (line.run, line.party) == (run, party)]
+        title = f"{shown(party)} in {shown(run)}, begun {of_party[0].begun}"
+        release = Column("what, and what protects it", min_width=30, overflow="fold")
         counts = numbers("rows", "bytes", "epsilon", no_wrap=True)
-        table = a_table(title, what, "with", *counts, title_style=BOLD)
-        for one in mine:
-            way = {"sent": "to", "received": "from", "kept": "inside"}[one.direction]
-            after = " (later)" if one.during == "after" else ""
-            epsilon = "" if one.direction != "sent" else "none" if one.epsilon is None else f"{one.epsilon:.3g}"
-            sent = f"{one.release}{after}, {one.mechanism}"
-            table.add_row(*map(shown, (sent, f"{way} {one.peer}", f"{one.rows:,}")), size(one.bytes), epsilon)
+        table = a_table(title, release, "with", *counts, title_style=BOLD)
+        for line in of_party:
+            way = {"sent": "to", "received": "from", "kept": "inside"}[line.direction]
+            after = " (later)" if line.during == "after" else ""
+            epsilon = "" if line.direction != "sent" else "none" if line.epsilon is None else f"{line.epsilon:.3g}"
+            sent = f"{line.release}{after}, {line.mechanism}"
+            table.add_row(*map(shown, (sent, f"{way} {line.peer}", f"{line.rows:,}")), size(line.bytes), epsilon)
         console.print(table)
     console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")

@@ -1,4 +1,4 @@
-"""What there is: algorithms and data sets."""
+"""`colonnade algorithms` and `colonnade datasets`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def algorithms(json_: Json = False) -> None:
     """List the algorithms, what they reveal, and their settings."""
     rows: dict[str, dict[str, Any]] = {
         name: {
-            "about": told["about"],
-            "reveals": told["reveals"],
-            "settings": {key: rule["default"] for key, (*_, rule) in told["settings"].items()},
+            "about": facts["about"],
+            "reveals": facts["reveals"],
+            "settings": {key: rule["default"] for key, (*_, rule) in facts["settings"].items()},
         }
-        for name, told in known_algorithms().items()
+        for name, facts in known_algorithms().items()
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))

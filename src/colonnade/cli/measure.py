@@ -40,24 +40,24 @@ def reproduce(
     if every and name:
         raise ConfigError(f"--all runs every reproduction, and {name!r} is one of them. Give one or the other.")
     if not name and not every:
-        known = reproduction.plans().values()
+        plans = reproduction.plans().values()
         if json_:
-            typer.echo(json.dumps({plan.name: plan.claim for plan in known}, indent=2))
+            typer.echo(json.dumps({plan.name: plan.claim for plan in plans}, indent=2))
         else:
-            console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in known))
+            console.print("\n".join(f"[bold]{plan.name}[/bold]  {plan.claim}" for plan in plans))
         return
     names = list(reproduction.plans()) if every else [reproduction.plan(name).name]
-    inside = {one: out / one if out is not None and every else out for one in names}
-    how = partial(_reproduced, quick=quick, jobs=jobs, only=only, json_=json_)
-    studies = [how(one, out=inside[one]) for one in names]
+    inside = {study_name: out / study_name if out is not None and every else out for study_name in names}
+    run = partial(_reproduce, quick=quick, jobs=jobs, only=only, json_=json_)
+    studies = [run(study_name, out=inside[study_name]) for study_name in names]
     if json_:
-        told = {study.plan.name: [one.to_json() for one in study.measured.values()] for study in studies}
-        typer.echo(json.dumps(told if every else told[name], indent=2))
+        values = {study.plan.name: [value.to_json() for value in study.measured.values()] for study in studies}
+        typer.echo(json.dumps(values if every else values[name], indent=2))
     if every and not json_:
         console.print(_verdicts(studies))
     for study in studies:
-        for what in study.unmeasured:
-            error_console.print(f"{study.plan.name} has a bound for {what!r}, and did not measure it.", markup=False)
+        for figure in study.unmeasured:
+            error_console.print(f"{study.plan.name} has a bound for {figure!r}, and did not measure it.", markup=False)
         for cell, error in study.failed.items():
             error_console.print(f"Not measured: {cell}.", markup=False)
             raise error
@@ -65,8 +65,8 @@ def reproduce(
         raise typer.Exit(MISSED)
 
 
-def _reproduced(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
-    """One of them, and its table where people read."""
+def _reproduce(name: str, *, quick: bool, jobs: int, out: Path | None, only: str, json_: bool) -> reproduction.Study:
+    """Run one reproduction with a progress bar, and print its table unless JSON is wanted."""
     with a_bar(TimeElapsedColumn(), quiet=json_) as bar:
         task = bar.add_task(name, total=None, now="")
 
@@ -111,14 +111,14 @@ def bench(
 def _reproduction_table(study: reproduction.Study) -> Table:
     columns = "what", "measured", "by seed", "paper", "authors' code", "must be", ""
     table = a_table(f"{study.plan.name}: measured next to the paper", *columns)
-    for one in study.measured.values():
-        figure, told = one.figure, partial(_value, unit=one.unit)
-        bounds = [f"≥ {told(figure.at_least)}"] if figure.at_least is not None else []
-        bounds += [f"≤ {told(figure.at_most)}"] if figure.at_most is not None else []
-        mark = {None: "", True: "[green]holds[/green]", False: "[red]missed[/red]"}[one.holds]
-        seeds = ", ".join(map(told, one.by_seed)) if len(one.by_seed) > 1 else ""
-        compared = told(figure.paper), told(figure.authors_code), ", ".join(bounds)
-        table.add_row(one.what, told(one.mean), seeds, *compared, mark)
+    for value in study.measured.values():
+        figure, in_unit = value.figure, partial(_value, unit=value.unit)
+        bounds = [f"≥ {in_unit(figure.at_least)}"] if figure.at_least is not None else []
+        bounds += [f"≤ {in_unit(figure.at_most)}"] if figure.at_most is not None else []
+        mark = {None: "", True: "[green]holds[/green]", False: "[red]missed[/red]"}[value.holds]
+        seeds = ", ".join(map(in_unit, value.by_seed)) if len(value.by_seed) > 1 else ""
+        compared = in_unit(figure.paper), in_unit(figure.authors_code), ", ".join(bounds)
+        table.add_row(value.what, in_unit(value.mean), seeds, *compared, mark)
     return table
 
 
@@ -126,10 +126,10 @@ def _verdicts(studies: Sequence[reproduction.Study]) -> Table:
     """All reproductions, a line each."""
     table = a_table("All reproductions", "reproduction", "measured", "with a bound", "missed")
     for study in studies:
-        held = [one.holds for one in study.measured.values() if one.holds is not None]
-        missed = held.count(False) + len(study.unmeasured)
+        bounded = [value.holds for value in study.measured.values() if value.holds is not None]
+        missed = bounded.count(False) + len(study.unmeasured)
         mark = f"[red]{missed}[/red]" if missed else "[green]none[/green]"
-        table.add_row(study.plan.name, str(len(study.measured)), str(len(held)), mark)
+        table.add_row(study.plan.name, str(len(study.measured)), str(len(bounded)), mark)
     return table
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def run_on_flare(
     file: Path,
-    engine: str,
+    engine_name: str,
     out: Path,
     *,
     startup_kit: Path | None = None,
@@ -51,26 +51,26 @@ def run_on_flare(
     restarts: int = 0,
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. `allow_models` goes into the own files of organisations on this machine. A run that
-    breaks off goes on, `restarts` times."""
+    results stay with the sites. Organisations on this machine get `allow_models` in their own files. A run that breaks
+    off is continued up to `restarts` times."""
     settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
-    if engine == "flare" and allow_models:
+    if engine_name == "flare" and allow_models:
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
-    if engine == "flare" and seed is not None:
+    if engine_name == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    tell = None if quiet else waiting
-    found = find_engine(engine, out, startup_kit, tell)
-    if not isinstance(found, OnThisMachine):
-        train_on(found, settings, out, resume=resume, restarts=restarts, say=tell)
+    tell = None if quiet else say_waiting
+    engine = find_engine(engine_name, out, startup_kit, tell)
+    if not isinstance(engine, OnThisMachine):
+        train_on(engine, settings, out, resume=resume, restarts=restarts, say=tell)
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
         return None
-    work = found.machine.kept.parent
+    work = engine.machine.kept.parent
     if resume:
-        seed = _seed_of(found, settings, out)
+        seed = _seed_of(engine, settings, out)
     elif work.exists() or out.exists():
         raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
     settings = settings.with_seed(seed)
-    if not resume and settings.data.dataset is None:  # a mistake in a table is told before anything is made
+    if not resume and settings.data.dataset is None:  # to report mistakes in tables before anything is made
         read_labels(settings)
         read_tables(settings)
     work.mkdir(parents=True, exist_ok=True)
@@ -82,20 +82,20 @@ def run_on_flare(
             error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
 
     try:
-        named = _with_names(settings)
-        summary = train_on(found, named, out, resume=resume, watch=watch, restarts=restarts, say=tell) or {}
+        with_names = _with_names(settings)
+        summary = train_on(engine, with_names, out, resume=resume, watch=watch, restarts=restarts, say=tell) or {}
     except InputError:
         if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
             shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
         raise
     if not quiet:
-        whole = time.perf_counter() - started
-        error_console.print(f"{summary['seconds']:.1f} s of training; {whole:.0f} s with FLARE's start and end.")
+        total = time.perf_counter() - started
+        error_console.print(f"{summary['seconds']:.1f} s of training; {total:.0f} s with FLARE's start and end.")
     return summary
 
 
 def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None:
-    """Of the run to resume, as its driver has it; None where it broke off before its driver had begun."""
+    """The seed of the run to resume, from its driver's settings; None where it broke off before the driver began."""
     if not (work := engine.machine.kept.parent).exists():
         raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
     run = RunDirectory(engine.runs(driver_of(settings), out.name))
@@ -105,29 +105,29 @@ def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None
 def predict_on_flare(
     folder: Path,
     rows: Path,
-    engine: str,
+    engine_name: str,
     *,
     startup_kit: Path | None = None,
     owner: str | None = None,
     model: str | None = None,
 ) -> pd.DataFrame | None:
-    """Predict over FLARE with the run called as `folder` is; of several label owners as `owner`, with one `model` of
-    its two. Gives the predictions where all organisations are on this machine; None where they stay with who predicts,
-    who then has the ids in its own runs/RUN/rows."""
-    found = find_engine(engine, folder, startup_kit, waiting)
-    if not isinstance(found, OnThisMachine):
+    """Predict over FLARE with the run that has the name of `folder`; where several hold labels, as `owner`, with
+    `model`, one of its two. Gives the predictions where all organisations are on this machine; None where they stay
+    with the label owner, which then has the ids in its own runs/RUN/rows."""
+    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
+    if not isinstance(engine, OnThisMachine):
         settings = agreed_in(startup_kit)
         check_asker(settings, owner, model)
-        found.predict(settings, folder.name, rows, owner=owner, model=model or "")
+        engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
         driver = asker_of(settings, owner)
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
         return None
-    check_trained(found, folder, engine)
+    check_trained(engine, folder, engine_name)
     if not rows.is_file():
         raise DataError(f"--rows names {rows}, and there is no such file.")
     settings = RunDirectory(folder).settings()
     check_asker(settings, owner, model)
-    out = found.predict(settings, folder.name, rows, owner=owner, model=model or "")
+    out = engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
     import pandas as pd
 
     return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
@@ -135,32 +135,32 @@ def predict_on_flare(
 
 def select_on_flare(
     settings: Settings,
-    engine: str,
+    engine_name: str,
     out: Path | None,
     startup_kit: Path | None,
     keep: int,
     method: str,
     owner: str | None,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Selection | None:
-    """Select between sites, for one label owner or for several jointly; None where what was found stays with who asked.
-    On this machine all of [selection] is agreed on here; at sites of their own, it was."""
-    if engine != "flare":
-        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **given, "servers": True}, where="")
-        settings, given = replace(_with_names(settings), selection=agreed), {}
-    how = {"keep": keep, "method": method, "given": dict(given)}
+    """Select between sites, for one label owner or for several jointly; None where the result stays with who asked. On
+    this machine options change what is agreed in [selection]; sites of their own have agreed on it before."""
+    if engine_name != "flare":
+        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **options, "servers": True}, where="")
+        settings, options = replace(_with_names(settings), selection=agreed), {}
+    how = {"keep": keep, "method": method, "given": dict(options)}
     job = partial(Job.to_select, how=how, owner=owner)
-    folder = _before_a_run(settings, engine, out, startup_kit, "selection", job)
+    folder = _before_a_run(settings, engine_name, out, startup_kit, "selection", job)
     return None if folder is None else Selection.from_json(_json(folder / SELECTION))
 
 
 def count_on_flare(
-    settings: Settings, engine: str, out: Path | None, startup_kit: Path | None, owner: str | None
+    settings: Settings, engine_name: str, out: Path | None, startup_kit: Path | None, owner: str | None
 ) -> list[dict[str, Any]] | None:
     """How many rows a label owner shares with those who hold columns; None where that stays with it."""
-    settings = settings if engine == "flare" else _with_names(settings)
+    settings = settings if engine_name == "flare" else _with_names(settings)
     job = partial(Job.to_do, do="count", how={}, owner=owner)
-    folder = _before_a_run(settings, engine, out, startup_kit, "count", job)
+    folder = _before_a_run(settings, engine_name, out, startup_kit, "count", job)
     return None if folder is None else _json(folder / ALIGNMENT)
 
 
@@ -169,71 +169,71 @@ def _json(path: Path) -> Any:
 
 
 def _before_a_run(
-    settings: Settings, engine: str, out: Path | None, startup_kit: Path | None, name: str, job: Callable[..., Job]
+    settings: Settings, engine_name: str, out: Path | None, startup_kit: Path | None, name: str, job: Callable[..., Job]
 ) -> Path | None:
-    """Have a driver do what takes no run, under the name of --out, or this one; gives its folder on this machine."""
+    """Have a driver do a job that needs no run, named after --out or `name`; gives its folder on this machine."""
     place = out or Path(name)
-    found, run = find_engine(engine, place, startup_kit, waiting), place.name
-    if not isinstance(found, OnThisMachine):
+    engine, run = find_engine(engine_name, place, startup_kit, say_waiting), place.name
+    if not isinstance(engine, OnThisMachine):
         order = job(agreed_in(startup_kit), run)
-        found.perform(settings, order)
+        engine.perform(settings, order)
         console.print(f"What was found is at '{order.driver}', in its own runs/{run}.")
         return None
-    work = found.machine.kept.parent
+    work = engine.machine.kept.parent
     if work.exists():
         raise ConfigError(f"{work} is there already. Choose another --out.")
     work.mkdir(parents=True)
-    settings = found.begin(settings)
-    return found.perform(settings, job(settings, run))
+    settings = engine.begin(settings)
+    return engine.perform(settings, job(settings, run))
 
 
 def explain_on_flare(
-    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, how: Mapping[str, Any]
+    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, how: Mapping[str, Any]
 ) -> Report | None:
-    """Which parties matter in the run called as `folder` is, by a label owner's held-out rows; None where what it found
-    stays with it."""
-    there = _of_a_run(folder, engine, startup_kit, owner, "explain", how, EXPLANATION)
-    if there is None:
+    """Which parties matter in the run that has the name of `folder`, by a label owner's held-out rows; None where the
+    result stays with it."""
+    results = _with_a_run(folder, engine_name, startup_kit, owner, "explain", how, EXPLANATION)
+    if results is None:
         return None
-    report = Report.from_json((there / "explain.json").read_text(encoding="utf-8"))
+    report = Report.from_json((results / "explain.json").read_text(encoding="utf-8"))
     if report.tsne is not None:
-        report.tsne = _json(there / "tsne.json")
+        report.tsne = _json(results / "tsne.json")
     return report
 
 
 def audit_on_flare(
-    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, rows: int
+    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, rows: int
 ) -> tuple[Audit, Path] | None:
-    """What could be learned in the run called as `folder` is, as far as sites tell its label owner, and where its page
-    is; None where that stays with it."""
-    there = _of_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
-    return None if there is None else (Audit.from_json(_json(there / "audit.json")), there)
+    """What could be learned in the run that has the name of `folder`, as far as sites tell its label owner, and where
+    its page is; None where that stays with it."""
+    results = _with_a_run(folder, engine_name, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
+    return None if results is None else (Audit.from_json(_json(results / "audit.json")), results)
 
 
-def _of_a_run(
-    folder: Path, engine: str, startup_kit: Path | None, owner: str | None, do: str, how: Mapping[str, Any], place: str,
-    *, whole: bool = False,
+def _with_a_run(
+    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, do: str, how: Mapping[str, Any],
+    place: str, *, whole: bool = False,
 ) -> Path | None:  # fmt: skip
-    """Have a label owner do something with a run of its own; gives where it left what it found, on this machine."""
-    found = find_engine(engine, folder, startup_kit, waiting)
-    if not isinstance(found, OnThisMachine):
+    """Have a label owner do a job with a run of its own; gives the folder of its results on this machine."""
+    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
+    if not isinstance(engine, OnThisMachine):
         settings = agreed_in(startup_kit)
         job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
-        found.perform(settings, job)
-        at = " and ".join(f"'{name}'" for name in (label_owners_of(settings) if whole else [job.driver]))
-        console.print(f"What was found is at {at}, in its own runs/{folder.name}/{place}.")
+        engine.perform(settings, job)
+        holders = " and ".join(f"'{name}'" for name in (label_owners_of(settings) if whole else [job.driver]))
+        console.print(f"What was found is at {holders}, in its own runs/{folder.name}/{place}.")
         return None
-    check_trained(found, folder, engine)
+    check_trained(engine, folder, engine_name)
     settings = RunDirectory(folder).settings()
     job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
-    with suppress(AuditFailed):  # what it found is there, and says so itself
-        found.perform(settings, job)
-    return found.runs(asker_of(settings, owner), job.run) / place
+    with suppress(AuditFailed):  # its results are written, and say so themselves
+        engine.perform(settings, job)
+    return engine.runs(asker_of(settings, owner), job.run) / place
 
 
 def serve_on_flare(
     folder: Path,
-    engine: str,
+    engine_name: str,
     own: Mapping[str, Any],
     *,
     startup_kit: Path | None = None,
@@ -241,35 +241,35 @@ def serve_on_flare(
     model: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve the run called as `folder` is, until SIGTERM or SIGINT. A job says which run, and nothing of `own`: where
-    all organisations are on this machine, that goes into the label owner's own file first."""
-    if engine == "flare":
+    """Serve the run that has the name of `folder`, until SIGTERM or SIGINT. A job says which run, and nothing of `own`:
+    where all organisations are on this machine, that goes into the label owner's own file first."""
+    if engine_name == "flare":
         _check_nothing_own(own)
-    found = find_engine(engine, folder, startup_kit, waiting)
-    if isinstance(found, OnThisMachine):
+    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
+    if isinstance(engine, OnThisMachine):
         if VARIABLE in os.environ and "token_file" not in own:
             raise ConfigError(
                 f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE."
             )
-        check_trained(found, folder, engine)
+        check_trained(engine, folder, engine_name)
         settings = RunDirectory(folder).settings()
     else:
         settings = agreed_in(startup_kit)
     check_asker(settings, owner, model)
     driver, run = asker_of(settings, owner), folder.name
-    if isinstance(found, OnThisMachine):
-        write_table(found.machine.files(driver) / OWN, "serve", own)
+    if isinstance(engine, OnThisMachine):
+        write_table(engine.machine.files(driver) / OWN, "serve", own)
     else:
         console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
 
-    def told(record: dict[str, Any]) -> None:
+    def say_listening(record: dict[str, Any]) -> None:
         text = f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}"
         say(text, soft_wrap=True)
         if not quiet:
             say_how(record["url"], token=record["token"])
 
-    with _until_told():
-        found.serve(settings, run, told, owner=owner, model=model or "")
+    with _until_stopped():
+        engine.serve(settings, run, say_listening, owner=owner, model=model or "")
         console.print(f"'{driver}' has ended it.")
 
 
@@ -284,8 +284,8 @@ def _check_nothing_own(own: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _until_told() -> Iterator[None]:
-    """SIGTERM ends it as SIGINT does, and neither is an error."""
+def _until_stopped() -> Iterator[None]:
+    """End the block at SIGTERM or SIGINT, without an error."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -299,13 +299,13 @@ def _until_told() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def waiting(told: str) -> None:
-    """Tell for which site a job waits, or that it broke off and goes on."""
-    error_console.print(told, markup=False, highlight=False, soft_wrap=True)
+def say_waiting(text: str) -> None:
+    """Say which site a job waits for, or that it broke off and goes on."""
+    error_console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def agreed_in(startup_kit: Path | None) -> Settings:
-    """What the lead's kit says was agreed."""
+    """The agreed settings in the lead's kit."""
     agreed = (startup_kit or Path()) / AGREED
     if not agreed.exists():
         raise ConfigError(f"{agreed} is missing: copy the agreed file there.")
@@ -313,18 +313,18 @@ def agreed_in(startup_kit: Path | None) -> Settings:
 
 
 def check_trained(engine: OnThisMachine, folder: Path, name: str) -> None:
-    """Whether a run was trained on this machine with this engine."""
-    if not (there := engine.machine.kept).exists():
-        raise ConfigError(f"{there} is missing, so {folder} was not trained with --engine {name}. Use its own engine.")
+    """Raise unless the run was trained on this machine with this engine."""
+    if not (kept := engine.machine.kept).exists():
+        raise ConfigError(f"{kept} is missing, so {folder} was not trained with --engine {name}. Use its own engine.")
 
 
 def _with_names(settings: Settings) -> Settings:
-    """A named data set is cut into parties that the file need not name; sites must have names."""
+    """Settings that name all parties: sites need names, and the file need not name those cut from a data set."""
     if settings.data.dataset is None:
         return settings
     from colonnade.rows.public import from_dataset
     from colonnade.settings.sections import PartySettings
 
-    made = from_dataset(settings)
-    names = [name for name in made.names if name not in {*settings.label_owners, SERVER}]
+    dataset = from_dataset(settings)
+    names = [name for name in dataset.names if name not in {*settings.label_owners, SERVER}]
     return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})

@@ -11,7 +11,7 @@ from colonnade.cli.console import say
 from colonnade.datasets.progress import hide
 from colonnade.errors import ConfigError
 
-if TYPE_CHECKING:  # commands that compute nothing are there without torch
+if TYPE_CHECKING:  # so that commands that compute nothing need no torch
     from colonnade.settings.federation_file import Settings
 
 VARIABLE = "COLONNADE_TOKEN"
@@ -50,7 +50,7 @@ Set = Annotated[
 
 
 def check_asker(settings: Settings, owner: str | None, model: str | None) -> None:
-    """That --as names a label owner, and --model one of its models."""
+    """Raise unless --as names a label owner, and --model one of its models."""
     from colonnade.algorithms import find
     from colonnade.settings.party_file import asker_of
 
@@ -58,9 +58,9 @@ def check_asker(settings: Settings, owner: str | None, model: str | None) -> Non
     find(settings.algorithm).check_model(model)
 
 
-def overrides(given: list[str], parties: Any) -> dict[str, str]:
-    """--table PARTY=FILE, as many as there are."""
-    pairs = dict(one.partition("=")[::2] for one in given)
+def overrides(options: list[str], parties: Any) -> dict[str, str]:
+    """The file of each party that a --table PARTY=FILE names."""
+    pairs = dict(option.partition("=")[::2] for option in options)
     for name, path in pairs.items():
         if name not in parties or not path:
             raise ConfigError(f"--table takes PARTY=FILE with one of {', '.join(parties)}; found {name}={path}.")

@@ -41,15 +41,15 @@ def plan(
     """Show what a run will take: parties, rows, model sizes, rounds, bytes, time and epsilon. Nothing is sent."""
     over = None if network is None else Network.parse(network)
     changes = changes_of(set_ or [])
-    found = make_plan(read_whole(file, allow_model or [], changes), batches=batches, network=over, seed=seed)
+    planned = make_plan(read_whole(file, allow_model or [], changes), batches=batches, network=over, seed=seed)
     if json_:
-        typer.echo(to_json(found.to_json(), indent=2))
+        typer.echo(to_json(planned.to_json(), indent=2))
         return
-    show(found, file, set_ or [])
+    show(planned, file, set_ or [])
 
 
 def read_whole(file: Path, allow_models: Sequence[str] = (), changes: Sequence[Change] = ()) -> Settings:
-    """Settings whose tables are all on this machine; for a deployment's files, what to do instead."""
+    """Read settings whose tables are all on this machine. For a deployment's files, the error says what to do."""
     instead = f"Each organisation checks its own part where its table is: colonnade party check {OWN}."
     if file.name == OWN:
         raise ConfigError(f"A plan needs every party's table, and {file} is of one organisation. {instead}")
@@ -63,90 +63,91 @@ def read_whole(file: Path, allow_models: Sequence[str] = (), changes: Sequence[C
     return settings
 
 
-def show(found: Plan, file: Path, changed: Sequence[str]) -> None:
+def show(planned: Plan, file: Path, changed: Sequence[str]) -> None:
     """Print a plan as tables."""
-    rows = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
-    console.print(f"[bold]{found.algorithm}[/bold], {found.task}: {rows} rows; on {found.device}.")
-    console.print(_rounds(found))
-    console.print(_parties(found))
-    if found.may_stop_early:
+    rows = ", ".join(f"{count:,} {split}" for split, count in planned.rows.items())
+    console.print(f"[bold]{planned.algorithm}[/bold], {planned.task}: {rows} rows; on {planned.device}.")
+    console.print(_rounds(planned))
+    console.print(_parties(planned))
+    if planned.may_stop_early:
         console.print("  at most: early_stop may end the run sooner.")
-    for what in found.estimates:
-        console.print(f"  estimated: {what}.")
-    console.print(_time(found))
-    console.print(_privacy(found))
+    for estimate in planned.estimates:
+        console.print(f"  estimated: {estimate}.")
+    console.print(_time(planned))
+    console.print(_privacy(planned))
     console.print(f"Everything promised: [bold]colonnade privacy {typed(file)}[/bold]", soft_wrap=True)
-    for number, warning in enumerate(found.warnings, 1):
+    for number, warning in enumerate(planned.warnings, 1):
         console.print(Text.assemble(("!", "bold yellow"), f" {number}. {warning}"))
-    run = " ".join([f"colonnade run {typed(file)}", *(f"--set {typed(one)}" for one in changed)])
+    run = " ".join([f"colonnade run {typed(file)}", *(f"--set {typed(change)}" for change in changed)])
     console.print(f"Nothing was sent or written. Run it: [bold]{run}[/bold]", soft_wrap=True)
 
 
-def _rounds(found: Plan) -> str:
-    if not found.rounds:
+def _rounds(planned: Plan) -> str:
+    if not planned.rounds:
         return "Nothing is trained; rows are scored once, at the end."
-    each = f"{found.batches} batch{'es' if found.batches > 1 else ''} of up to {found.batch_size:,} rows"
-    if found.rounds == found.epochs and found.batches > 1:  # of several label owners
-        return f"{found.rounds:,} rounds, in each {each}."
-    epochs = "1 epoch" if found.epochs == 1 else f"{found.epochs:,} epochs"
-    return f"{epochs} of {each}: {found.rounds:,} rounds."
+    batches = f"{planned.batches} batch{'es' if planned.batches > 1 else ''} of up to {planned.batch_size:,} rows"
+    if planned.rounds == planned.epochs and planned.batches > 1:  # of several label owners
+        return f"{planned.rounds:,} rounds, in each {batches}."
+    epochs = "1 epoch" if planned.epochs == 1 else f"{planned.epochs:,} epochs"
+    return f"{epochs} of {batches}: {planned.rounds:,} rounds."
 
 
-def _parties(found: Plan) -> Table:
+def _parties(planned: Plan) -> Table:
     columns = numbers("columns", "parameters", "sends", "receives", "epsilon")
     table = a_table("Who brings and sends what", "party", "holds", *columns)
-    for alike in _alike(found.parties):
-        party, last = alike[0], alike[-1]
-        name = party.name if party is last else f"{party.name} … {last.name}, each of {len(alike)}"
+    for group in _grouped(planned.parties):
+        party, last = group[0], group[-1]
+        name = party.name if party is last else f"{party.name} … {last.name}, each of {len(group)}"
         holds = " and ".join(party.holds) or "no data"
         sizes = f"{party.columns:,}", f"{party.parameters:,}", size(party.sends), size(party.receives)
         table.add_row(name, holds, *sizes, _epsilon(party))
     return table
 
 
-def _alike(parties: Sequence[PartyPlan]) -> list[list[PartyPlan]]:
-    """Neighbours of whom the same is said, together."""
-    found: list[list[PartyPlan]] = []
+def _grouped(parties: Sequence[PartyPlan]) -> list[list[PartyPlan]]:
+    """Parties in order, in groups: three or more neighbours that differ in their name alone are one group."""
+    groups: list[list[PartyPlan]] = []
     for party in parties:
-        if found and replace(party, name="") == replace(found[-1][0], name=""):
-            found[-1].append(party)
+        if groups and replace(party, name="") == replace(groups[-1][0], name=""):
+            groups[-1].append(party)
         else:
-            found.append([party])
-    return [part for group in found for part in ([group] if len(group) > 2 else [[one] for one in group])]
+            groups.append([party])
+    return [rows for group in groups for rows in ([group] if len(group) > 2 else [[party] for party in group])]
 
 
 def _epsilon(party: PartyPlan) -> str:
-    told: Mapping[str, float | None] = party.epsilon
-    if not told:
+    epsilons: Mapping[str, float | None] = party.epsilon
+    if not epsilons:
         return "-"
-    if len(set(told.values())) == 1:
-        return _number(next(iter(told.values())))
-    return ", ".join(f"{what} {_number(value)}" for what, value in told.items())
+    if len(set(epsilons.values())) == 1:
+        return _number(next(iter(epsilons.values())))
+    return ", ".join(f"{adversary} {_number(value)}" for adversary, value in epsilons.items())
 
 
 def _number(value: float | None) -> str:
     return "∞" if value is None else f"{value:.3g}"
 
 
-def _time(found: Plan) -> str:
-    seconds = found.seconds
+def _time(planned: Plan) -> str:
+    seconds = planned.seconds
     parts = f"training {duration(seconds.training)}, validation {duration(seconds.validation)}, "
     text = f"Time here: about {duration(seconds.total)} ({parts}scoring at the end {duration(seconds.final)})"
     if seconds.batches > 1:
         text += f"; {duration(seconds.low)} to {duration(seconds.high)} by the {seconds.batches} batches measured"
-    if found.network is not None:
-        text += f".\nOver the network: {duration(found.network)} more, for {found.exchanges:,} questions and answers"
+    if planned.network is not None:
+        exchanges = f"{planned.exchanges:,} questions and answers"
+        text += f".\nOver the network: {duration(planned.network)} more, for {exchanges}"
     return f"{text}."
 
 
-def _privacy(found: Plan) -> str:
-    kept = [
-        f"'{one.party}' needs {one.budget['spent']:.3g} of its budget of {one.budget['epsilon']:g}"
-        for one in found.privacy
-        if one.budget is not None and one.budget["spent"] is not None
+def _privacy(planned: Plan) -> str:
+    budgets = [
+        f"'{guarantee.party}' needs {guarantee.budget['spent']:.3g} of its budget of {guarantee.budget['epsilon']:g}"
+        for guarantee in planned.privacy
+        if guarantee.budget is not None and guarantee.budget["spent"] is not None
     ]
     text = "epsilon: of one row's own releases, for whoever knows the batches; ∞ is no guarantee"
-    return f"{text}. {'; '.join(kept)}{'.' if kept else ''}".rstrip()
+    return f"{text}. {'; '.join(budgets)}{'.' if budgets else ''}".rstrip()
 
 
 def duration(seconds: float) -> str:
@@ -155,7 +156,7 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds >= 0.05 or not seconds else "less than 0.1 s"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 100:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     return f"{minutes // 60:,} h {minutes % 60} min"

@@ -71,58 +71,58 @@ def predict(
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.on_flare import predict_on_flare
 
-        told = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
-        if told is not None:
-            _tell(_kept(iter([told]), out), out, json_=json_, quiet=quiet)
+        frame = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
+        if frame is not None:
+            _report(_collect(iter([frame]), out), out, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
     column = asker_id(settings, owner)
-    ids, keys = _written(rows, settings, asker_of(settings, owner))
+    ids, keys = _read_ids(rows, settings, asker_of(settings, owner))
     ordered = np.sort(keys)
-    again = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
-    wanted = unpacked(np.unique(ordered) if again else ordered)
+    repeated = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
+    wanted = unpacked(np.unique(ordered) if repeated else ordered)
     tables = overrides(table or [], settings.parties)
     check_asker(settings, owner, model)
-    of = in_pieces(folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models)
-    del ordered, wanted  # who predicts many rows needs the memory
+    source = in_pieces(folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models)
+    del ordered, wanted  # they may take much memory
 
-    def ask(some: Sequence[str]) -> Predictions:
-        return of(some).predict(some, owner=owner, model=model)
+    def ask(wanted_ids: Sequence[str]) -> Predictions:
+        return source(wanted_ids).predict(wanted_ids, owner=owner, model=model)
 
     with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
         task = bar.add_task("predict", total=len(ids), now="rows")
-        found = _kept(_pieces(ask, ids, keys, again, column, partial(bar.advance, task)), out)
-    _tell(found, out, json_=json_, quiet=quiet)
+        predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
+    _report(predictions, out, json_=json_, quiet=quiet)
 
 
-def _written(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
-    """The ids in a file as they are written, and what the rows are called."""
+def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
+    """The ids in a file as they are written, and the names of their rows."""
     ids, keys = list[Packed](), list[Packed]()
-    for some in written_pieces(path, settings.keys_at(asker), whose="--rows"):
-        called = settings.names_of(some)
-        ids.append(packed(np.array(some, dtype=np.str_)))
-        keys.append(ids[-1] if called == some else packed(np.array(called, dtype=np.str_)))
+    for texts in written_pieces(path, settings.keys_at(asker), whose="--rows"):
+        called = settings.names_of(texts)
+        ids.append(packed(np.array(texts, dtype=np.str_)))
+        keys.append(ids[-1] if called == texts else packed(np.array(called, dtype=np.str_)))
     if not sum(map(len, ids)):
         raise DataError(f"{path} has no rows to predict.")
     written = np.concatenate(ids)
     return written, written if all(map(operator.is_, ids, keys)) else np.concatenate(keys)
 
 
-def _kept(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
-    """In the file, piece by piece, and how many; or all of them."""
+def _collect(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
+    """Write the pieces to the file and give their number of rows; without a file, give all rows in one frame."""
     import pandas as pd
 
     return pd.concat(pieces, ignore_index=True) if out is None else _write(out, pieces)
 
 
-def _tell(found: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
-    if isinstance(found, int):
+def _report(predictions: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
+    if isinstance(predictions, int):
         if not quiet:
-            console.print(f"{found} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)
+            console.print(f"{predictions} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)
     elif json_:
-        typer.echo(found.to_json(orient="records", indent=2))
+        typer.echo(predictions.to_json(orient="records", indent=2))
     else:
-        typer.echo(for_spreadsheets(found).to_csv(index=False), nl=False)
+        typer.echo(for_spreadsheets(predictions).to_csv(index=False), nl=False)
 
 
 Ask = Callable[[Sequence[str]], Predictions]
@@ -130,28 +130,28 @@ Packed = NDArray[np.bytes_]
 
 
 def _pieces(
-    ask: Ask, ids: Packed, keys: Packed, again: set[str], column: str, advance: Callable[[int], object]
+    ask: Ask, ids: Packed, keys: Packed, repeated: set[str], column: str, advance: Callable[[int], object]
 ) -> Iterator[pd.DataFrame]:
-    """Predictions for rows in their order, a piece at a time, with ids as the asker writes them; of a row that occurs
-    again the first answer is kept."""
+    """Predictions in the order of the rows, a piece at a time, with ids as the asker writes them. The first answer for
+    a row is kept where the row occurs again."""
     import pandas as pd
 
     kept: pd.DataFrame | None = None
     for start in range(0, len(ids), PIECE):
         wanted = unpacked(keys[start : start + PIECE]).tolist()
-        new = [one for one in dict.fromkeys(wanted) if kept is None or one not in kept.index]
+        new = [key for key in dict.fromkeys(wanted) if kept is None or key not in kept.index]
         parts = [] if kept is None else [kept]
         parts += [ask(new).to_frame("id").set_index("id")] if new else []
-        found = pd.concat(parts) if len(parts) > 1 else parts[0]
-        if again:
-            kept = found[found.index.isin(again)]
-        piece = found.loc[wanted].reset_index().assign(id=unpacked(ids[start : start + PIECE]))
+        answers = pd.concat(parts) if len(parts) > 1 else parts[0]
+        if repeated:
+            kept = answers[answers.index.isin(repeated)]
+        piece = answers.loc[wanted].reset_index().assign(id=unpacked(ids[start : start + PIECE]))
         yield piece.rename(columns={"id": column})
         advance(len(wanted))
 
 
 def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
-    """All of it; or, under another name, what was predicted before it was broken off: its rows have paid for it."""
+    """Write all pieces. If that breaks off, keep what was predicted under another name: its rows have paid for it."""
     rows = 0
     try:
         with replaced(out) as fresh:
@@ -162,8 +162,8 @@ def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
                         rows += len(piece)
             except BaseException as error:
                 if rows and not isinstance(error, OSError):
-                    kept = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
-                    error_console.print(f"The first {rows} predictions are in {kept}.", markup=False)
+                    partial_file = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
+                    error_console.print(f"The first {rows} predictions are in {partial_file}.", markup=False)
                 raise
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error}.") from None
@@ -172,7 +172,7 @@ def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
 
 @contextmanager
 def _appending(path: Path, suffix: str) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """What adds rows to a new file."""
+    """Give a function that adds rows to a new file."""
     import pyarrow
     import pyarrow.parquet
 

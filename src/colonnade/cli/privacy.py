@@ -20,60 +20,62 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 
 
 def privacy(
-    what: Annotated[Path, typer.Argument(metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet.")],
+    path: Annotated[Path, typer.Argument(metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet.")],
     allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
     """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
-    if not what.exists():
-        raise ConfigError(f"{what} is neither a run directory nor a federation file.")
-    if what.is_dir():
-        found = of_run(RunDirectory(a_run(what)))
+    if not path.exists():
+        raise ConfigError(f"{path} is neither a run directory nor a federation file.")
+    if path.is_dir():
+        guarantees = of_run(RunDirectory(a_run(path)))
     else:
-        found = plan(Federation.from_toml(what, allow_models=allow_model or []))
-    told = [guarantee.to_json() for guarantee in found]
+        guarantees = plan(Federation.from_toml(path, allow_models=allow_model or []))
+    promises = [guarantee.to_json() for guarantee in guarantees]
     if json_:
-        typer.echo(to_json({"privacy": told}, indent=2))
+        typer.echo(to_json({"privacy": promises}, indent=2))
         return
-    told_of = "Spent so far" if what.is_dir() else "What a whole run will cost"
-    console.print(f"[bold]{told_of}[/bold]")
-    show_privacy(told, everything=True, planned=not what.is_dir())
+    heading = "Spent so far" if path.is_dir() else "What a whole run will cost"
+    console.print(f"[bold]{heading}[/bold]")
+    show_privacy(promises, everything=True, planned=not path.is_dir())
 
 
-def show_privacy(told: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
-    """One table for parties with the same promises; without `everything`, nothing promised is one line."""
-    if not everything and all(one["epsilon"] is None for each in told for one in each["statements"]):
-        console.print(_unpromised(told))
+def show_privacy(promises: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
+    """Print a table for each group of parties with the same promises. Where nothing is promised, print one line, unless
+    `everything` is wanted."""
+    statements = [statement for promise in promises for statement in promise["statements"]]
+    if not everything and all(statement["epsilon"] is None for statement in statements):
+        console.print(_unpromised(promises))
         return
-    alike: dict[str, list[Mapping[str, Any]]] = {}
-    for each in told:
-        alike.setdefault(to_json({**each, "party": ""}), []).append(each)
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for promise in promises:
+        groups.setdefault(to_json({**promise, "party": ""}), []).append(promise)
     notes: list[str] = []
-    for group in alike.values():
-        each = group[0]
-        console.print(_table(", ".join(one["party"] for one in group), each, notes))
-        if (budget := each["budget"]) is not None:
+    for group in groups.values():
+        promise = group[0]
+        console.print(_table(", ".join(member["party"] for member in group), promise, notes))
+        if (budget := promise["budget"]) is not None:
             spent, most = budget["spent"], budget["epsilon"]
             share = f"more than epsilon {most:g}" if spent is None else f"epsilon {epsilon(spent)} of {most:g}"
             over = planned and (spent is None or spent > most)
             state = f"a whole run needs {share}" if planned else f"{share} is spent"
             console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
-        for note in each["notes"]:
+        for note in promise["notes"]:
             console.print(f"  {note}", markup=False)
     for number, note in enumerate(notes, 1):
         console.print(f"  ({number}) {note}", markup=False)
 
 
-def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
-    released = {one["release"]: one["mechanism"] for each in told for one in each["releases"]}
+def _unpromised(promises: Sequence[Mapping[str, Any]]) -> str:
+    released = {release["release"]: release["mechanism"] for promise in promises for release in promise["releases"]}
     secret, masked = (
         " and ".join(name for name, how in released.items() if how.startswith(begins))
         for begins in (("encrypted", "blinded"), "masked")
     )
     hidden = [f"{secret} crossed encrypted"] * bool(secret) + [f"{masked} crossed under masks"] * bool(masked)
     if not hidden:
-        labels = [one["note"] for each in told if each["protects"] == "labels" for one in each["statements"]]
-        if labels and all(note == KEPT for note in labels):
+        of_labels = [promise["statements"] for promise in promises if promise["protects"] == "labels"]
+        if {statement["note"] for statements in of_labels for statement in statements} == {KEPT}:
             return f"Privacy: every release is plain, so nobody's columns have a guarantee. Of labels, {KEPT}."
         return "Privacy: every release is plain, so nobody's columns or labels have a guarantee."
     return (
@@ -82,19 +84,20 @@ def _unpromised(told: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _table(parties: str, each: Mapping[str, Any], notes: list[str]) -> Table:
+def _table(parties: str, promise: Mapping[str, Any], notes: list[str]) -> Table:
     released = "\n".join(
-        f"  {one['release']}: {one['mechanism']}"
-        + ("" if one["appearances"] is None else f"; a row at most {times(one['appearances'])}")
-        for one in each["releases"]
+        f"  {release['release']}: {release['mechanism']}"
+        + ("" if release["appearances"] is None else f"; a row at most {times(release['appearances'])}")
+        for release in promise["releases"]
     )
-    title = f"\n[bold]{parties}[/bold]: {each['protects']}\n{released}".rstrip()
+    title = f"\n[bold]{parties}[/bold]: {promise['protects']}\n{released}".rstrip()
     spent = numbers("epsilon", "delta", "note", no_wrap=True)
     table = a_table(title, "against", "neighbours", "accountant", *spent, title_style="")
-    for one in each["statements"]:
-        if one["note"] and one["note"] not in notes:
-            notes.append(one["note"])
-        mark = f"({notes.index(one['note']) + 1})" if one["note"] else ""
-        delta = f"{one['delta']:g}" if one["epsilon"] is not None else "-"
-        table.add_row(one["adversary"], one["relation"], one["accountant"], epsilon(one["epsilon"]), delta, mark)
+    for statement in promise["statements"]:
+        if statement["note"] and statement["note"] not in notes:
+            notes.append(statement["note"])
+        mark = f"({notes.index(statement['note']) + 1})" if statement["note"] else ""
+        delta = f"{statement['delta']:g}" if statement["epsilon"] is not None else "-"
+        words = (statement[key] for key in ("adversary", "relation", "accountant"))
+        table.add_row(*words, epsilon(statement["epsilon"]), delta, mark)
     return table

@@ -48,8 +48,8 @@ def report(
         measure(folder, splits, quiet=quiet, allow_models=allow_model or [])
     path = write(folder, _page(out))
     if not quiet:
-        there = f"The report is [bold]{shown(path)}[/bold]; its figures are beside it in figures/."
-        console.print(there, soft_wrap=True)
+        text = f"The report is [bold]{shown(path)}[/bold]; its figures are beside it in figures/."
+        console.print(text, soft_wrap=True)
 
 
 def compare(
@@ -78,29 +78,29 @@ def compare(
 
 
 def measure(folder: Path, splits: int, *, quiet: bool, allow_models: Sequence[str] = ()) -> dict[str, Any]:
-    """Baselines, with a bar over the trainings."""
+    """Measure baselines, with a bar over the trainings."""
     with a_bar(MofNCompleteColumn(), quiet=quiet, transient=True) as bar:
         task = bar.add_task("baselines", total=None, now="")
 
         def say(title: str, number: int, total: int) -> None:
             bar.update(task, description=title, completed=number - 1, total=total)
 
-        found = baselines_of.measure(folder, splits=splits, say=say, allow_models=allow_models)
+        baselines = baselines_of.measure(folder, splits=splits, say=say, allow_models=allow_models)
         bar.update(task, completed=bar.tasks[0].total)
     if not quiet:
         error_console.print(f"Baselines are in {shown(folder / BASELINES)}.", soft_wrap=True)
-    return found
+    return baselines
 
 
 def _check(folder: Path) -> None:
-    """A run may be unfinished, or not even have a checkpoint yet; but it must be one."""
+    """Raise unless the folder is a run; it may be unfinished, and have no checkpoint yet."""
     if not _is_run(folder):
         absent = f"it has no {' or '.join(TRACES)}" if (folder / SETTINGS).exists() else f"{SETTINGS} is missing"
         raise no_run(folder, absent, _is_run)
 
 
 def _is_run(folder: Path) -> bool:
-    """Settings alone are a federation file, which lies in folders of tables, too."""
+    """Whether there are settings and traces of a run; settings alone may be a federation file beside its tables."""
     return (folder / SETTINGS).exists() and any((folder / name).exists() for name in TRACES)
 
 

@@ -40,7 +40,7 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.changes import changes_of
 from colonnade.transport.faulty import Distant, Network
 
-if TYPE_CHECKING:  # what few runs need is imported by those
+if TYPE_CHECKING:  # imported by the few runs that need it
     from colonnade.report.live import Live
 
 
@@ -73,8 +73,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
-    folder = out or (_latest(file) if resume else _fresh(file))
-    here, again = engine == "in-process", f"{shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))}"
+    folder = out or (_latest_folder(file) if resume else _new_folder(file))
+    in_process = engine == "in-process"
+    again = f"{shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))}"
     not_together = {
         "--set cannot be used with --engine flare: settings are in the file that all agreed on.": (
             set_ and engine == "flare"
@@ -82,11 +83,13 @@ def run(
         "--set cannot change a run that is resumed. One that was started with --set has its settings in its own file: "
         f"colonnade run {again} --resume": set_ and resume,
         "--network rehearses a network in one process, and between sites there is one. Leave it out.": (
-            network is not None and not here
+            network is not None and not in_process
         ),
-        "--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.": restarts and here,
+        "--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.": (
+            restarts and in_process
+        ),
         "--from begins a new run on this machine. Leave --resume and --engine out.": (
-            start_from is not None and (resume or not here)
+            start_from is not None and (resume or not in_process)
         ),
         "--seed cannot change a run that is resumed; its own seed is used.": resume and seed is not None,
         "--port is of the page that --live shows. Add --live, or leave --port out.": port is not None and not live,
@@ -94,20 +97,20 @@ def run(
             live and engine == "flare"
         ),
     }
-    for rule, found in not_together.items():
-        if found:
+    for rule, both_given in not_together.items():
+        if both_given:
             raise ConfigError(rule)
     changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
-    with _page(folder, port or 0) if live else contextlib.nullcontext() as page:
-        if here:
+    with _live_page(folder, port or 0) if live else contextlib.nullcontext() as page:
+        if in_process:
             settings = Settings.from_toml(file, allow_models=allowed, changes=changes)
-            federation = _built(settings, folder if resume else None, start_from, network, seed)
+            federation = _build(settings, folder if resume else None, start_from, network, seed)
             with _resumable(folder / SETTINGS if changes else file, folder):
-                summary, exhausted = _trained(federation, folder, file.stem, page, resume=resume, silent=silent)
+                summary, exhausted = _train(federation, folder, file.stem, page, resume=resume, silent=silent)
         else:
             from colonnade.cli.on_flare import run_on_flare
 
-            told = run_on_flare(
+            remote = run_on_flare(
                 file,
                 engine,
                 folder,
@@ -119,9 +122,9 @@ def run(
                 changes=changes,
                 restarts=restarts,
             )
-            if told is None:
+            if remote is None:
                 return
-            summary, exhausted = told, bool(told["exhausted"])
+            summary, exhausted = remote, bool(remote["exhausted"])
         if page is not None:
             page.end(f"Finished: {summary['stopped']}")
         if json_:
@@ -134,10 +137,10 @@ def run(
         raise BudgetExhausted(str(summary["stopped"]))
 
 
-def _built(
+def _build(
     settings: Settings, resumed: Path | None, start_from: Path | None, network: str | None, seed: int | None
 ) -> Federation:
-    """The federation in this process: new, begun with another run's models, or as the run stood that is resumed."""
+    """The federation in this process: new, with another run's models, or as the run that is resumed left it."""
     if resumed is not None:
         if not (resumed / SETTINGS).exists():
             raise ConfigError(f"There is no run to resume in {resumed}. Start it without --resume.")
@@ -152,10 +155,10 @@ def _built(
     )
 
 
-def _trained(
+def _train(
     federation: Federation, folder: Path, name: str, page: Live | None, *, resume: bool, silent: bool
 ) -> tuple[dict[str, Any], bool]:
-    """The summary of a run in this process, which a bar and a page show while it trains; whether a budget ended it."""
+    """Train in this process, shown by a bar and a page. Gives the summary, and whether a budget ended the run."""
     if page is not None:
         page.expect(len(federation.batches), federation.batches.steps_are)
     with progress_of(federation, name, quiet=silent) as bar:
@@ -173,7 +176,7 @@ def _trained(
 
 @contextlib.contextmanager
 def _resumable(file: Path, folder: Path) -> Iterator[None]:
-    """Ctrl-C is answered with the command that goes on."""
+    """At Ctrl-C, print the command that resumes the run."""
     try:
         yield
     except KeyboardInterrupt:
@@ -184,13 +187,13 @@ def _resumable(file: Path, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _page(folder: Path, port: int) -> Iterator[Live]:
-    """The report while it is being made. It stays when the run has ended, if somebody sits here who can stop it."""
+def _live_page(folder: Path, port: int) -> Iterator[Live]:
+    """Show the report while the run trains. At a terminal it stays until Ctrl-C."""
     beside = folder.with_name(f"{folder.name}.flare")  # where a run over FLARE is, until its parts are put together
 
     def folders() -> list[Path]:
         sites = (f"{place}/*/runs/{folder.name}" for place in ("sites", "kits/parties"))
-        return [folder, *(found for pattern in sites for found in sorted(beside.glob(pattern)))]
+        return [folder, *(site for pattern in sites for site in sorted(beside.glob(pattern)))]
 
     from colonnade.report.live import Live
 
@@ -207,7 +210,7 @@ def _page(folder: Path, port: int) -> Iterator[Live]:
 
 
 def show(summary: dict[str, Any]) -> None:
-    """A run's summary as tables."""
+    """Print a run's summary as tables."""
     if summary["metrics"]:
         console.print(metrics_table(summary))
     else:
@@ -232,13 +235,13 @@ def show(summary: dict[str, Any]) -> None:
     console.print(f"{summary['algorithm']}: {trained}{summary['seconds']:.1f} s; {ended}.")
 
 
-def _fresh(file: Path) -> Path:
+def _new_folder(file: Path) -> Path:
     """The first of runs/NAME, runs/NAME-2, ... that is free."""
     names = (Path("runs") / (file.stem if number == 1 else f"{file.stem}-{number}") for number in range(1, 10_000))
     return next(path for path in names if not path.exists())
 
 
-def _latest(file: Path) -> Path:
+def _latest_folder(file: Path) -> Path:
     name = re.compile(rf"{re.escape(file.stem)}(-\d+)?")
-    found = [path.parent for path in Path("runs").glob(f"*/{SETTINGS}") if name.fullmatch(path.parent.name)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=Path("runs") / file.stem)
+    folders = [path.parent for path in Path("runs").glob(f"*/{SETTINGS}") if name.fullmatch(path.parent.name)]
+    return max(folders, key=lambda path: path.stat().st_mtime, default=Path("runs") / file.stem)

@@ -72,7 +72,7 @@ def select(
     settings = Settings.from_toml(file).with_seed(seed)
     if seed is not None and engine == "flare":
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
-    given = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
+    options = {"k": k, "queries": queries, "tests": tests, "scheme": scheme, "bins": bins, "estimator": estimator}
     if write is not None:
         check_file(file, write, settings)
     if out is not None:
@@ -87,24 +87,24 @@ def select(
             "are, without noise, and no budget is charged for them.",
             stacklevel=2,
         )
-    own = {key: value for key, value in given.items() if value is not None}
+    overridden = {key: value for key, value in options.items() if value is not None}
     if engine == "in-process":
-        found: Selection | None = with_bar(settings, keep, method, owner, own, quiet=quiet or json_)
+        selection: Selection | None = with_bar(settings, keep, method, owner, overridden, quiet=quiet or json_)
     else:
         from colonnade.cli.on_flare import select_on_flare
 
-        found = select_on_flare(settings, engine, out, startup_kit, keep, method, owner, own)
-    if found is None:
+        selection = select_on_flare(settings, engine, out, startup_kit, keep, method, owner, overridden)
+    if selection is None:
         return
     if out is not None:
-        write_text(out / "selection.json", json.dumps(found.to_json(), indent=2) + "\n")
-        draw(found, out)
+        write_text(out / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
+        draw(selection, out)
     if write is not None:
-        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(found, settings)))
+        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection, settings)))
     if json_:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(selection.to_json(), indent=2))
     elif not quiet:
-        show(found, settings)
+        show(selection, settings)
         if out is not None:
             console.print(f"selection.json and selection.png are in [bold]{shown(out)}[/bold].", soft_wrap=True)
         if write is not None:
@@ -112,13 +112,13 @@ def select(
 
 
 def promised(settings: Settings) -> str:
-    """The parties with a budget, or rules that add noise: they are told that a selection keeps to neither."""
+    """The names of the parties with a budget, or with rules that add noise; a selection keeps to neither."""
 
     def noisy(rule: Any) -> bool:
         mechanism = rule.get("mechanism", "plain") if isinstance(rule, dict) else rule
         return (mechanism.get("name") if isinstance(mechanism, dict) else mechanism) != "plain"
 
-    names = [name for name, own in settings.parties.items() if own.budget or any(map(noisy, own.outbox.values()))]
+    names = [name for name, party in settings.parties.items() if party.budget or any(map(noisy, party.outbox.values()))]
     return " and ".join(f"'{name}'" for name in names)
 
 
@@ -127,27 +127,27 @@ def with_bar(
     keep: int,
     method: str,
     owner: str | None = None,
-    given: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
     *,
     quiet: bool,
 ) -> Selection:
-    """With a bar over the queries."""
+    """Select in this process, with a bar over the queries."""
     with a_bar(TaskProgressColumn(), quiet=quiet, transient=True) as bar:
         task = bar.add_task("selecting", total=None, now="")
 
         def watch(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return choose(settings, keep, method, owner=owner, given=given, watch=watch)
+        return choose(settings, keep, method, owner=owner, given=options, watch=watch)
 
 
-def rejected(found: Selection, settings: Settings) -> set[str]:
+def rejected(selection: Selection, settings: Settings) -> set[str]:
     """The parties that are left out; a label owner never is, since nobody can train without it."""
-    return {*found.ranking} - {*found.chosen} - {*label_owners_of(settings)}
+    return {*selection.ranking} - {*selection.chosen} - {*label_owners_of(settings)}
 
 
 def check_file(file: Path, write: Path, settings: Settings) -> None:
-    """Before anything is computed: can the file be rewritten, and is there a place for it?"""
+    """Raise, before anything is computed, unless the file can be rewritten and there is a place for it."""
     if settings.data.dataset is not None:
         raise ConfigError(
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
@@ -163,34 +163,35 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
         )
 
 
-def show(found: Selection, settings: Settings) -> None:
-    """The ranking, what it cost, and what each role learned."""
-    title = shown(f"{found.method}: keep {', '.join(found.chosen)}")
+def show(selection: Selection, settings: Settings) -> None:
+    """Print the ranking, what it cost, and what each role learned."""
+    title = shown(f"{selection.method}: keep {', '.join(selection.chosen)}")
     table = a_table(title, "party", *numbers("score"), "", "", title_style=BOLD)
-    longest = max((score for score in found.scores.values() if score > 0), default=1.0)
-    for name in found.ranking:
-        score = found.scores[name]
+    longest = max((score for score in selection.scores.values() if score > 0), default=1.0)
+    for name in selection.ranking:
+        score = selection.scores[name]
         bar = "█" * round(BAR * max(score, 0.0) / longest)
-        keeps = name in found.chosen
+        keeps = name in selection.chosen
         verdict = "keep" if keeps else "labels only" if name in label_owners_of(settings) else "leave out"
-        error = f" ± {found.errors[name]:.3f}" if name in found.errors else ""
+        error = f" ± {selection.errors[name]:.3f}" if name in selection.errors else ""
         table.add_row(shown(name), f"{score:.3f}{error}", f"[{'green' if keeps else 'bright_black'}]{bar}[/]", verdict)
     console.print(table)
-    if found.level:
+    if selection.level:
         console.print(
-            f"Within error: {shown(', '.join(found.level))} may be as good as the last that is kept. Do not drop them "
-            "for this score alone; more queries (\\[selection] queries) make it finer.",
+            f"Within error: {shown(', '.join(selection.level))} may be as good as the last that is kept. Do not drop "
+            "them for this score alone; more queries (\\[selection] queries) make it finer.",
             highlight=False,
         )
-    most = "" if found.entropy is None else f"; the highest possible is {found.entropy:.3f}, the label's entropy"
-    console.print(f"The score: {SCORE[found.method]}{most}.", highlight=False)
-    for name, one in found.each.items():
-        best = ", ".join(f"{party} {one.scores[party]:.3f}" for party in one.ranking)
+    entropy = selection.entropy
+    most = "" if entropy is None else f"; the highest possible is {entropy:.3f}, the label's entropy"
+    console.print(f"The score: {SCORE[selection.method]}{most}.", highlight=False)
+    for name, own in selection.each.items():
+        best = ", ".join(f"{party} {own.scores[party]:.3f}" for party in own.ranking)
         console.print(f"For '{shown(name)}' alone: {shown(best)}.", highlight=False)
-    cost = found.cost
+    cost = selection.cost
     work = f"{cost.encryptions:,} encryptions, {cost.additions:,} additions, {cost.decryptions:,} decryptions"
     console.print(f"It took {cost.seconds:.1f} s, {size(cost.bytes)}, {work}.", highlight=False)
     learned = a_table("\nWho learned what", "who", "learned", title_style=BOLD)
-    for name, what in found.learned.items():
-        learned.add_row(shown(name), shown(what))
+    for name, lesson in selection.learned.items():
+        learned.add_row(shown(name), shown(lesson))
     console.print(learned)

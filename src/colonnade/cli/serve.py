@@ -63,23 +63,23 @@ def serve(
 
     With --engine flare the label owner's site listens, as \\[serve] in its party.toml says, until this command ends.
     """
-    own: dict[str, Any] = {"host": host, "port": port, "limit": limit, "rate": rate}
-    own |= {"connections": connections, "cache": cache, "window": window}
-    own |= {} if token_file is None else {"token_file": str(token_file.resolve())}
+    options: dict[str, Any] = {"host": host, "port": port, "limit": limit, "rate": rate}
+    options |= {"connections": connections, "cache": cache, "window": window}
+    options |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.on_flare import serve_on_flare
 
-        serve_on_flare(folder, engine, own, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
+        serve_on_flare(folder, engine, options, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return
     from colonnade.serving import service
     from colonnade.serving.batcher import Batcher
-    from colonnade.serving.door import check_reach, listen, url_of
     from colonnade.serving.limits import Limits
+    from colonnade.serving.listening import check_reach, listen, url_of
     from colonnade.serving.source import Source
 
-    service.needed()
+    service.check_libraries()
     settings = RunDirectory(a_run(folder)).settings()
     check_asker(settings, owner, model)
     token = _token(token_file)
@@ -99,10 +99,10 @@ def serve(
 
 
 def _token(file: Path | None) -> str | None:
-    """From the file or the environment; none where neither says one."""
-    from colonnade.serving.door import checked_token, token_in
+    """The token in the file, or else in the environment; None where neither has one."""
+    from colonnade.serving.listening import checked_token, token_in
 
     if file is not None:
         return token_in(file, f"--token-file {file}")
-    given = os.environ.get(VARIABLE)
-    return None if given is None else checked_token(given, VARIABLE)
+    token = os.environ.get(VARIABLE)
+    return None if token is None else checked_token(token, VARIABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, s
 from colonnade.settings.party_file import OWN, STARTUP, runs_of
 
 SOON = 30
-"""Days before a certificate ends in which it is said."""
+"""Days before a certificate's end in which `status` says how to renew it."""
 
 
 class Action(StrEnum):
@@ -85,47 +86,46 @@ def _show(state: SiteState) -> None:
         console.print("It is draining: what is under way ends, and nothing new begins. Back: colonnade site resume.")
     if state.certificate_days is not None:
         ends = f"ends in {state.certificate_days:.0f} days" if state.certificate_days > 0 else "has ended"
-        cure = (
-            " Who holds state/ renews it: colonnade provision --state state --renew NAME."
-            if state.certificate_days < SOON
-            else ""
-        )
-        console.print(f"Its certificate {ends}.{cure}")
+        cure = " Who holds state/ renews it: colonnade provision --state state --renew NAME."
+        console.print(f"Its certificate {ends}.{cure if state.certificate_days < SOON else ''}")
     if state.serving:
         console.print(f"It answers HTTP requests at {shown(state.serving)}.")
     console.print(f"Refused calls in the last day: {state.refused:,}. Free on disk: {size(state.disk_free)}.")
     if state.failure:
         console.print(f"[yellow]The last run ended with:[/yellow] {shown(state.failure)}")
     table = a_table("Runs", "run", "begun", "state", *numbers("checkpoint", "on disk"), title_style=BOLD)
-    for one in state.runs:
-        table.add_row(one.name, one.begun, one.state, str(one.checkpoint), size(one.bytes))
+    for run in state.runs:
+        table.add_row(run.name, run.begun, run.state, str(run.checkpoint), size(run.bytes))
     console.print(table if state.runs else "There was no run yet.")
 
 
 def _log(path: Path, last: int, follow: bool) -> Iterator[str]:
-    """The last lines, over files that were rotated away; then those that come."""
+    """The last lines, also from files that were rotated away; then, with `follow`, new ones as they come."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(LOG_FILES, 0, -1)]
-    lines: list[str] = []
-    for file in (*older, path):
-        if file.exists():
-            lines += file.read_text(encoding="utf-8", errors="replace").splitlines()
-    yield from lines[-last:]
-    at = path.stat().st_size if path.exists() else 0
+    lines = [line for file in older for line in _lines_after(0, file)[0]]
+    newest, position = _lines_after(0, path)
+    yield from [*lines, *newest][-last:]
     while follow:
         time.sleep(0.5)
-        now = path.stat().st_size if path.exists() else 0
-        if now != at:
-            with path.open(encoding="utf-8", errors="replace") as file_:
-                file_.seek(at if now > at else 0)
-                yield from file_.read().splitlines()
-            at = now
+        lines, position = _lines_after(position, path)
+        yield from lines
+
+
+def _lines_after(position: int, path: Path) -> tuple[list[str], int]:
+    """The lines from this byte on, and where they end; all lines, if the file was rotated away and is shorter now."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position if position <= file.seek(0, os.SEEK_END) else 0)
+            return file.read().decode("utf-8", "replace").splitlines(), file.tell()
+    except FileNotFoundError:
+        return [], 0
 
 
 def _readable(line: str) -> str:
     try:
-        one = json.loads(line)
-        what = printable(str(one["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
-        return f"{one['time']} {one['level']:<8}{what}" + (f" ({one['error']})" if "error" in one else "")
+        event = json.loads(line)
+        text = printable(str(event["what"])).replace("\n", " ")  # an event is one line, whatever it quotes
+        return f"{event['time']} {event['level']:<8}{text}" + (f" ({event['error']})" if "error" in event else "")
     except (ValueError, KeyError, TypeError):
         return printable(line)
 
@@ -138,9 +138,9 @@ def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:
 
         def do_GET(self) -> None:
             state = state_of(name, runs, kit)
-            told = {"/metrics": prometheus(state), "/health": "ok\n" if state.healthy else "no\n"}.get(self.path)
-            code = 404 if told is None else 503 if self.path == "/health" and not state.healthy else 200
-            body = (told or "There is /health and /metrics.\n").encode()
+            text = {"/metrics": prometheus(state), "/health": "ok\n" if state.healthy else "no\n"}.get(self.path)
+            code = 404 if text is None else 503 if self.path == "/health" and not state.healthy else 200
+            body = (text or "There is /health and /metrics.\n").encode()
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
@@ -148,7 +148,7 @@ def _listen(name: str, runs: Path, kit: Path, host: str, port: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Whatever anybody sends is no line of ours."""
+            """Requests are not logged."""
 
     with ThreadingHTTPServer((host, port), Answer) as server:
         console.print(f"Listening at http://{host}:{server.server_port}/metrics and /health. Ctrl-C ends it.")

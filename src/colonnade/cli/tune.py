@@ -1,4 +1,4 @@
-"""`colonnade tune`: a small search for settings, told by validation rows alone."""
+"""`colonnade tune`: a small search for settings, judged by validation rows alone."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def tune(
     chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
     if json_:
-        told = {"trials": [done[number] for number in sorted(done)], "best": chosen["trial"]}
-        typer.echo(to_json(told | {"forecast": dataclasses.asdict(expected)}, indent=2))
+        result = {"trials": [done[number] for number in sorted(done)], "best": chosen["trial"]}
+        typer.echo(to_json(result | {"forecast": dataclasses.asdict(expected)}, indent=2))
     elif not quiet:
         _show(done, chosen, folder)
 
 
 def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: int, expected: Forecast) -> None:
-    """What the search will take, before anything is sent."""
+    """Print what the search will take, before anything is sent."""
     over = ", ".join(trials[-1].changes) or "nothing: one run has the file's own settings"
     lines = [
         f"{len(trials)} runs of {federation.settings.algorithm}, of which {left} are to be done, all parties in this "
@@ -81,33 +81,33 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
 
 
 def _watch(bar: Progress, task: TaskID, completed: float, done: Mapping[int, Record]) -> None:
-    """How many trials are done, and the best score so far."""
-    measured = [one for one in tuning.ranked(done) if one["score"]]
+    """Show in the bar how many trials are done, and the best score so far."""
+    measured = [trial for trial in tuning.ranked(done) if trial["score"]]
     now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
     bar.update(task, completed=completed, now=now)
 
 
 def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
-    """The trials, the best first."""
-    keys = list(dict.fromkeys(key for one in done.values() for key in one["changes"]))
+    """Print the trials, the best first."""
+    keys = list(dict.fromkeys(key for trial in done.values() for key in trial["changes"]))
     name = metric(chosen["by"])
     tried = [key.partition(".")[2].replace("_", " ") for key in keys]
     title = f"Trials, by the {name} of validation rows, as early stopping has it"
     table = a_table(title, *numbers("trial", name, "epoch", *tried))
-    for one in tuning.ranked(done):
-        epoch = one.get("best_epoch") or one.get("epochs") or "-"
-        values = (str(one["changes"].get(key, "-")) for key in keys)
-        table.add_row(str(one["trial"]), _score(one), str(epoch), *values)
+    for trial in tuning.ranked(done):
+        epoch = trial.get("best_epoch") or trial.get("epochs") or "-"
+        values = (str(trial["changes"].get(key, "-")) for key in keys)
+        table.add_row(str(trial["trial"]), _score(trial), str(epoch), *values)
     console.print(table)
-    for number, one in sorted(done.items()):
-        if "failed" in one:
-            say(f"Trial {number} failed: {one['failed']}")
+    for number, trial in sorted(done.items()):
+        if "failed" in trial:
+            say(f"Trial {number} failed: {trial['failed']}")
     if keys:
         console.print("- is as in the file. Of close scores the order is chance.", highlight=False)
     console.print(
         f"The best, trial {chosen['trial']}, is in [bold]{shown(folder / SETTINGS)}[/bold]; its score is of the rows "
         "that chose it. Test rows were not looked at. "
-        f"The trials sent {size(sum(one['sent'] for one in done.values()))} in all; ledgers are in their folders, "
+        f"The trials sent {size(sum(trial['sent'] for trial in done.values()))} in all; ledgers are in their folders, "
         f"as {shown(folder / chosen['run'])}.",
         highlight=False,
     )
@@ -115,5 +115,5 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     console.print(f"  colonnade run {typed(folder / SETTINGS)}", soft_wrap=True)
 
 
-def _score(one: Record) -> str:
-    return f"{abs(one['score'][0]):.4f}" if one["score"] else "failed"
+def _score(trial: Record) -> str:
+    return f"{abs(trial['score'][0]):.4f}" if trial["score"] else "failed"

@@ -53,7 +53,7 @@ def load(
     parts = _read(name, entry, folders)
     if parts is None:
         if entry.supply:
-            _supplied(name, entry, folders)
+            _refuse_unsupplied(name, entry, folders)
         parts = _download(name, entry, folders, offline)
     return Dataset(name, entry.kind, *parts, entry.classes)
 
@@ -62,13 +62,13 @@ def _read(name: str, entry: Entry, folders: list[Path]) -> Parts | None:
     """The first layout that one of the folders holds; layouts come fastest first, so a cached copy wins."""
     for layout in entry.layouts:
         for folder in folders:
-            paths = layout.found(folder / name)
-            if paths is not None and (layout.slow or not entry.supply or _current(name, entry, folders, paths)):
-                return _checked(name, entry, layout, paths)
+            paths = layout.paths_in(folder / name)
+            if paths is not None and (layout.slow or not entry.supply or _is_current(name, entry, folders, paths)):
+                return _read_checked(name, entry, layout, paths)
     return None
 
 
-def _checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Parts:
+def _read_checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Parts:
     try:
         parts = layout.read(paths)
     except BROKEN as error:
@@ -76,10 +76,10 @@ def _checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Part
             f"Data set '{name}' cannot be read from {paths[0]}: the file is damaged or not what its name says "
             f"({type(error).__name__}). Delete it and load again."
         ) from None
-    if layout.exact and (found := content_checksum(parts)) != entry.checksum:
+    if layout.exact and (checksum := content_checksum(parts)) != entry.checksum:
         raise DataError(
-            f"Data set '{name}' in {paths[0].parent} is not the published one: its content has SHA-256 {found[:12]}... "
-            f"and {entry.checksum[:12]}... was expected. Delete the files and load again."
+            f"Data set '{name}' in {paths[0].parent} is not the published one: its content has SHA-256 "
+            f"{checksum[:12]}... and {entry.checksum[:12]}... was expected. Delete the files and load again."
         )
     if layout.slow:
         # The cache only saves time: a full or read-only disk is no reason to fail.
@@ -89,29 +89,29 @@ def _checked(name: str, entry: Entry, layout: Layout, paths: list[Path]) -> Part
                 save_array(cache_folder() / name / file, values)
             if entry.supply:
                 with written_whole(cache_folder() / name / MADE_OF) as stream:
-                    stream.write(_made_of(paths).encode())
+                    stream.write(_digest_of(paths).encode())
     return parts
 
 
-def _current(name: str, entry: Entry, folders: list[Path], kept: list[Path]) -> bool:
-    """Whether kept arrays were made of what the user supplies now, or there is nothing else: no checksum would tell."""
-    found = (layout.found(folder / name) for layout in entry.layouts if layout.slow for folder in folders)
-    supplied = next((paths for paths in found if paths is not None), None)
+def _is_current(name: str, entry: Entry, folders: list[Path], kept: list[Path]) -> bool:
+    """Whether kept arrays were made of the files that the user supplies now, or there are none; no checksum tells."""
+    candidates = (layout.paths_in(folder / name) for layout in entry.layouts if layout.slow for folder in folders)
+    supplied = next((paths for paths in candidates if paths is not None), None)
     note = kept[0].parent / MADE_OF
-    return supplied is None or (note.is_file() and note.read_text() == _made_of(supplied))
+    return supplied is None or (note.is_file() and note.read_text() == _digest_of(supplied))
 
 
-def _made_of(paths: list[Path]) -> str:
-    """A digest of places, sizes and times; of a folder, those of the two levels of folders in it, whose times change
-    when a file comes or goes."""
+def _digest_of(paths: list[Path]) -> str:
+    """A digest of paths, sizes and times, also of the two levels below a folder: a folder's time changes when a file in
+    it comes or goes."""
     inside = [inner for path in paths if path.is_dir() for depth in ("*", "*/*") for inner in sorted(path.glob(depth))]
     stats = [(str(path.resolve()), path.stat()) for path in (*paths, *inside)]
     lines = [f"{place} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for place, stat in stats]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _supplied(name: str, entry: Entry, folders: list[Path]) -> NoReturn:
-    """Nothing was found: say what the user has to supply, and what of it is missing where a part is there."""
+def _refuse_unsupplied(name: str, entry: Entry, folders: list[Path]) -> NoReturn:
+    """Raise, and say what the user has to supply, and which files are missing where some are there."""
     layout = next(layout for layout in entry.layouts if layout.slow)
     partly = [(folder / name, absent) for folder in folders if (absent := layout.missing(folder / name))]
     missing = [

@@ -19,16 +19,16 @@ from colonnade.errors import DataError
 CHUNK = 1 << 18
 
 
-def cache_folder(what: str = "datasets") -> Path:
+def cache_folder(name: str = "datasets") -> Path:
     """Where downloads are kept when no folder is named: `~/.cache/colonnade/datasets`, or under XDG_CACHE_HOME."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / what
+    return (Path(base) if base else Path.home() / ".cache") / "colonnade" / name
 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C. Until then
-    nobody else has or can guess its name: others may write the same one in this folder, or lay something there."""
+    """A file that gets its name only when the block ends well; otherwise it is removed, also on Ctrl-C. Until then its
+    name cannot be guessed: others may write the same file in this folder, or put something in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
@@ -41,14 +41,14 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def fetch(url: str, path: Path, *, md5: str | None = None, timeout: float = 30.0) -> Path:
-    """Download `url` to `path`, and keep it only if it is complete and, where the MD5 is known, has it."""
+    """Download `url` to `path`, and keep it only if it is complete and has this MD5, where one is given."""
     if not url.startswith(("https://", "http://")):
         raise DataError(f"{url} is no http or https address, and only these can be downloaded")
     try:
         with written_whole(path) as stream:
-            found = _receive(url, stream, timeout)
-            if md5 is not None and found != md5:
-                raise DataError(f"{url} has MD5 {found}, and {md5} was expected, so it was not kept")
+            digest = _receive(url, stream, timeout)
+            if md5 is not None and digest != md5:
+                raise DataError(f"{url} has MD5 {digest}, and {md5} was expected, so it was not kept")
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DataError(f"{url} could not be downloaded ({str(reason) or type(error).__name__})") from None

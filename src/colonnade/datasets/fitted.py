@@ -26,8 +26,8 @@ Numbers = Literal["standard", "quantile", "piecewise"]
 """How numbers are prepared: by a scale, by where they stand among the training rows, or by how far they fill each of a
 few quantile bins."""
 ENOUGH, TAIL = 500, 8.0
-"""Training rows of a class from which on bins are worth their weights; and how many deviations from the mean a value of
-fewer rows must be, for its column to be ranked."""
+"""With so many training rows per class, bins are worth their weights; with fewer, a column is ranked if a value lies
+so many deviations from its mean."""
 EPSILON = float(np.finfo(np.float64).eps)
 BINS = 12
 KNOTS = 101
@@ -37,7 +37,7 @@ MISSING = "missing"
 
 
 def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
-    """Numbers are numeric columns but bool, and times; text, bool, pandas categories and mixed types are categories."""
+    """Numeric columns and times are numbers; text, bool, pandas categories and mixed types are categories."""
     import pandas as pd
 
     kind, types = cells.dtype, pd.api.types
@@ -67,12 +67,12 @@ def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
-    """A label's cells with gaps in the place of words that stand for them; then numbers, where the others are."""
+    """A label's cells, with gaps instead of words that stand for gaps; as numbers, where all other cells are."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(label.dtype) or pd.api.types.is_datetime64_any_dtype(label.dtype):
         return label
-    words = label.astype(object).map(lambda one: str(one).strip().lower(), na_action="ignore")
+    words = label.astype(object).map(lambda cell: str(cell).strip().lower(), na_action="ignore")
     if not words.isin(GAP_WORDS).any():
         return label
     way = recognise(label)
@@ -93,7 +93,7 @@ def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
     return words
 
 
-class _Fitted:
+class _FittedColumn:
     """What was learned about a column, as plain values."""
 
     kind: ClassVar[str]
@@ -103,8 +103,8 @@ class _Fitted:
         return {"kind": self.kind, **values}
 
 
-class _OfNumbers(_Fitted):
-    """The median fills gaps, and a 0/1 column marks them if training had any."""
+class _NumberColumn(_FittedColumn):
+    """A column of numbers: the median fills gaps, and a 0/1 column marks them if training had any."""
 
     name: str
     median: float
@@ -116,18 +116,18 @@ class _OfNumbers(_Fitted):
 
     def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         gaps = np.isnan(values)
-        made = self._made(np.where(gaps, self.median, values))
-        return np.column_stack([made, gaps] if self.had_gaps else [made])
+        scaled = self._scaled(np.where(gaps, self.median, values))
+        return np.column_stack([scaled, gaps] if self.had_gaps else [scaled])
 
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Number(_OfNumbers):
+class Number(_NumberColumn):
     """(value - centre) / divisor."""
 
     kind = "number"
@@ -137,7 +137,7 @@ class Number(_OfNumbers):
     divisor: float
     had_gaps: bool
 
-    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         return (filled - self.centre) / self.divisor
 
     @classmethod
@@ -147,9 +147,9 @@ class Number(_OfNumbers):
 
 
 @dataclass(frozen=True)
-class Quantile(_OfNumbers):
-    """The normal score of a value's rank among the training rows: between knots along a line, beyond them as at the
-    ends. So a heavy tail has no more weight than any other end of a column."""
+class Quantile(_NumberColumn):
+    """The normal score of a value's rank among the training rows: linear between knots, and constant beyond them. So a
+    heavy tail has no more weight than any other end of a column."""
 
     kind = "quantile"
     name: str
@@ -158,19 +158,19 @@ class Quantile(_OfNumbers):
     scores: tuple[float, ...]
     had_gaps: bool
 
-    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.interp(filled, self.knots, self.scores)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Quantile:
-        knots, scores = (tuple(float(one) for one in state[part]) for part in ("knots", "scores"))
+        knots, scores = (tuple(float(number) for number in state[part]) for part in ("knots", "scores"))
         if len(knots) != len(scores) or not knots:
             raise ValueError("knots")
         return cls(str(state["name"]), float(state["median"]), knots, scores, bool(state["had_gaps"]))
 
 
 @dataclass(frozen=True)
-class Piecewise(_OfNumbers):
+class Piecewise(_NumberColumn):
     """One output per bin between two quantiles of the training rows: 0 below the bin, 1 above it, and inside how far
     the value has come (Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022, Eq. 1,
     here with the ends cut off, too). A linear model of these is piecewise linear in the column."""
@@ -184,27 +184,27 @@ class Piecewise(_OfNumbers):
     def _names(self) -> list[str]:
         return [f"{self.name} {low:.6g} to {high:.6g}" for low, high in pairwise(self.edges)]
 
-    def _made(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         edges = np.array(self.edges)
         return np.asarray(np.clip((filled[:, None] - edges[:-1]) / np.diff(edges), 0.0, 1.0))
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Piecewise:
-        edges = tuple(float(one) for one in state["edges"])
+        edges = tuple(float(edge) for edge in state["edges"])
         if len(edges) < 2 or not all(low < high for low, high in pairwise(edges)):
             raise ValueError("edges")
         return cls(str(state["name"]), float(state["median"]), edges, bool(state["had_gaps"]))
 
 
 @dataclass(frozen=True)
-class Category(_Fitted):
+class Category(_FittedColumn):
     """One 0/1 column per frequent category, and a last one shared by the rare ones if there are any."""
 
     kind = "category"
     name: str
     frequent: tuple[str, ...]
     rare: tuple[str, ...]
-    counts: tuple[int, ...] = ()  # training rows of each frequent one; of states before there were any: not known
+    counts: tuple[int, ...] = ()  # training rows of each frequent category; (): an old state without counts
 
     @property
     def outputs(self) -> list[str]:
@@ -215,22 +215,22 @@ class Category(_Fitted):
         import pandas as pd
 
         place = {word: at for at, word in enumerate(self.frequent)} | dict.fromkeys(self.rare, len(self.frequent))
-        found, different = pd.factorize(words)
-        at = np.array([place.get(word, -1) for word in different], dtype=np.int64)[found]
+        codes, different = pd.factorize(words)
+        outputs = np.array([place.get(word, -1) for word in different], dtype=np.int64)[codes]
         hot = np.zeros((len(words), len(self.outputs)))
-        known = np.flatnonzero(at >= 0)
-        hot[known, at[known]] = 1.0
+        rows = np.flatnonzero(outputs >= 0)
+        hot[rows, outputs[rows]] = 1.0
         return hot
 
     def without_few(self, least: int) -> dict[str, Any]:
-        """For others: words that fewer training rows have are cells of single people, and are not named. Each keeps its
-        place; and where rare ones share an output, so does every word that is not named."""
+        """The categories as others may see them: words of fewer training rows than `least` are cells of single people,
+        and are not named. Each keeps its place; where rare words share an output, so does every word not named."""
         counts = self.counts or (0,) * len(self.frequent)
-        known = [
+        named = [
             word if count >= least or word == MISSING else None
             for word, count in zip(self.frequent, counts, strict=True)
         ]
-        return {"kind": "category", "name": self.name, "frequent": known, "other": bool(self.rare)}
+        return {"kind": "category", "name": self.name, "frequent": named, "other": bool(self.rare)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Category:
@@ -242,7 +242,7 @@ class Category(_Fitted):
 
 
 def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dict[str, Number]:
-    """Medians, then the scaler on the filled columns; each column needs at least one value."""
+    """Learn medians, then the scale of the filled columns; each column needs at least one value."""
     if not columns:
         return {}
     gaps = {name: np.isnan(values) for name, values in columns.items()}
@@ -262,14 +262,13 @@ def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dic
 
 
 def _standard(filled: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of each column, as scikit-learn's StandardScaler has them to the bit: the sum of the
-    deviations, 0 but for rounding, corrects the variance, and what rounding may have made of a constant is divided by
-    1."""
+    """Mean and standard deviation of each column, bit-equal to scikit-learn's StandardScaler: the sum of deviations, 0
+    but for rounding, corrects the variance, and a column that is constant but for rounding is divided by 1."""
     rows = len(filled)
     mean = filled.sum(0) / rows
-    apart = filled - mean
-    correction = apart.sum(0)
-    variance = ((apart**2).sum(0) - correction**2 / rows) / rows
+    deviations = filled - mean
+    correction = deviations.sum(0)
+    variance = ((deviations**2).sum(0) - correction**2 / rows) / rows
     constant = variance <= rows * EPSILON * variance + (rows * mean * EPSILON) ** 2
     return mean, np.where(constant | (variance == 0), 1.0, np.sqrt(variance))
 
@@ -278,9 +277,9 @@ Column = Number | Quantile | Piecewise | Category
 
 
 def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
-    """Quantile bins where they suit the model, which tells `classes` apart (2: or gives a number; 0: they do not
-    suit it), and there are rows to fill them: of fewer rows a network learns them by heart. Otherwise it is scaled, or,
-    where a column's tail would outweigh all the rest, ranked."""
+    """How to prepare a column for a model that tells `classes` apart (2: or gives a number; 0: bins do not suit it).
+    Quantile bins, where there are rows to fill them: of fewer rows a network learns them by heart. Otherwise scaled, or
+    ranked where the column's tail would outweigh all the rest."""
     filled = values[np.isfinite(values)]
     if classes and len(values) >= ENOUGH * classes:
         return "piecewise"
@@ -289,7 +288,7 @@ def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
 
 
 def fit_piecewise(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Piecewise]:
-    """Bins that hold about equally many training rows, or one between any two neighbours of few different values. Each
+    """Bins that hold about equally many training rows; of few different values, one between any two neighbours. Each
     column needs two values at least."""
     return {
         name: Piecewise(name, float(np.median(filled)), tuple(_knots(filled, BINS + 1)), len(filled) < len(values))
@@ -299,7 +298,7 @@ def fit_piecewise(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Piece
 
 
 def fit_quantile(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Quantile]:
-    """Percentiles, and the normal score of the middle of the ranks that each holds."""
+    """Learn percentiles, and the normal score of the middle of the ranks that each holds."""
     from scipy.special import ndtri
 
     learned = {}
@@ -320,19 +319,19 @@ def _knots(filled: NDArray[np.float64], count: int) -> list[float]:
         values = np.unique(np.quantile(filled, np.linspace(0, 1, count), method="nearest"))
     if len(values) == 1:  # one value, and gaps, which have a column of their own
         values = np.array([values[0], values[0] + 1.0])
-    return [float(one) for one in values]
+    return [float(value) for value in values]
 
 
 def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: int) -> dict[str, Category]:
     """The categories of each column, sorted; beyond `max_categories` the least frequent share one output."""
     learned = {}
-    for name, words in columns.items():
-        counts = Counter(words.tolist())
-        found = sorted(counts)
+    for name, cells in columns.items():
+        counts = Counter(cells.tolist())
+        words = sorted(counts)
         pooled: set[str] = set()
-        if len(found) >= max_categories:  # one output is for them
-            pooled.update(sorted(found, key=counts.__getitem__)[: len(found) - (max_categories - 1)])
-        frequent = tuple(word for word in found if word not in pooled)
-        rare = tuple(word for word in found if word in pooled)
+        if len(words) >= max_categories:  # the rare ones share an output
+            pooled.update(sorted(words, key=counts.__getitem__)[: len(words) - (max_categories - 1)])
+        frequent = tuple(word for word in words if word not in pooled)
+        rare = tuple(word for word in words if word in pooled)
         learned[name] = Category(name, frequent, rare, tuple(counts[word] for word in frequent))
     return learned

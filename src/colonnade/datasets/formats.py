@@ -50,7 +50,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 
 def read_kept(paths: Sequence[Path], shape: tuple[int, ...], dtype: type, classes: int) -> tuple[Rows, Rows]:
-    """What was made of slow files before, as x_train, y_train, x_test, y_test; `shape` is of one row."""
+    """Arrays that were made of slow files before: x_train, y_train, x_test, y_test; `shape` is that of one row."""
     x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
     for x, y in ((x_train, y_train), (x_test, y_test)):
         if x.shape != (len(y), *shape) or x.dtype != dtype or not np.isin(y, range(classes)).all():
@@ -127,7 +127,7 @@ def text_of(path: Path) -> str:
 
 
 def zip_member(archive: Path | bytes, name: str) -> bytes:
-    """The one member of a zip archive whose file name this is, wherever it lies, also in a zip inside the zip."""
+    """The member of a zip archive with this file name, in whatever folder, also in a zip inside the zip."""
     with zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)) as opened:
         for member in opened.namelist():
             if Path(member).name == name:

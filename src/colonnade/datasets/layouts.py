@@ -59,9 +59,9 @@ CREDIT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Files that together hold the data set. With `slow`, what was read is worth keeping as plain arrays. Without
-    `exact`, the values are computed from the files and cannot have the recorded checksum; what can be checked, `read`
-    checks. Where several data sets share a file, it lies in the folder called `shared`."""
+    """Files that together hold the data set. With `slow`, the values are worth keeping as plain arrays. Without
+    `exact`, they are computed from the files and cannot have the recorded checksum; `read` checks what can be checked.
+    Where several data sets share a file, it lies in the folder called `shared`."""
 
     files: tuple[str, ...]
     read: Callable[[Sequence[Path]], Parts]
@@ -69,7 +69,7 @@ class Layout:
     exact: bool = True
     shared: str = ""
 
-    def found(self, folder: Path) -> list[Path] | None:
+    def paths_in(self, folder: Path) -> list[Path] | None:
         """The files in this folder, each as named or with .gz added; None unless all are there."""
         paths = [_present(folder.parent / self.shared if self.shared else folder, name) for name in self.files]
         return None if None in paths else [path for path in paths if path is not None]
@@ -222,17 +222,17 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
 
 def gaussian_layouts(name: str) -> tuple[Layout, ...]:
     """One of the g2mg sets, g2mg_<columns>_<spread>: its own files, or all sets in one g2mg/g2mg.npz."""
-    which = name.removeprefix("g2mg")
+    suffix = name.removeprefix("g2mg")
 
     def read(paths: Sequence[Path]) -> Parts:
         arrays = read_npz(paths[0])
-        return _rows(arrays[f"x{which}"].astype(np.int32), arrays[f"y{which}"] - 1), None
+        return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
 
     return (*point_layouts(name), Layout(("g2mg.npz",), read, shared="g2mg"))
 
 
 def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:
-    """Voxel grids in the compact layout, which comes first; else those made of meshes, kept or made now."""
+    """Voxel grids in the compact layout; else those made of meshes, kept from before or made now."""
     return (
         Layout((file,), _from_npz),
         Layout(DECODED, lambda paths: read_kept_voxels(paths, counts), exact=False),

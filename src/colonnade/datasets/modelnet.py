@@ -32,7 +32,7 @@ SPACING = 0.45
 """How far apart samples of the surface lie at most, in voxels."""
 
 DECIMALS = 6
-"""Coordinates in voxels are rounded so, lest the rounding of floats decide in which voxel a flat side lies."""
+"""Coordinates in voxels are rounded to so many, so that float errors do not decide in which voxel a flat side lies."""
 
 AT_ONCE = 1 << 20
 """How many samples are held in memory at a time."""
@@ -120,18 +120,18 @@ def voxelise(
     """
     from scipy.ndimage import label
 
-    whole = size + 2 * padding
-    triangles = _placed(vertices[faces], size, whole / 2)
-    surface = np.zeros((whole,) * 3, dtype=bool)
+    side = size + 2 * padding
+    triangles = _placed(vertices[faces], size, side / 2)
+    surface = np.zeros((side,) * 3, dtype=bool)
     sides = np.linalg.norm(triangles - np.roll(triangles, 1, axis=1), axis=2).max(axis=1)
     steps = np.maximum(np.ceil((sides / SPACING).round(DECIMALS)).astype(np.int64), 1)
     for step in np.unique(steps):
         weights = _weights(int(step))
-        alike = triangles[steps == step]
+        same_steps = triangles[steps == step]
         chunk = max(AT_ONCE // len(weights), 1)
-        for start in range(0, len(alike), chunk):
-            samples = np.einsum("sc,tcd->tsd", weights, alike[start : start + chunk]).reshape(-1, 3)
-            surface[tuple(_voxels(samples, whole).T)] = True
+        for start in range(0, len(same_steps), chunk):
+            samples = np.einsum("sc,tcd->tsd", weights, same_steps[start : start + chunk]).reshape(-1, 3)
+            surface[tuple(_voxels(samples, side).T)] = True
     # A rim of one empty voxel joins all that lies outside into one piece, also without padding.
     pieces, _ = label(~np.pad(surface, 1))
     solid: NDArray[np.uint8] = (pieces[1:-1, 1:-1, 1:-1] != pieces[0, 0, 0]).astype(np.uint8)
@@ -154,12 +154,12 @@ def _weights(steps: int) -> NDArray[np.float64]:
     return np.stack([first, second, steps - first - second], axis=1)[inside] / steps
 
 
-def _voxels(points: NDArray[np.float64], whole: int) -> NDArray[np.int64]:
+def _voxels(points: NDArray[np.float64], side: int) -> NDArray[np.int64]:
     """The voxels the points lie in; a point between two voxels belongs to the one nearer to the centre. So a box of n
     voxels fills n voxels, and lies as far from the one end of the grid as from the other."""
     rounded = points.round(DECIMALS)
-    at = np.where(rounded > whole / 2, np.ceil(rounded) - 1, np.floor(rounded))
-    return at.astype(np.int64)
+    places = np.where(rounded > side / 2, np.ceil(rounded) - 1, np.floor(rounded))
+    return places.astype(np.int64)
 
 
 Counts = Mapping[str, tuple[int, ...]]
@@ -181,15 +181,15 @@ def read_modelnet(path: Path, counts: Counts = COUNTS) -> Parts:
     with _opened(path) as (names, content):
         meshes = sorted(mesh for name in names if (mesh := _mesh(name)) is not None)
         parts = {split: [mesh for mesh in meshes if mesh[0] == split] for split in counts}
-        for split, found in parts.items():
-            _check(path, split, np.array([kind for _, kind, _, _ in found], dtype=np.int64), counts)
+        for split, part in parts.items():
+            _check(path, split, np.array([kind for _, kind, _, _ in part], dtype=np.int64), counts)
         with progress("voxels of ModelNet10", len(meshes), unit="items") as advance:
             train, test = (_rows(parts[split], content, advance) for split in ("train", "test"))
     return train, test
 
 
 def read_kept_voxels(paths: Sequence[Path], counts: Counts = COUNTS) -> Parts:
-    """What `read_modelnet` made before."""
+    """Read the voxels that `read_modelnet` made before."""
     train, test = read_kept(paths, (SIDE, SIDE, SIDE), np.uint8, len(FURNITURE))
     for split, rows in (("train", train), ("test", test)):
         _check(paths[0].parent, split, rows.y, counts)
@@ -200,7 +200,8 @@ def read_kept_voxels(paths: Sequence[Path], counts: Counts = COUNTS) -> Parts:
 def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
     """The names of the files in the folder or the archive, and how to read one; nothing is unpacked to disk."""
     if path.is_dir():
-        yield [part.relative_to(path).as_posix() for part in path.rglob("*.off")], lambda at: (path / at).read_bytes()
+        names = [part.relative_to(path).as_posix() for part in path.rglob("*.off")]
+        yield names, lambda name: (path / name).read_bytes()
         return
     with zipfile.ZipFile(path) as archive:
         yield archive.namelist(), archive.read
@@ -209,8 +210,8 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
 def _mesh(name: str) -> tuple[str, int, str, str] | None:
     """Part, class number, file name and full name of a mesh; None for what else the archive holds."""
     *above, kind, split, file = ("", "", "", *PurePosixPath(name).parts)
-    known = kind in FURNITURE and split in COUNTS and "__MACOSX" not in above
-    if not known or not re.fullmatch(rf"{kind}_\d+\.off", file):
+    is_mesh = kind in FURNITURE and split in COUNTS and "__MACOSX" not in above
+    if not is_mesh or not re.fullmatch(rf"{kind}_\d+\.off", file):
         return None
     return split, FURNITURE.index(kind), file, name
 
@@ -226,10 +227,10 @@ def _rows(
 
 
 def _check(path: Path, split: str, y: NDArray[np.int64], counts: Counts) -> None:
-    found = Counter(y.tolist())
+    counted = Counter(y.tolist())
     for kind, (label, expected) in enumerate(zip(FURNITURE, counts[split], strict=True)):
-        if found[kind] != expected:
+        if counted[kind] != expected:
             raise DataError(
-                f"Data set 'modelnet10' in {path} is not the published one: it has {found[kind]} meshes of {label} in "
-                f"{split}, and {expected} were expected. Delete the files and load again."
+                f"Data set 'modelnet10' in {path} is not the published one: it has {counted[kind]} meshes of {label} "
+                f"in {split}, and {expected} were expected. Delete the files and load again."
             )

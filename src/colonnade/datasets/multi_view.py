@@ -42,14 +42,14 @@ NAME = re.compile(r"(.+)[._]v?(\d+)\.png")
 
 
 def read_views(folder: Path) -> Parts:
-    """All objects, class by class and in the order of their names."""
-    found = {part: _objects(folder, part) for part in ("train", "test")}
-    with progress("views of ModelNet40", sum(map(len, found.values())), unit="items") as advance:
+    """All objects, class by class and by name."""
+    objects_by_part = {part: _objects(folder, part) for part in ("train", "test")}
+    with progress("views of ModelNet40", sum(map(len, objects_by_part.values())), unit="items") as advance:
         rows = []
-        for objects in found.values():
+        for objects in objects_by_part.values():
             x = np.empty((len(objects), VIEWS, SIDE, SIDE), dtype=np.uint8)
             with ThreadPoolExecutor() as pool:
-                for at, views in enumerate(pool.map(lambda one: [_picture(path) for path in one[1]], objects)):
+                for at, views in enumerate(pool.map(lambda paths: [*map(_picture, paths)], [p for _, p in objects])):
                     x[at] = views
                     advance(1)
             rows.append(Rows(x, np.array([kind for kind, _ in objects], dtype=np.int64)))

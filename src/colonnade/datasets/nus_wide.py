@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ NUS_WIDE_SUPPLY = (
 
 
 def read_nus_wide(paths: Sequence[Path]) -> Parts:
-    """From the paths of `NUS_WIDE_FILES`, in this order."""
+    """Read the data set from the paths of `NUS_WIDE_FILES`, in this order."""
     half = len(NUS_WIDE_FILES) // 2
     with progress("NUS-WIDE", 2 * (len(FEATURES) + 1), unit="items") as advance:
         train = _rows(paths[:half], ROWS["Train"], advance)
@@ -81,7 +81,7 @@ def _rows(paths: Sequence[Path], limit: int, advance: Callable[[int], None]) -> 
 
 
 def _concepts(paths: Sequence[Path]) -> NDArray[np.int64]:
-    """Per concept and photograph 1 or 0."""
+    """1 or 0 for each concept and photograph."""
     columns = []
     for path in paths:
         with _opened(path) as lines:
@@ -98,22 +98,22 @@ def _concepts(paths: Sequence[Path]) -> NDArray[np.int64]:
 
 
 def _matrix(path: Path, width: int, chosen: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
-    """The chosen lines, so that a file of 160,000 lines is never in memory as numbers."""
+    """The numbers in the chosen lines; a file of 160,000 lines is never in memory as a whole."""
     wanted = np.zeros(rows, dtype=bool)
     wanted[chosen] = True
     count = 0
 
-    def selected(lines: Iterator[str]) -> Iterator[str]:
+    def selected(lines: IO[str]) -> Iterator[str]:
         nonlocal count
         for line in lines:
             if not line.strip():
                 continue
             count += 1
             if count <= rows and wanted[count - 1]:
-                if (found := len(line.split())) != width:
+                if (numbers := len(line.split())) != width:
                     raise DataError(
-                        f"Data set 'nus_wide': line {count} of {path} has {found} numbers, and {width} were expected. "
-                        f"Copy it from the publisher again."
+                        f"Data set 'nus_wide': line {count} of {path} has {numbers} numbers, and {width} were "
+                        f"expected. Copy it from the publisher again."
                     )
                 yield line
 
@@ -132,7 +132,5 @@ def _matrix(path: Path, width: int, chosen: NDArray[np.int64], rows: int) -> NDA
     return values
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Iterator[str]]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as stream:
-        yield iter(stream)
+def _opened(path: Path) -> IO[str]:
+    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open()

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 Wanted = Literal["auto"] | Numbers
 GROUP = 8  # columns of numbers learned together
-PIECE = 8_192  # rows prepared at a time: what they become stays in a processor's cache, of 65,536 it does not
+PIECE = 8_192  # rows prepared at a time: their values stay in a processor's cache, and those of 65,536 do not
 MANY, NEARLY = 20, 0.9
-"""Text with more different values than so many, and in more than this share of the rows, is hardly a category."""
+"""Text with more different values than this, and than this share of the rows, is hardly a category."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Preprocessor:
     owner: str
     scale: Scale
     columns: tuple[Column, ...]
-    readings: Mapping[str, str] = field(default_factory=dict)  # of columns whose text means numbers, by which way
+    readings: Mapping[str, str] = field(default_factory=dict)  # how the text of columns that mean numbers is read
     left_out: tuple[str, ...] = ()  # columns that say nothing: empty, or with one value only
 
     @classmethod
@@ -81,8 +81,8 @@ class Preprocessor:
         classes: int = 2,
         max_categories: int = 50,
     ) -> Preprocessor:
-        """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, of all
-        columns, or of each by name and of the others as "": by `scale` ("standard"), or otherwise ("auto":
+        """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, in all
+        columns, or by column name, and under "" in the others: by `scale` ("standard"), or otherwise ("auto":
         `fitted.best_way`, for so many `classes`). `max_categories` bounds a category's width."""
         if scale not in get_args(Scale):
             raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {get_args(Scale)}.")
@@ -95,7 +95,7 @@ class Preprocessor:
         readings = _readings(table, kinds, training)
         kinds |= dict.fromkeys(readings, "number")
         learned: dict[str, Column] = {}
-        useless, telling = _Useless(), list[str]()
+        unusable, like_ids = _UnusableColumns(), list[str]()
 
         def values_of(name: str) -> NDArray[np.float64]:
             cells = table.features[name].iloc[training]
@@ -108,26 +108,26 @@ class Preprocessor:
         }
         for way in get_args(Numbers):
             for names in _groups([name for name, chosen in ways.items() if chosen == way]):
-                learned |= _fit(useless.apart_from({name: values_of(name) for name in names}), way, scale)
+                learned |= _fit(unusable.usable({name: values_of(name) for name in names}), way, scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
             words = {name: text(cells)}
             filled = words[name][cells.notna().to_numpy()]
             if MANY < len(set(filled)) > NEARLY * len(filled):
-                telling.append(name)
-            learned |= fit_categories(useless.apart_from(words, empty=bool(cells.isna().all())), max_categories)
-        useless.tell(table.owner, table.columns, len(training), any_left=bool(learned))
-        if telling:
+                like_ids.append(name)
+            learned |= fit_categories(unusable.usable(words, empty=bool(cells.isna().all())), max_categories)
+        unusable.tell(table.owner, table.columns, len(training), any_left=bool(learned))
+        if like_ids:
             warnings.warn(
-                f"'{table.owner}' has text with a different value in nearly every training row in {listing(telling)}. "
+                f"'{table.owner}' has text with a different value in nearly every training row in {listing(like_ids)}. "
                 "A category should come back in many rows; this looks like an id or free text, which a model learns by "
                 "heart at best. Leave it out by naming the others: columns = [...].",
                 stacklevel=2,
             )
         columns = tuple(learned[name] for name in table.columns if name in learned)
         left_out = tuple(name for name in table.columns if name not in learned)
-        kept = {name: way for name, way in readings.items() if name in learned}
-        return cls(table.owner, scale, columns, kept, left_out)
+        readings_used = {name: way for name, way in readings.items() if name in learned}
+        return cls(table.owner, scale, columns, readings_used, left_out)
 
     @property
     def names(self) -> list[str]:
@@ -143,10 +143,10 @@ class Preprocessor:
         }
 
     def check(self, table: Table, rows: NDArray[np.int64]) -> dict[str, str]:
-        """Raise where these rows of a table cannot be prepared; gives of columns whose text means numbers by which way
-        it is read, which some of the rows alone may not tell."""
+        """Raise where these rows of a table cannot be prepared. Gives how columns whose text means numbers are read,
+        which a part of the rows may not tell."""
         ways = self._check_columns(table, rows)
-        ends = set[int]()  # what fits of the least and the greatest number of a column fits of all
+        ends = set[int]()  # if the least and the greatest number of a column fit, all do
         for column in self.columns:
             if not isinstance(column, Category):
                 cells, way = table.features[column.name].iloc[rows], ways.get(column.name)
@@ -157,8 +157,8 @@ class Preprocessor:
         return ways
 
     def transform(self, table: Table, ways: Mapping[str, str] | None = None) -> Tensor:
-        """All rows of the table as float32, shape [rows, len(names)]; where they are some of more, `ways` is what
-        `check` said of all."""
+        """All rows of the table as float32, shape [rows, len(names)]. Where the table is a part of a larger one, `ways`
+        is what `check` gave for that."""
         ways = self._check_columns(table) if ways is None else ways
         spans, large = self.spans, set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
@@ -166,13 +166,13 @@ class Preprocessor:
         for start in range(0, len(table), PIECE):
             piece = slice(start, start + PIECE)
             for column in self.columns:
-                here = cells[column.name].iloc[piece]
+                piece_cells = cells[column.name].iloc[piece]
                 if isinstance(column, Category):
-                    values = column.apply(text(here))
+                    values = column.apply(text(piece_cells))
                 else:
                     way = ways.get(column.name)
-                    values = column.apply(numbers(here) if way is None else read(here, way))
-                with np.errstate(over="ignore"):  # told below
+                    values = column.apply(numbers(piece_cells) if way is None else read(piece_cells, way))
+                with np.errstate(over="ignore"):  # an error below says so
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
                 large |= {name for name, span in spans.items() if not np.isfinite(out[piece, span]).all()}
@@ -187,8 +187,8 @@ class Preprocessor:
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
         learned = {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
-        more = {"readings": dict(self.readings), "left_out": list(self.left_out)}
-        return learned | {key: value for key, value in more.items() if value}
+        optional = {"readings": dict(self.readings), "left_out": list(self.left_out)}
+        return learned | {key: value for key, value in optional.items() if value}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
@@ -208,7 +208,7 @@ class Preprocessor:
             ) from None
 
     def _check_columns(self, table: Table, rows: NDArray[np.int64] | None = None) -> dict[str, str]:
-        """That the table has the columns of training; of those whose text means numbers, by which way it is read."""
+        """Raise unless the table has the columns of training; gives how those whose text means numbers are read."""
         trained = [column.name for column in self.columns]
         absent = [name for name in trained if name not in table.columns]
         extra = [name for name in table.columns if name not in (*trained, *self.left_out)]
@@ -224,7 +224,7 @@ class Preprocessor:
             cells = table.features[column.name]
             cells = cells if rows is None else cells.iloc[rows]
             kind: Literal["number", "category"] = "category" if isinstance(column, Category) else "number"
-            # A column without one value says nothing of its kind, whatever type the reader gave it.
+            # A column of gaps says nothing of its kind, whatever type the reader gave it.
             if cells.isna().all() or (now := kind_of(cells, owner=self.owner)) == kind:
                 continue
             way = self.readings.get(column.name) or (recognise(cells) if now == "category" else None)
@@ -245,31 +245,31 @@ def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[n
     """The positions as an int64 array; None means all rows. Refuses none, non-integers, and what lies outside."""
     if rows is None:
         return np.arange(total, dtype=np.int64)
-    given: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-    if given.ndim != 1 or len(given) == 0 or given.dtype.kind not in "iu":
+    numbers: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    if numbers.ndim != 1 or len(numbers) == 0 or numbers.dtype.kind not in "iu":
         raise DataError(
-            f"'{owner}' was given training rows of shape {given.shape} and type {given.dtype}, and they must be a "
+            f"'{owner}' was given training rows of shape {numbers.shape} and type {numbers.dtype}, and they must be a "
             f"non-empty list of row numbers. Pass Split.train."
         )
-    if given.min() < 0 or given.max() >= total:
+    if numbers.min() < 0 or numbers.max() >= total:
         raise DataError(
-            f"'{owner}' was given row numbers from {given.min()} to {given.max()}, and its table has rows 0 to "
+            f"'{owner}' was given row numbers from {numbers.min()} to {numbers.max()}, and its table has rows 0 to "
             f"{total - 1}. Split the rows of this table, not of another."
         )
-    return given.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]) -> dict[str, Wanted]:
-    """By column how its numbers are prepared."""
+    """How the numbers of each column are prepared."""
     if isinstance(numbers_as, str):
         ways: dict[str, Wanted] = dict.fromkeys(kinds, numbers_as)
     else:
         ways = {name: numbers_as.get(name, numbers_as.get("", "standard")) for name in kinds}
         for name in numbers_as:
             if name and kinds.get(name) != "number":
-                found = "holds categories there" if name in kinds else "has no such column"
+                fault = "holds categories there" if name in kinds else "has no such column"
                 raise ConfigError(
-                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {found}"
+                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {fault}"
                     f"{did_you_mean(name, list(kinds))}. Remove it."
                 )
     for way in ways.values():
@@ -285,24 +285,24 @@ def _fit(values: Mapping[str, NDArray[np.float64]], way: Numbers, scale: Scale) 
 
 
 def _groups(names: list[str]) -> list[list[str]]:
-    """A few at a time, for memory's sake; never one alone of several, since NumPy adds up a single column otherwise."""
+    """Groups of a few names, to save memory. None but an only name is alone: NumPy sums a single column differently."""
     cuts = list(range(0, len(names) - 1, GROUP)) or [0]
     return [names[start:stop] for start, stop in pairwise([*cuts, len(names)])] if names else []
 
 
 def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]) -> dict[str, str]:
-    """Of columns whose text means numbers or times on the training rows, by which way it is read. A frame's column
-    that its owner made a category stays one; where a few words keep a column from being numbers, that is said."""
+    """How columns whose text means numbers or times on the training rows are read. A frame's column that its owner made
+    a category stays one. Warn where a few words keep a column from being numbers."""
     import pandas as pd
 
-    found, mixed = {}, {}
+    ways, mixed = {}, {}
     for name in (name for name, kind in kinds.items() if kind == "category"):
         cells = table.features[name]
         meant = isinstance(table.features, pd.DataFrame) and isinstance(cells.dtype, pd.CategoricalDtype)
         if meant or pd.api.types.is_bool_dtype(cells.dtype):
             continue
         if way := recognise(cells.iloc[training]):
-            found[name] = way
+            ways[name] = way
         elif odd := cells_no_numbers(cells.iloc[training]):
             mixed[name] = odd
     if mixed:
@@ -312,18 +312,17 @@ def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64
             "to make them columns of numbers.",
             stacklevel=3,
         )
-    return found
+    return ways
 
 
-class _Useless:
-    """Columns no model can use, all to be named at once: empty, constant, or with infinite values."""
+class _UnusableColumns:
+    """Columns that no model can use, collected to be named at once: empty, constant, or with infinite values."""
 
     def __init__(self) -> None:
         self.faults: dict[str, list[str]] = {"no value at all": [], "one value only": [], "infinite values": []}
 
-    def apart_from(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> dict[str, NDArray[Any]]:
-        """Note those of these columns that cannot be used, and give the others; `empty` tells words that are nothing
-        but gaps."""
+    def usable(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> dict[str, NDArray[Any]]:
+        """Note which of these columns cannot be used, and give the others. `empty`: all cells are gaps."""
         for name, cells in columns.items():
             is_number = cells.dtype != object
             if empty or (is_number and np.isnan(cells).all()):
@@ -332,27 +331,27 @@ class _Useless:
                 self.faults["infinite values"].append(name)
             elif (cells == cells[0]).all():
                 self.faults["one value only"].append(name)
-        useless = {name for names in self.faults.values() for name in names}
-        return {name: cells for name, cells in columns.items() if name not in useless}
+        unusable = {name for names in self.faults.values() for name in names}
+        return {name: cells for name, cells in columns.items() if name not in unusable}
 
     def tell(self, owner: str, order: list[str], rows: int, *, any_left: bool) -> None:
         """Say which columns are left out; infinite values, and a table of which nothing is left, are refused."""
-        told = {
-            what: listing([name for name in order if name in names]) for what, names in self.faults.items() if names
+        faults = {
+            fault: listing([name for name in order if name in names]) for fault, names in self.faults.items() if names
         }
-        if infinite := told.pop("infinite values", None):
+        if infinite := faults.pop("infinite values", None):
             raise DataError(
                 f"'{owner}' has infinite values in {infinite}, on its {rows} training rows. Replace them, or leave "
                 "these columns out with columns=[...]."
             )
-        faults = "; ".join(f"{what}: {names}" for what, names in told.items())
-        if faults and not any_left:
+        reasons = "; ".join(f"{fault}: {names}" for fault, names in faults.items())
+        if reasons and not any_left:
             raise DataError(
-                f"'{owner}' has no column that says anything on its {rows} training rows: {faults}. Check the table."
+                f"'{owner}' has no column that says anything on its {rows} training rows: {reasons}. Check the table."
             )
-        if faults:
+        if reasons:
             warnings.warn(
-                f"'{owner}' leaves out columns that say nothing on its {rows} training rows: {faults}.", stacklevel=3
+                f"'{owner}' leaves out columns that say nothing on its {rows} training rows: {reasons}.", stacklevel=3
             )
 
 
@@ -391,10 +390,10 @@ class Labels:
         if task == "regression":
             values = _as_floats(training, owner)
             return cls(owner, task, mean=float(values.mean()), scale=float(values.std()))
-        found = {_plain(value) for value in training.astype(object).unique()}
-        if all(isinstance(value, float) and value.is_integer() for value in found):  # a gap in a column makes 1 a 1.0
-            found = {int(value) for value in found}
-        return cls(owner, task, classes=tuple(sorted(found, key=lambda value: (isinstance(value, str), value))))
+        classes = {_plain(value) for value in training.astype(object).unique()}
+        if all(isinstance(value, float) and value.is_integer() for value in classes):  # a gap in a column makes 1 a 1.0
+            classes = {int(value) for value in classes}
+        return cls(owner, task, classes=tuple(sorted(classes, key=lambda value: (isinstance(value, str), value))))
 
     def encode(self, label: pd.Series[Any]) -> Tensor:
         """int64 class numbers, or float32 values with the training rows' mean 0 and scale 1."""
@@ -416,18 +415,18 @@ class Labels:
 
     def decode(self, encoded: Tensor) -> NDArray[Any]:
         """The labels in their original values: the inverse of `encode`, for class numbers or predicted values."""
-        given = encoded.detach().cpu()
+        values = encoded.detach().cpu()
         if self.task == "regression":
-            return np.asarray(given.to(torch.float64).numpy() * self.scale + self.mean)
-        if given.is_floating_point() or (
-            given.numel() and not 0 <= int(given.min()) <= int(given.max()) < len(self.classes)
+            return np.asarray(values.to(torch.float64).numpy() * self.scale + self.mean)
+        if values.is_floating_point() or (
+            values.numel() and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
         ):
             raise DataError(
-                f"'{self.owner}' was given {given.dtype} values to decode, and they must be whole class numbers from 0 "
-                f"to {len(self.classes) - 1}. Take the argmax of the scores first."
+                f"'{self.owner}' was given {values.dtype} values to decode, and they must be whole class numbers from "
+                f"0 to {len(self.classes) - 1}. Take the argmax of the scores first."
             )
         words = isinstance(self.classes[0], str)  # as objects: NumPy's own strings lose trailing zero characters
-        return np.asarray(np.array(self.classes, dtype=object if words else None)[given.numpy()])
+        return np.asarray(np.array(self.classes, dtype=object if words else None)[values.numpy()])
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""

@@ -3,9 +3,9 @@
     "1,234"  "€ 5"  "12 %"  "3,5"  "?"       numbers, with or without a sign of money, and gaps written as words
     "2024-01-31"  "31.01.2024 14:05"         times, as days since the first day of 1970
 
-A column is read so only where every cell that is no gap fits one and the same way; a word such as "high" among numbers
-leaves all of it categories, which is then said. What was recognised in training is kept by its name, so that new rows
-are read the same way.
+A column is read so only where every cell that is no gap fits the same way; with a word such as "high" among numbers,
+the whole column stays categories, and a warning says so. The way of training is kept by its name, so that new rows are
+read the same way.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 GAP_WORDS = frozenset(
     ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
 )
-"""What stands for a gap in a column of numbers or times, in small letters."""
+"""Words for a gap in a column of numbers or times, in small letters."""
 CLASS_WORDS = frozenset(("-", "--", ".", "..", "*", "none", "nil"))
-"""Those of them that may name a class, where the others of a label's cells are words."""
+"""Those of them that may name a class, where the other cells of a label are words."""
 
 MONEY = "€$£¥₹"
 NUMBERS = {
@@ -51,7 +51,7 @@ DROPPED = {
     "numbers with a decimal comma": ".",
     "numbers with spaces at thousands": " '\u00a0\u202f",
 }
-"""What stands between thousands."""
+"""Signs between thousands."""
 OF_TYPE = "times"
 """The way of a column that holds times already, and no text."""
 ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
@@ -60,7 +60,7 @@ DAY = 86_400.0
 
 
 def recognise(cells: pd.Series[Any]) -> str | None:
-    """By which way all these cells of text, or of times, can be read as numbers; None if by none."""
+    """The way in which all these cells, text or times, can be read as numbers; None if there is none."""
     import pandas as pd
 
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
@@ -78,8 +78,8 @@ def recognise(cells: pd.Series[Any]) -> str | None:
 
 
 def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
-    """The cells as numbers, by this way; a gap, and what does not fit, as NaN. What held times in training may be text
-    now."""
+    """The cells as numbers, read in this way; gaps and cells that do not fit are NaN. A column that held times in
+    training may be text now."""
     import pandas as pd
 
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
@@ -87,42 +87,42 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
     way = (recognise(cells) or OF_TYPE) if way == OF_TYPE else way
-    places, words = pd.factorize(cells.astype(object).map(lambda one: str(one).strip(), na_action="ignore"))
+    places, words = pd.factorize(cells.astype(object).map(lambda cell: str(cell).strip(), na_action="ignore"))
     texts = [str(word) for word in words]
     values = np.full(len(texts), np.nan)
     if way in TIMES:
         values = _days(texts, way)
     elif way in NUMBERS:
         values = np.array([_number(word, way) for word in texts], dtype=np.float64)
-    return np.append(values, np.nan)[places]  # of a gap the place is -1, the last
+    return np.append(values, np.nan)[places]  # the place of a gap is -1, the last
 
 
 def described(way: str) -> dict[str, Any]:
-    """How cells are read by a way, for whoever has to do it without this module: as days since the first day of 1970 by
-    one of `formats` ("ISO8601" where it is none of strptime's; none: as they are), or as numbers without the characters
-    to `drop` and with this `decimal` sign."""
-    told = {"way": way, "gaps": sorted(GAP_WORDS)}
+    """How cells are read in a way, for programs without this module: as days since the first day of 1970 by one of
+    `formats` ("ISO8601", which is none of strptime's; no formats: as they are), or as numbers without the characters to
+    `drop` and with this `decimal` sign."""
+    facts = {"way": way, "gaps": sorted(GAP_WORDS)}
     if way == OF_TYPE or way in TIMES:
-        return told | {"formats": list(TIMES.get(way, ()))}
+        return facts | {"formats": list(TIMES.get(way, ()))}
     drop = "".join(dict.fromkeys(MONEY + "% \u00a0" + DROPPED.get(way, "")))
-    return told | {"drop": drop, "decimal": "." if way in ("numbers", "numbers with a comma at thousands") else ","}
+    return facts | {"drop": drop, "decimal": "." if way in ("numbers", "numbers with a comma at thousands") else ","}
 
 
 def read_times(cells: Any) -> NDArray[np.float64] | None:
-    """Cells that say when, as numbers in their order: times, or numbers; None if they are neither."""
+    """Times or numbers, as numbers in the order of time; None if the cells are neither."""
     import pandas as pd
 
-    given = pd.Series(cells)
-    if pd.api.types.is_bool_dtype(given.dtype):
+    series = pd.Series(cells)
+    if pd.api.types.is_bool_dtype(series.dtype):
         return None
-    if pd.api.types.is_numeric_dtype(given.dtype):
-        return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan))
-    way = recognise(given)
-    return None if way is None else read(given, way)
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    way = recognise(series)
+    return None if way is None else read(series, way)
 
 
 def cells_no_numbers(cells: pd.Series[Any]) -> int:
-    """How many cells of a column keep it from being one of numbers; 0 where most of it are no numbers anyway."""
+    """How many cells keep a column from being numbers; 0 where many are no numbers anyway."""
     counts = Counter[str]()
     for cell, count in cells.value_counts().items():
         if count:  # a category may have no cells
@@ -133,14 +133,14 @@ def cells_no_numbers(cells: pd.Series[Any]) -> int:
 
 
 def _words(cells: pd.Series[Any]) -> list[str]:
-    """Each different cell once, gaps apart."""
-    return [str(one).strip() for one in cells.dropna().unique()]
+    """Each different cell once, without gaps."""
+    return [str(cell).strip() for cell in cells.dropna().unique()]
 
 
 def _bare(word: str) -> str:
-    """Without a sign of money or a per cent sign at either end."""
-    sign, rest = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
-    return sign + rest.strip(MONEY + "% \u00a0").strip()
+    """The word without a sign of money or a per cent sign at either end."""
+    sign, unsigned = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
+    return sign + unsigned.strip(MONEY + "% \u00a0").strip()
 
 
 def _number(word: str, way: str) -> float:
@@ -156,15 +156,15 @@ def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
     """Days since the first day of 1970; what does not fit is NaN."""
     import pandas as pd
 
-    found = np.full(len(words), np.nan)
+    days = np.full(len(words), np.nan)
     for form in TIMES[way]:
-        open_ = [int(at) for at in np.flatnonzero(np.isnan(found))]
-        if form == "ISO8601":  # which takes a bare year, too: a number
-            open_ = [at for at in open_ if ISO.fullmatch(words[at])]
-        if open_:
-            text = pd.Series([words[at] for at in open_], dtype=object)
-            found[open_] = since_1970(pd.to_datetime(text, format=form, errors="coerce", utc=True))
-    return found
+        unread = [int(at) for at in np.flatnonzero(np.isnan(days))]
+        if form == "ISO8601":  # it would take a bare year, which is a number
+            unread = [at for at in unread if ISO.fullmatch(words[at])]
+        if unread:
+            text = pd.Series([words[at] for at in unread], dtype=object)
+            days[unread] = since_1970(pd.to_datetime(text, format=form, errors="coerce", utc=True))
+    return days
 
 
 def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:

@@ -62,7 +62,7 @@ def even_columns(width: int, parts: int) -> list[range]:
 
 
 def column_runs(width: int, parts: int | Sequence[int]) -> list[range]:
-    """So many even runs of neighbouring columns, or runs of the widths listed, which must add up to all columns."""
+    """Runs of neighbouring columns: so many even ones, or of the widths listed, which must add up to all columns."""
     if isinstance(parts, int):
         return even_columns(width, parts)
     fit = all(isinstance(part, int) and not isinstance(part, bool) and part >= 1 for part in parts)
@@ -77,15 +77,15 @@ def column_runs(width: int, parts: int | Sequence[int]) -> list[range]:
 
 def column_blocks(x: Tensor | NDArray[Any], parts: int | Sequence[int]) -> dict[str, Tensor]:
     """A matrix [N, width] in even runs of neighbouring columns, or in runs of the widths listed."""
-    whole = _tensor(x, (2,), "a matrix [N, columns]")
-    runs = column_runs(whole.shape[1], parts)
-    return _named([whole[:, run.start : run.stop] for run in runs])
+    matrix = _tensor(x, (2,), "a matrix [N, columns]")
+    runs = column_runs(matrix.shape[1], parts)
+    return _named([matrix[:, run.start : run.stop] for run in runs])
 
 
 def image_strips(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
     """Images [N, H, W] or [N, C, H, W] in horizontal strips, the top one first: MNIST in 14 strips of 2 rows."""
-    whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
-    return _named([whole[..., run.start : run.stop, :] for run in even_columns(whole.shape[-2], parts)])
+    images = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
+    return _named([images[..., run.start : run.stop, :] for run in even_columns(images.shape[-2], parts)])
 
 
 def image_patches(
@@ -96,9 +96,9 @@ def image_patches(
     32 pixels in 3 parts are 11, 11 and 10. With `pad`, zeros below and on the right make all patches equally large.
     With a `size`, patches of so many pixels a side are spread evenly and may overlap: 16 of 32 start at 0, 8 and 16.
     """
-    whole = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
-    tall, wide = (_spread(pixels, parts, size) for pixels, parts in zip(whole.shape[-2:], grid, strict=True))
-    patches = [whole[..., r.start : r.stop, c.start : c.stop] for r in tall for c in wide]
+    images = _tensor(x, (3, 4), "images [N, H, W] or [N, C, H, W]")
+    tall, wide = (_spread(pixels, parts, size) for pixels, parts in zip(images.shape[-2:], grid, strict=True))
+    patches = [images[..., r.start : r.stop, c.start : c.stop] for r in tall for c in wide]
     if pad:
         height, width = len(tall[0]), len(wide[0])
         missing = [(0, width - patch.shape[-1], 0, height - patch.shape[-2]) for patch in patches]
@@ -118,20 +118,20 @@ def _spread(pixels: int, parts: int, size: int | None) -> list[range]:
 
 def views(x: Tensor | NDArray[Any]) -> dict[str, Tensor]:
     """Voxels [N, D, H, W] as three parties see them: the maximum along depth, along height, and along width."""
-    whole = _tensor(x, (4,), "voxels [N, D, H, W]")
-    return _named([whole.amax(dim=axis) for axis in (1, 2, 3)])
+    voxels = _tensor(x, (4,), "voxels [N, D, H, W]")
+    return _named([voxels.amax(dim=axis) for axis in (1, 2, 3)])
 
 
 def picture_views(x: Tensor | NDArray[Any], parts: int) -> dict[str, Tensor]:
     """Pictures of objects from V sides [N, V, ...], a view to each party, spread evenly over the sides from the first:
     four of twelve are the 1st, 4th, 7th and 10th."""
-    whole = torch.as_tensor(x)
-    if whole.ndim < 3:
-        raise ConfigError(f"This split needs views [N, V, ...], and was given shape {list(whole.shape)}.")
-    sides = whole.shape[1]
+    pictures = torch.as_tensor(x)
+    if pictures.ndim < 3:
+        raise ConfigError(f"This split needs views [N, V, ...], and was given shape {list(pictures.shape)}.")
+    sides = pictures.shape[1]
     if not 1 <= parts <= sides:
         raise ConfigError(f"{sides} views cannot be given to {parts} parties: ask for 1 to {sides}.")
-    return _named([whole[:, at * sides // parts] for at in range(parts)])
+    return _named([pictures[:, at * sides // parts] for at in range(parts)])
 
 
 def train_validation_test(rows: int, *, validation: float, test: float, seed: int) -> Split:
@@ -163,11 +163,11 @@ def _size(share: float, rows: int, name: str) -> int:
     return size
 
 
-def _tensor(x: Tensor | NDArray[Any], dims: tuple[int, ...], what: str) -> Tensor:
-    whole = torch.as_tensor(x)
-    if whole.ndim not in dims:
-        raise ConfigError(f"This split needs {what}, and was given shape {list(whole.shape)}. Reshape it first.")
-    return whole
+def _tensor(x: Tensor | NDArray[Any], dims: tuple[int, ...], expected: str) -> Tensor:
+    tensor = torch.as_tensor(x)
+    if tensor.ndim not in dims:
+        raise ConfigError(f"This split needs {expected}, and was given shape {list(tensor.shape)}. Reshape it first.")
+    return tensor
 
 
 def _named(parts: Sequence[Tensor]) -> dict[str, Tensor]:

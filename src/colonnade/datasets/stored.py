@@ -1,7 +1,7 @@
-"""A large table's columns outside memory: one mapped array, a row of it per column, so that a column is in one piece.
+"""A large table's columns outside memory: one mapped array with a row per column, so that a column is in one piece.
 
-Numbers are kept as float64, which is what is made of them anyway; a category as its place in the column's list of
-words. What a column gives is what a data frame's would: the same numbers, or categories with the same text.
+Numbers are kept as float64, which they would become anyway; a category as its place in the column's list of words. A
+column gives what a data frame's would: the same numbers, or categories with the same text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """Read like a data frame: `columns`, `len`, and by name one column as a Series that is a view of the file."""
+    """Columns to be read like a data frame's: `columns`, `len`, and by name a Series that is a view of the file."""
 
     def __init__(self, names: Sequence[str], cells: NDArray[np.float64], words: Mapping[str, Sequence[str]]) -> None:
         self.columns, self.cells, self.words = list(names), cells, words
@@ -58,7 +58,7 @@ class Filling:
         self.words: dict[str, dict[str, int]] = {}
 
     def add(self, frame: pd.DataFrame, at: int, as_numbers: Mapping[str, bool]) -> None:
-        """Rows from row `at` on; of each column that is to be filled, whether it holds numbers."""
+        """Add rows from row `at` on. `as_numbers` has the columns to be filled, and whether each holds numbers."""
         for place, name in enumerate(self.names):
             if name in as_numbers:
                 values = numbers(frame[name]) if as_numbers[name] else self._codes(name, frame[name])
@@ -67,20 +67,19 @@ class Filling:
         mapped.let_go(self.cells)
 
     def done(self) -> Columns:
-        return Columns(
-            self.names, self.cells[:, : self.rows], {name: list(words) for name, words in self.words.items()}
-        )
+        words = {name: list(places) for name, places in self.words.items()}
+        return Columns(self.names, self.cells[:, : self.rows], words)
 
     def forget(self, names: Collection[str]) -> None:
-        """The words of these columns, which are read again."""
+        """Forget the words of these columns, which are read again."""
         self.words = {name: words for name, words in self.words.items() if name not in names}
 
     def _codes(self, name: str, cells: pd.Series[Any]) -> NDArray[np.float64]:
         """Each word's place in the list of this column's words; a gap has none."""
         import pandas as pd
 
-        known = self.words.setdefault(name, {})
-        found, words = pd.factorize(text(cells))
-        places = np.array([known.setdefault(str(word), len(known)) for word in words], dtype=np.float64)
+        places_of = self.words.setdefault(name, {})
+        codes, words = pd.factorize(text(cells))
+        places = np.array([places_of.setdefault(str(word), len(places_of)) for word in words], dtype=np.float64)
         gaps = cells.isna().to_numpy(dtype=bool)
-        return np.where(gaps, np.nan, places[found])
+        return np.where(gaps, np.nan, places[codes])

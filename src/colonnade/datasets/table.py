@@ -34,15 +34,15 @@ class Table:
 
     owner: str
     packed: NDArray[np.bytes_]  # the ids, as `packed` makes them
-    features: pd.DataFrame | Columns  # of a large file outside memory
+    features: pd.DataFrame | Columns  # Columns: those of a large file, outside memory
     label: pd.Series[Any] | None = None
     aside: Mapping[str, pd.Series[Any]] = field(default_factory=dict)  # no features: by the setting that names them
-    keys: tuple[NDArray[np.str_], ...] = ()  # by which rows are matched in turn, "" where one has none; none: by ids
-    own: NDArray[np.str_] | None = None  # what its owner calls each row, where `ids` are what it is called with others
+    keys: tuple[NDArray[np.str_], ...] = ()  # rows are matched by each in turn, "" where a row has none; (): by ids
+    own: NDArray[np.str_] | None = None  # what its owner calls each row, where `ids` are the names shared with others
 
     def __post_init__(self) -> None:
-        beside = [len(one) for one in (self.label, self.own, *self.aside.values(), *self.keys) if one is not None]
-        lengths = {len(self.packed), len(self.features), *beside}
+        others = [len(cells) for cells in (self.label, self.own, *self.aside.values(), *self.keys) if cells is not None]
+        lengths = {len(self.packed), len(self.features), *others}
         if len(lengths) != 1:
             raise DataError(
                 f"'{self.owner}' has a table whose ids, features and label have different lengths: "
@@ -59,7 +59,7 @@ class Table:
 
     @property
     def ids(self) -> NDArray[np.str_]:
-        """What rows are called. They are text for as long as they are used: packed they take a quarter of it."""
+        """The names of the rows, as text while they are used; packed, they take a quarter of the memory."""
         return unpacked(self.packed)
 
     @property
@@ -72,11 +72,11 @@ class Table:
         return self.taking(self.rows_of(ids))
 
     def rows_of(self, ids: NDArray[np.str_]) -> NDArray[np.int64]:
-        """Where the rows of these ids are; all of them must be here."""
-        rows, there = self.find(ids)
-        if not there.all():
+        """The row numbers of these ids; all of them must be here."""
+        rows, is_held = self.find(ids)
+        if not is_held.all():
             raise DataError(
-                f"'{self.owner}' lacks {(~there).sum():,} of the ids asked for. Ask for rows that all parties "
+                f"'{self.owner}' lacks {(~is_held).sum():,} of the ids asked for. Ask for rows that all parties "
                 f"hold. New rows are given with --table {self.owner}=FILE, or in Python with frames=. To train on "
                 'common rows alone, set align = "private" under [data].'
             )
@@ -89,21 +89,21 @@ class Table:
     def labelled(self) -> Table:
         """The rows that have a label, which a label owner can train on or measure with."""
         assert self.label is not None
-        there = self.label.notna().to_numpy(dtype=bool)
-        return self if there.all() else self.taking(np.flatnonzero(there))
+        has_label = self.label.notna().to_numpy(dtype=bool)
+        return self if has_label.all() else self.taking(np.flatnonzero(has_label))
 
     def taking(self, rows: NDArray[np.int64]) -> Table:
         """These rows, in this order."""
         label = None if self.label is None else self.label.iloc[rows].reset_index(drop=True)
-        aside = {part: one.iloc[rows].reset_index(drop=True) for part, one in self.aside.items()}
-        held = self.features
-        features = held.take(rows) if isinstance(held, Columns) else held.iloc[rows].reset_index(drop=True)
+        aside = {setting: cells.iloc[rows].reset_index(drop=True) for setting, cells in self.aside.items()}
+        features = self.features
+        features = features.take(rows) if isinstance(features, Columns) else features.iloc[rows].reset_index(drop=True)
         keys, own = tuple(key[rows] for key in self.keys), None if self.own is None else self.own[rows]
         return Table(self.owner, self.packed[rows], features, label, aside, keys, own)
 
     @cached_property
     def index(self) -> Index:
-        """Where the row of an id is."""
+        """Row numbers by id."""
         return Index(self.packed)
 
 
@@ -116,13 +116,13 @@ def read_table(
     columns: Sequence[str] | None = None,
     aside: Aside = None,
 ) -> Table:
-    """A table from a .csv, .csv.gz or .parquet file; `columns=None` takes all but id and label as features, and but
-    those `aside`, by the setting that names them."""
+    """A table from a .csv, .csv.gz or .parquet file. `columns=None` takes all columns as features but the id, the label
+    and those `aside`, which are given by the setting that names them."""
     if is_large(Path(path), columns):
         ids, stored, beside = read_pieces(
             Path(path), owner=owner, id_column=id, label=label, columns=columns, aside=aside
         )
-        return _checked(owner, ids, stored, beside.get(label), _named(aside, beside))
+        return _checked(owner, ids, stored, beside.get(label), _by_setting(aside, beside))
     frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, aside=aside)
     return _from_frame(frame, owner, id, label, columns, aside)
 
@@ -152,13 +152,13 @@ def _from_frame(
     """A table from a data frame that nobody else has."""
     present = list(frame.columns)
     features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
-    kept: dict[str | None, Any] = {one: frame[one] for one in (label, *(aside or {}).values()) if one is not None}
+    beside: dict[str | None, Any] = {name: frame[name] for name in (label, *(aside or {}).values()) if name is not None}
     ids = packed(ids_as_text(frame[id_column], owner))
-    return _checked(owner, ids, frame[features], kept.get(label), _named(aside, kept))
+    return _checked(owner, ids, frame[features], beside.get(label), _by_setting(aside, beside))
 
 
-def _named(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
-    return {part: columns[name] for part, name in (aside or {}).items()}
+def _by_setting(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
+    return {setting: columns[name] for setting, name in (aside or {}).items()}
 
 
 def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
@@ -193,48 +193,49 @@ def _by_rule(rule: str) -> str:
 
 WHOLE = 'write whole numbers, as in frame["id"].astype("Int64")'
 WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
-    ("capitals or spaces", lambda one: " ".join(one.casefold().split()), 'set ids = "normalised" under [alignment]'),
-    ("leading zeros", lambda one: one.lstrip("0") or "0", _by_rule("digits")),
-    ('a ".0" at the end, which a column of numbers with a gap gets', lambda one: one.removesuffix(".0"), WHOLE),
+    ("capitals or spaces", lambda text: " ".join(text.casefold().split()), 'set ids = "normalised" under [alignment]'),
+    ("leading zeros", lambda text: text.lstrip("0") or "0", _by_rule("digits")),
+    ('a ".0" at the end, which a column of numbers with a gap gets', lambda text: text.removesuffix(".0"), WHOLE),
     (
         'leading zeros and a ".0" at the end',
-        lambda one: one.removesuffix(".0").lstrip("0") or "0",
+        lambda text: text.removesuffix(".0").lstrip("0") or "0",
         f"{WHOLE}, and then {_by_rule('digits')}",
     ),
     (
         "hyphens, dots, slashes or spaces",
-        lambda one: "".join(c for c in one.casefold() if c.isalnum()),
+        lambda text: "".join(c for c in text.casefold() if c.isalnum()),
         _by_rule("code"),
     ),
 )
-"""What ids of one person may differ in, how they look without it, and what to do about it."""
+"""In what ids of one person may differ, how to take that away, and what to do about it."""
 
 
 def how_written(ids: Mapping[str, frozenset[str]]) -> str:
-    """What to do where ids of several tables fit badly as they are and well but for how they are written; where none
-    fits at all, how each writes them, with other letters and digits; "" where that is not it."""
+    """What to do where ids of several tables fit badly only because they are written differently. Where none fits at
+    all, how each table writes them, with other letters and digits; "" where some fit."""
     common, fewest = len(frozenset.intersection(*ids.values())), min(map(len, ids.values()))
-    for what, bare, cure in WRITINGS:
-        alike = [frozenset(map(bare, one)) for one in ids.values()]
-        if len(frozenset.intersection(*alike)) - common > 0.1 * fewest:
+    for difference, bare, cure in WRITINGS:
+        alike = len(frozenset.intersection(*(frozenset(map(bare, texts)) for texts in ids.values())))
+        if alike - common > 0.1 * fewest:
             return (
-                f"They differ in {what}: {len(frozenset.intersection(*alike)):,} rows fit without that, and {common:,} "
-                f"as they are. Ids are compared exactly; {cure}."
+                f"They differ in {difference}: {alike:,} rows fit without that, and {common:,} as they are. Ids are "
+                f"compared exactly; {cure}."
             )
-    forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", min(one))) for name, one in ids.items() if not common}
-    told = ", ".join(f"{form[:40]!r} in {name!r}" for name, form in forms.items())
-    return f"Ids look like {told} (a is any letter, 9 any digit). Is it the same id everywhere?" if forms else ""
+    firsts = {} if common else {name: min(texts) for name, texts in ids.items()}
+    forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", first)) for name, first in firsts.items()}
+    examples = ", ".join(f"{form[:40]!r} in {name!r}" for name, form in forms.items())
+    return f"Ids look like {examples} (a is any letter, 9 any digit). Is it the same id everywhere?" if forms else ""
 
 
 def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:
     """Ids as they are compared: whole numbers by their digits, strings exactly."""
     values = column.astype(object).tolist()
     kinds = set(map(type, values))
-    if kinds == {str}:  # as of every file: looked at all at once
-        known = np.array(values, dtype=np.str_)
-        whole = int(np.strings.str_len(known).sum()) == sum(map(len, values))
-        if whole and (np.strings.str_len(np.strings.strip(known)) > 0).all():
-            return known
+    if kinds == {str}:  # as in every file: checked all at once
+        texts = np.array(values, dtype=np.str_)
+        unchanged = int(np.strings.str_len(texts).sum()) == sum(map(len, values))
+        if unchanged and (np.strings.str_len(np.strings.strip(texts)) > 0).all():
+            return texts
     if any(isinstance(value, str) and value.endswith("\0") for value in values):  # NumPy would cut it off
         raise DataError(
             f"'{owner}' has ids that end in a zero character (\\0) in column {str(column.name)!r}, which files and "
@@ -284,15 +285,15 @@ class Index:
             return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
         if len(wanted) == len(self) and np.array_equal(self.packed[self.order], wanted):
             return self.order, np.ones(len(wanted), dtype=bool)
-        found = np.searchsorted(self.packed, wanted, sorter=self.order)
-        rows: NDArray[np.int64] = self.order[np.minimum(found, len(self) - 1)]
+        positions = np.searchsorted(self.packed, wanted, sorter=self.order)
+        rows: NDArray[np.int64] = self.order[np.minimum(positions, len(self) - 1)]
         return rows, self.packed[rows] == wanted
 
 
 def packed(ids: NDArray[np.str_]) -> NDArray[np.bytes_]:
     """Ids as UTF-8, a byte for each letter where text takes four; in this form they have the same order."""
     try:
-        return ids.astype(np.bytes_)  # of ASCII, which is fast
+        return ids.astype(np.bytes_)  # fast, and enough for ASCII
     except UnicodeEncodeError:
         return np.char.encode(ids, "utf-8", "surrogatepass")
 
@@ -316,7 +317,7 @@ def _checked(
     label: pd.Series[Any] | None,
     aside: Mapping[str, pd.Series[Any]],
 ) -> Table:
-    """A table that has rows, and no id twice. A word that stands for a gap is no label."""
+    """Make a table, and raise unless it has rows and no id twice. A word that stands for a gap is no label."""
     table = Table(owner, packed_ids, features, None if label is None else without_gap_words(label), aside)
     if not len(table):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
@@ -326,7 +327,7 @@ def _checked(
         )
     ids = table.packed[table.index.order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
-    if len(same):  # told by places and not by the id, since the message may end up in a site's log
+    if len(same):  # named by row numbers, not by the id, since the message may end up in a site's log
         first, second = table.index.order[same[0] : same[0] + 2].tolist()
         raise DataError(
             f"'{owner}' has {len(np.unique(ids[same]))} ids that occur more than once, such as in rows {first} and "
@@ -336,12 +337,12 @@ def _checked(
 
 
 PIECE = 65_536  # rows read at a time
-BESIDE = 8  # times the bytes of its cells, that a table takes while it is read whole
+BESIDE = 8  # times the bytes of its cells: the memory that a table takes while it is read whole
 EXACT = 2.0**53  # whole numbers up to here are the same as floats
 
 
 def is_large(path: Path, columns: Sequence[str] | None) -> bool:
-    """Whether a table is to be read in pieces: to read it whole would take as much memory as is mapped."""
+    """Whether a table is to be read in pieces, since reading it whole would take too much memory."""
     name = path.name.lower()
     if not name.endswith(table_files.EXTENSIONS) or not path.is_file():
         return False
@@ -354,12 +355,12 @@ def is_large(path: Path, columns: Sequence[str] | None) -> bool:
 def read_pieces(
     path: Path, *, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
 ) -> tuple[NDArray[np.bytes_], Columns, dict[str | None, pd.Series[Any]]]:
-    """The ids, the columns, and by name the label and what divides rows, of a file that is too large to be read whole:
-    some rows at a time, into columns that are mapped.
+    """Read a file that is too large to be read whole, some rows at a time, into columns that are mapped. Gives the ids,
+    the columns, and by name the label and the columns `aside`.
 
     What a CSV column holds is known only at its end: a column of numbers may turn out to be text in its last row, and
-    then it was text all along ("01" is a word). So each piece says what it saw, and columns whose pieces disagree are
-    read a second time, with their kind told. The columns are those that reading the whole file would have given."""
+    then it was text all along ("01" is a word). So the kinds in each piece are noted, and columns whose pieces disagree
+    are read a second time, with their kind given. The columns are those that reading the whole file would give."""
     import pandas as pd
 
     wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns, aside)
@@ -369,10 +370,10 @@ def read_pieces(
     filling, at = Filling(features, most), 0
     ids: list[NDArray[np.bytes_]] = []
     beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in read_beside}
-    seen = {name: set[str]() for name in wanted if name != id_column}
+    kinds_of = {name: set[str]() for name in wanted if name != id_column}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
-        for name, kinds in seen.items():
-            kinds |= _seen(piece[name])
+        for name, kinds in kinds_of.items():
+            kinds |= _kinds_in(piece[name])
         numbers = {name: kind_of(piece[name], owner=owner) == "number" for name in features}
         # A piece of gaps says nothing of its column; as numbers or as words, they are gaps.
         filling.add(
@@ -382,29 +383,29 @@ def read_pieces(
         for name, read in beside.items():
             read.append(piece[name])
         at += len(piece)
-    told = {} if path.name.lower().endswith(".parquet") else {n: k for n, kinds in seen.items() if (k := _told(kinds))}
-    if told:
-        _read_again(table_files.pieces(path, owner, wanted, PIECE, told), filling, told, beside)
-    everybody = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
+    types = {} if table_files.is_parquet(path) else {name: _type_to_read_as(kinds) for name, kinds in kinds_of.items()}
+    if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
+        _read_again(table_files.pieces(path, owner, wanted, PIECE, again), filling, again, beside)
+    all_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
     joined: dict[str | None, pd.Series[Any]] = {
         name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read
     }
-    return everybody, filling.done(), joined
+    return all_ids, filling.done(), joined
 
 
 def _read_again(
-    pieces: Iterator[pd.DataFrame], filling: Filling, told: dict[str, str], beside: dict[str, list[Any]]
+    pieces: Iterator[pd.DataFrame], filling: Filling, kinds: dict[str, str], beside: dict[str, list[Any]]
 ) -> None:
-    """The columns whose kind is told now, in the place of what was taken for them before."""
-    filling.forget(told)
+    """Read columns again, as the kinds that are now known, in the place of what was read before."""
+    filling.forget(kinds)
     for number, piece in enumerate(pieces):
-        filling.add(piece, number * PIECE, {name: told[name] == "float64" for name in told if name in filling.names})
-        for name in beside.keys() & told.keys():
+        filling.add(piece, number * PIECE, {name: kinds[name] == "float64" for name in kinds if name in filling.names})
+        for name in beside.keys() & kinds.keys():
             beside[name][number] = piece[name]
 
 
-def _seen(cells: pd.Series[Any]) -> set[str]:
-    """What a piece of a column looks like; nothing, if all of it are gaps."""
+def _kinds_in(cells: pd.Series[Any]) -> set[str]:
+    """The kind of the cells in a piece of a column; none, if all are gaps."""
     import pandas as pd
 
     kind = cells.dtype
@@ -417,8 +418,8 @@ def _seen(cells: pd.Series[Any]) -> set[str]:
     return {"float" if pd.api.types.is_float_dtype(kind) else "text"}
 
 
-def _told(kinds: set[str]) -> str | None:
-    """How a column with such pieces is to be read again; None: it need not be."""
+def _type_to_read_as(kinds: set[str]) -> str | None:
+    """The type as which a column with pieces of these kinds is to be read again; None: it need not be."""
     if len(kinds) > 1 and kinds & {"bool", "text"}:
         return "str"
     return "float64" if {"long", "float"} <= kinds else None  # as text, long numbers may be rounded otherwise

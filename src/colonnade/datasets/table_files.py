@@ -1,4 +1,4 @@
-"""Reading a party's file: CSV, gzipped CSV, or Parquet, told apart by the extension; and what a CSV may say.
+"""Reading a party's file: CSV, gzipped CSV, or Parquet, by its extension; and what cells of a CSV may hold.
 
 A CSV file may be separated by commas, semicolons, tabs or bars, and be written in UTF-8 (with or without a mark at its
 beginning), in UTF-16 with its mark, or in the Western European alphabet of Windows: its bytes tell (`dialect_of`).
@@ -59,19 +59,19 @@ class Dialect:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As pandas takes it."""
+        """The arguments for pandas."""
         return {"sep": self.separator, "encoding": self.encoding}
 
 
 def dialect_of(path: Path) -> Dialect:
-    """How this file is written, told from its bytes; looked at once as long as it does not change."""
-    about = path.stat()
-    return _dialect(path, about.st_mtime_ns, about.st_size)
+    """How this file is written, by its bytes, which are read once as long as it does not change."""
+    stat = path.stat()
+    return _dialect(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=256)
 def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
-    """`dialect_of`. Of the separators, the one that makes most cells of the header, and as many of the next row."""
+    """Take the separator that gives the header most cells, and the next row as many."""
     encoding = _encoding(path)
     with _opened(path) as stream:
         lines = [line for line in io.TextIOWrapper(stream, encoding=encoding, newline="").readlines(1 << 16) if line]
@@ -85,7 +85,7 @@ def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8 if all of it is; with zero bytes it is no text."""
+    """The encoding: UTF-16 by its mark, UTF-8 if all bytes fit, else Windows'. A file with zero bytes is no text."""
     decoder, utf8 = codecs.getincrementaldecoder("utf-8")(), True
     with _opened(path) as stream:
         start = stream.read(2)
@@ -113,23 +113,23 @@ def read_frame(
     columns: Sequence[str] | None = None,
     aside: Aside = None,
 ) -> pd.DataFrame:
-    """The id, label and feature columns of the file, with the id column as text; and those that are `aside`."""
+    """The id, label and feature columns of the file and those `aside`, with the id column as text."""
     path = _table_at(path, owner)
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         present = names_in(path)
         if not present:
             raise _empty(path, owner)
-        wanted = _wanted(present, owner, id_column, label, columns, aside)
+        wanted = _columns_to_read(present, owner, id_column, label, columns, aside)
         frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, id_column)
     return frame[wanted]
 
 
 def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a file and no others, of a CSV file as text; it may have any columns besides."""
+    """These columns of a file and no others; those of a CSV file as text."""
     import pandas as pd
 
     path = _table_at(path, owner)
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         if is_parquet(path):
             check_present(columns, names_in(path), owner=owner, part="id")
             return _parquet(path, list(columns))
@@ -146,7 +146,7 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
 
 
 def _table_at(path: str | Path, owner: str) -> Path:
-    """A table's path, if there is a file that can be one."""
+    """A table's path; raise unless there is a file that can be one."""
     path = Path(path)
     if not path.name.lower().endswith(EXTENSIONS):
         raise DataError(
@@ -163,7 +163,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def names_in(path: Path) -> list[str]:
-    """The columns of a file; none of an empty one."""
+    """The names of a file's columns; an empty file has none."""
     import pyarrow.parquet
 
     return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
@@ -173,40 +173,40 @@ def names_and_rows(
     path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
 ) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with _refusing(path, owner):
-        wanted = _wanted(names_in(path), owner, id_column, label, columns, aside)
+    with _errors_without_cells(path, owner):
+        wanted = _columns_to_read(names_in(path), owner, id_column, label, columns, aside)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
             ends = [(part.count(b"\n"), part.count(b"\r")) for part in iter(lambda: stream.read(1 << 22), b"")]
-        return wanted, 1 + max(sum(one) for one in zip(*ends, strict=True))  # a quoted cell may hold more line ends
+        return wanted, 1 + max(map(sum, zip(*ends, strict=True)))  # a quoted cell may hold more line ends
 
 
 def parquet_shape(path: Path) -> tuple[int, int]:
-    """Rows and columns; none, if it is no Parquet file."""
+    """The numbers of rows and columns; 0 if it is no Parquet file."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        about = pyarrow.parquet.read_metadata(path)
+        metadata = pyarrow.parquet.read_metadata(path)
     except (OSError, pyarrow.ArrowException):
         return 0, 0
-    return about.num_rows, about.num_columns
+    return metadata.num_rows, metadata.num_columns
 
 
 def pieces(
-    path: Path, owner: str, wanted: list[str], rows: int, told: Mapping[str, str] | None = None
+    path: Path, owner: str, wanted: list[str], rows: int, kinds: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
-    """These columns, the id's first, so many rows at a time; `told` is what columns of a CSV file hold."""
+    """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
     import pyarrow.parquet
 
-    with _refusing(path, owner):
+    with _errors_without_cells(path, owner):
         if is_parquet(path):
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=wanted):
                     yield batch.to_pandas(ignore_metadata=True)[wanted]
             return
-        for frame in _csv(path, wanted[0], chunksize=rows, told=told):
+        for frame in _csv(path, wanted[0], chunksize=rows, kinds=kinds):
             yield frame[wanted]
 
 
@@ -217,19 +217,19 @@ def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
     return frame
 
 
-def _csv(path: Path, id_column: str, *, chunksize: int | None = None, told: Mapping[str, str] | None = None) -> Any:
-    """pandas' reader, with the id as text and gaps everywhere else."""
+def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
+    """What pandas reads, with the id as text, and gaps recognised in all other columns."""
     import pandas as pd
 
-    types: Any = {id_column: str, **(told or {})}
+    types: Any = {id_column: str, **(kinds or {})}
     how: Any = dialect_of(path).options | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
     return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
 
 
 @contextmanager
-def _refusing(path: Path, owner: str) -> Iterator[None]:
-    """What cannot be read is told by what was expected; the reader's own text is left out, as it may quote cells."""
+def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
+    """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
     import pandas as pd
     import pyarrow
 
@@ -252,8 +252,8 @@ def _opened(path: Path) -> Any:
 
 
 def csv_header(path: Path) -> list[str]:
-    """The names in the first line; pandas would rename duplicates silently, so it is not asked. Where the first row is
-    wider than that, pandas takes its first cells as an index and shifts the rest."""
+    """The names in the first line. Pandas is not asked, since it would silently rename duplicates. Raise where the
+    first row is wider: pandas would take its first cells as an index and shift the rest."""
     dialect = dialect_of(path)
     with _opened(path) as stream:
         rows = csv.reader(io.TextIOWrapper(stream, encoding=dialect.encoding, newline=""), delimiter=dialect.separator)
@@ -263,7 +263,7 @@ def csv_header(path: Path) -> list[str]:
         return header
 
 
-def _wanted(
+def _columns_to_read(
     present: Sequence[str],
     owner: str,
     id_column: str,
@@ -276,16 +276,16 @@ def _wanted(
 
 
 def safe(value: Any) -> Any:
-    """A cell of a CSV file. Text that a spreadsheet would run gets an apostrophe in front, which spreadsheets take for
-    "this is text"; so does text that begins with apostrophes before such a sign, so that taking one away again gives
-    what was there. Numbers stay as they are."""
+    """A cell for a CSV file. Text that a spreadsheet would run as a formula gets an apostrophe in front, by which
+    spreadsheets know text. So does text that begins with apostrophes before such a sign: taking one away then always
+    gives the original. Numbers stay as they are."""
     runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
     return f"'{value}" if runs else value
 
 
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table as it may be written to a CSV file, with safe cells and headings."""
-    columns = [each if each.dtype.kind in "biufc" else each.map(safe) for _, each in frame.items()]
+    """The table with cells and headings that are safe in a CSV file."""
+    columns = [column if column.dtype.kind in "biufc" else column.map(safe) for _, column in frame.items()]
     written = dict(enumerate(columns))  # two headings may become one
     return type(frame)(written, index=frame.index).set_axis([safe(name) for name in frame.columns], axis="columns")
 
@@ -296,10 +296,10 @@ def listing(names: Sequence[str], limit: int = 30) -> str:
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
 
 
-def check_present(asked: Iterable[str], present: Sequence[str], *, owner: str, part: str) -> None:
-    """Refuse a column that the owner's table does not have; `part` says what it was asked for as."""
+def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, part: str) -> None:
+    """Refuse a column that the owner's table does not have; `part` says what it was named as."""
     held = set(present)
-    for name in asked:
+    for name in names:
         if name not in held:
             raise DataError(
                 f"'{owner}' has no column {name!r}{did_you_mean(name, list(present))}, named as its {part}. "
@@ -316,9 +316,9 @@ def choose_columns(
     columns: Sequence[str] | None = None,
     aside: Aside = None,
 ) -> list[str]:
-    """The feature columns, in the order asked for; without `columns`, all that are neither id nor label, nor `aside`:
-    columns that say something else of a row, by the setting that names them. A label owner may hold no features at all.
-    A party with neither label nor features has nothing to bring."""
+    """The feature columns, in the order asked for; without `columns`, all but the id, the label and those `aside`,
+    which say something else of a row, by the setting that names them. A label owner may hold no features. A party with
+    neither label nor features is refused."""
     _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
     check_present([id_column], present, owner=owner, part="id")
     if label is not None:

@@ -18,38 +18,38 @@ from colonnade.privacy.report import Guarantee
 
 PURPOSES = ("train", "validation", "test")
 ROOM = 1 + 1e-9
-"""As much over a budget as an account lets pass for rounding."""
+"""A budget times this may be spent, as an account allows for rounding."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Where a budget ends: rows that cannot be released as often as a whole run would."""
+    """Where a budget ends: its rows cannot be released as often as a whole run would."""
 
     party: str
     epsilon: float  # the budget
     epoch: int  # the first that the run cannot finish; for rows that are scored at the end alone, the last
     purpose: str  # what these rows are for
-    rows: int  # that run out together
+    rows: int  # how many run out together
     row: str  # the first of them
     times: int  # how often each can be released
 
 
 def budget_ends(federation: Federation) -> list[End]:
-    """Of each party whose budget does not last for a whole run; the first to end comes first."""
+    """The ends of all budgets that do not last for a whole run, one per party, the earliest first."""
     budgeted = [name for name, account in federation.accounts.items() if account.budget is not None]
-    found = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
-    found.sort(key=lambda end: (end.epoch, PURPOSES.index(end.purpose)))
-    return list({end.party: end for end in reversed(found)}.values())[::-1]
+    ends = [end for name in budgeted for purpose in PURPOSES if (end := _end(federation, name, purpose)) is not None]
+    ends.sort(key=lambda end: (end.epoch, PURPOSES.index(end.purpose)))
+    return list({end.party: end for end in reversed(ends)}.values())[::-1]
 
 
 def _end(federation: Federation, party: str, purpose: str) -> End | None:
-    """By halving: epsilon grows with the epochs."""
+    """Find by bisection where a budget ends, since epsilon grows with the epochs; None where it lasts."""
     epochs = federation.algorithm.passes(federation.settings.train.epochs)
     most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:
-        planned = [one for one in federation.planned(party) if one[1] == purpose]
-        return expected(federation, party, [(batches, split, n * number // most) for batches, split, n in planned])
+        planned = [(batches, n * number // most) for batches, split, n in federation.planned(party) if split == purpose]
+        return expected(federation, party, [(batches, purpose, times) for batches, times in planned])
 
     def lasts(number: int) -> bool:
         account = after(number)
@@ -78,7 +78,7 @@ def epsilon_of(account: Account) -> float:
     return worst
 
 
-def told(end: End, epochs: int) -> str:
+def in_words(end: End, epochs: int) -> str:
     """A budget's end in words."""
     whose = {"train": "training", "validation": "validation", "test": "test"}[end.purpose]
     when = f"epoch {end.epoch} of {epochs}" if end.purpose != "test" and epochs else f"the {end.purpose} at the end"
@@ -98,13 +98,13 @@ def plan(federation: Federation) -> list[Guarantee]:
 
 
 def expected(federation: Federation, party: str, planned: Iterable[tuple[Agreed, str, int]]) -> Account:
-    """What a party's rows will have paid once those of each split are released so often."""
+    """A party's account after its rows of each split are released as often as planned."""
     algorithm = federation.algorithm
     columns, _ = algorithm.crosses(federation.settings.config)
     sent = columns if algorithm.sends is None else algorithm.sends(federation.driver, party)
     always, trains = algorithm.from_columns, algorithm.trains
-    held = federation.accounts[party]
-    account = Account(party, held.batches, federation.holdings.ids.tolist(), held.budget)
+    own = federation.accounts[party]
+    account = Account(party, own.batches, federation.holdings.ids.tolist(), own.budget)
     outbox, row = federation.organisations[party].outbox, torch.zeros(1, federation.widths[party])
     for batches, split, times in planned:
         account.batches = batches

@@ -1,9 +1,9 @@
-"""What a whole run costs: what was measured of one batch and one scoring, as often as a run does them.
+"""What a whole run costs: the measured costs of one batch and one scoring, times how often a run does them.
 
 Where parties lack rows, or are left out of batches at random, every batch has another number of rows at every party.
-What crosses with a party for a batch then follows a line over its rows there, a + b rows: tensors with a line per row,
-and what is as large for any batch. The line is found on a few batches, and added up over all batches of a run, of which
-it is known who is asked for how many rows.
+The bytes that cross with a party for a batch are then a line over its rows, a + b rows: a for what is as large for any
+batch, b for tensors with a line per row. The line is fitted to a few batches, and summed over all batches of a run: it
+is known who is asked for how many rows in each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
 from colonnade.planning import measure
-from colonnade.planning.measure import TRAINING, Cost, Lap, Traffic, Trained, build, laps_of, taken, total
+from colonnade.planning.measure import TRAINING, BatchCosts, Cost, Lap, Traffic, build, laps_of, take_traffic, total
 
 WAYS = {"out": "in", "in": "out"}
 BY_LINE = "bytes: what parties send was measured on some batches, and does not quite follow the number of rows"
@@ -49,54 +49,54 @@ class Costs:
 
 
 def whole_run(federation: Federation, batches: int) -> Costs:
-    """Of a federation that is not trained yet; `batches` are timed at most, and no more than patience allows."""
+    """The costs of a federation that is not trained yet; at most `batches` are timed, while patience lasts."""
     costs = Costs()
-    aligning = taken(federation.ledgers)  # blinded ids, as building it found the common rows
+    aligning = take_traffic(federation.ledgers)  # the blinded ids by which common rows were found
     if federation.peers.presence is not None:
         _train_apart(costs, federation, batches)
     elif first := measure.train(federation.settings, federation.holdings, lambda n: min(n, _size(federation))):
-        _train(costs, federation, first, batches)  # its opening has them
+        _train(costs, federation, first, batches)  # its opening has the blinded ids
     else:
         costs.final.add(total(aligning.values()))
     _score(costs, federation)
     return costs
 
 
-def _train(costs: Costs, federation: Federation, first: Trained, batches: int) -> None:
+def _train(costs: Costs, federation: Federation, first: BatchCosts, batches: int) -> None:
     settings, size = federation.settings, _size(federation)
     owners = measure.batches_of(federation)
     local = local_epochs(settings)
     epochs = federation.algorithm.passes(settings.train.epochs)
     passes, costs.rounds = epochs * local, len(federation.batches)
-    costs.per_epoch = local * sum(one.per_epoch for one in owners.values())
+    costs.per_epoch = local * sum(agreed.per_epoch for agreed in owners.values())
     costs.training.add(_opening(federation, first))
     costs.training.add(first.each_round, costs.rounds)
     if not first.is_exact:
         costs.estimates[VARIES] = None
-    rows = {owner: len(one.splits.get("train", ())) for owner, one in owners.items()}
-    short = _shorter(costs, federation, first, rows)
-    timed = _timed(federation, first, min(batches, max(rows.values()) // size))
+    rows = {owner: len(agreed.splits.get("train", ())) for owner, agreed in owners.items()}
+    short = _last_batches(costs, federation, first, rows)
+    timed = _time_batches(federation, first, min(batches, max(rows.values()) // size))
     costs.per_batch = timed.seconds
     for owner in first.batch:
         costs.training.add(first.batch[owner], rows[owner] // size * passes)
         costs.training.add(short.get(owner, Traffic()), passes)
     costs.training.add(Traffic(), costs.per_epoch * epochs, median(timed.seconds))
-    costs.training.exchanges = timed.exchanges * passes * max(one.per_epoch for one in owners.values())
+    costs.training.exchanges = timed.exchanges * passes * max(agreed.per_epoch for agreed in owners.values())
 
 
 def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
-    """Where each party is asked for the rows it holds. So many batches are tried, and more where a partner was in none
-    of them, as long as patience lasts; what it takes to agree on rows is in the opening."""
+    """Add the costs of training where each party is asked for the rows it holds. So many batches are tried, and more
+    where a partner was in none of them, while patience lasts. To agree on rows is part of the opening."""
     trial = build(federation.settings, federation.holdings)
     names = [name for name in trial.owners if name not in trial.label_owners]
     laps: list[Lap] = []
-    seen: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
+    measured_of: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
     for lap in laps_of(trial):
         laps.append(lap)
         for batch, traffic in lap.pieces.items():
-            for name, rows in _asked(trial, names, batch).items():
-                seen[name].append((rows, traffic))
-        if sum(one.seconds for one in laps) > PATIENCE or (len(laps) > batches and all(seen.values())):
+            for name, rows in _rows_asked(trial, names, batch).items():
+                measured_of[name].append((rows, traffic))
+        if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(measured_of.values())):
             break
     if not laps:
         return
@@ -105,18 +105,18 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
     costs.per_batch = [lap.seconds for lap in settled]
     costs.training.add(total(laps[0].rest.values()))
     costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
-    for name, measured in seen.items():
-        counts = np.array(list(_counts(trial, name)), dtype=np.float64)
+    for name, measured in measured_of.items():
+        counts = np.array(list(_rows_by_batch(trial, name)), dtype=np.float64)
         if measured:
-            _add(costs, trial.driver.name, name, measured, counts)
+            _add_line(costs, trial.driver.name, name, measured, counts)
         elif len(counts):
             costs.estimates[UNSEEN.format(name)] = None
     if not all(lap.is_exact for lap in laps):
         costs.estimates[VARIES] = None
 
 
-def _asked(federation: Federation, names: list[str], batch: str | None) -> dict[str, int]:
-    """Of a training batch, whom it was asked of, and of how many rows."""
+def _rows_asked(federation: Federation, names: list[str], batch: str | None) -> dict[str, int]:
+    """How many rows of a training batch each party was asked for; without those that were not asked."""
     if batch is None or not TRAINING.fullmatch(batch):
         return {}
     assert federation.peers.presence is not None
@@ -124,8 +124,8 @@ def _asked(federation: Federation, names: list[str], batch: str | None) -> dict[
     return {name: size for name, size in sizes.items() if size}
 
 
-def _counts(federation: Federation, name: str) -> Iterator[int]:
-    """Of each batch of a run that a party is asked for, how many rows it holds of it."""
+def _rows_by_batch(federation: Federation, name: str) -> Iterator[int]:
+    """How many rows a party holds of each batch of a run that it is asked for."""
     assert federation.peers.presence is not None
     batches = federation.agreed.one
     for epoch in range(batches.epochs):
@@ -134,10 +134,10 @@ def _counts(federation: Federation, name: str) -> Iterator[int]:
                 yield size
 
 
-def _add(
+def _add_line(
     costs: Costs, driver: str, name: str, measured: list[tuple[int, Traffic]], counts: NDArray[np.float64]
 ) -> None:
-    """The line of each way, summed over all batches; who drives gets what the other sends."""
+    """Fit the line of each way and add its sum over all batches; the driver receives what the other sends."""
     rows = np.array([size for size, _ in measured], dtype=np.float64)
     for way, other in WAYS.items():
         values = np.array([traffic[name, way] for _, traffic in measured], dtype=np.float64)
@@ -145,66 +145,66 @@ def _add(
         line = np.linalg.lstsq(basis, values, rcond=None)[0]
         if np.abs(basis @ line - values).max() > 0.5:
             costs.estimates[BY_LINE] = None
-        whole = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
-        costs.training.traffic.update({(name, way): whole, (driver, other): whole})
+        all_bytes = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
+        costs.training.traffic.update({(name, way): all_bytes, (driver, other): all_bytes})
 
 
-def _shorter(costs: Costs, federation: Federation, first: Trained, rows: dict[str, int]) -> dict[str, Traffic]:
-    """The last batch of an epoch, where it has fewer rows."""
+def _last_batches(costs: Costs, federation: Federation, first: BatchCosts, rows: dict[str, int]) -> dict[str, Traffic]:
+    """What the last batch of an epoch sends, where it has fewer rows."""
     size = _size(federation)
-    left = {owner: n % size for owner, n in rows.items() if n % size}
-    if all(rows[owner] < size for owner in left):  # then it is the only one, and measured
-        return {owner: first.batch[owner] for owner in left}
-    if first.seconds[-1] > PATIENCE:
-        costs.estimates[AT_MOST] = None
-        return {owner: first.batch[owner] for owner in left}
-    found = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
-    assert found is not None
-    return {owner: found.batch[owner] for owner in left}
+    owners = [owner for owner, n in rows.items() if n % size]
+    measured: BatchCosts | None = first  # has the only batch of an owner with fewer rows than a batch
+    if any(rows[owner] > size for owner in owners):
+        if first.seconds[-1] > PATIENCE:
+            costs.estimates[AT_MOST] = None
+        else:
+            measured = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
+    assert measured is not None
+    return {owner: measured.batch[owner] for owner in owners}
 
 
-def _opening(federation: Federation, first: Trained) -> Traffic:
-    """What is sent once; where it is about every training row, tried with all of them."""
+def _opening(federation: Federation, first: BatchCosts) -> Traffic:
+    """What is sent once. Where that is about every training row, it is measured with all of them."""
     if not first.about_all_rows:
         return first.opening
-    whole = measure.train(federation.settings, federation.holdings, lambda rows: rows, steps=1)
-    assert whole is not None
-    return whole.opening
+    with_all_rows = measure.train(federation.settings, federation.holdings, lambda rows: rows, steps=1)
+    assert with_all_rows is not None
+    return with_all_rows.opening
 
 
-def _timed(federation: Federation, first: Trained, batches: int) -> Trained:
-    """Several batches one after the other, the slow first one left out."""
+def _time_batches(federation: Federation, first: BatchCosts, batches: int) -> BatchCosts:
+    """Time several batches one after the other, without the slow first one."""
     size, many = _size(federation), min(batches + 1, int(PATIENCE / max(first.seconds[-1], 1e-9)))
     if not first.is_exact or batches < 2 or many < 2:
         return first
-    found = measure.train(federation.settings, federation.holdings, lambda rows: min(rows // size, many) * size or rows)
-    assert found is not None
-    return found
+    timed = measure.train(federation.settings, federation.holdings, lambda rows: min(rows // size, many) * size or rows)
+    assert timed is not None
+    return timed
 
 
 def _score(costs: Costs, federation: Federation) -> None:
-    """Validation rows after every epoch; in the end every split, where that costs no privacy and may be."""
-    splits, often = [one for one in federation.batches.splits if one != "train" or federation.algorithm.trains], 1
+    """Add the costs of scoring validation rows after every epoch, and at the end every split that privacy allows."""
+    splits, often = [split for split in federation.batches.splits if split != "train" or federation.algorithm.trains], 1
     if federation.algorithm.grows and costs.rounds:
-        federation, often = measure.after_one_step(federation), costs.rounds  # while it trains, it asks what is new
+        federation, often = measure.after_one_step(federation), costs.rounds  # in training it asks for new steps alone
         costs.estimates[GROWS] = None
     scored = {split: measure.score(federation, split) for split in splits}
     last = splits
     if costs.rounds and "validation" in scored:
-        one = scored["validation"]
+        validation = scored["validation"]
         epochs = federation.algorithm.passes(federation.settings.train.epochs)
-        costs.validation.add(one.traffic, epochs, one.seconds, one.exchanges)
+        costs.validation.add(validation.traffic, epochs, validation.seconds, validation.exchanges)
     if federation.accounts or federation.algorithm.once:
         last = [split for split in splits if split == "test" or (split == "validation" and not costs.rounds)]
     for number, split in enumerate(last):
-        one = scored[split]
-        costs.final.add(one.traffic, often, one.seconds, one.exchanges / often)
+        scoring = scored[split]
+        costs.final.add(scoring.traffic, often, scoring.seconds, scoring.exchanges / often)
         if not costs.rounds and not number:  # nothing was opened by training
-            costs.final.add(one.opening)
-        if not one.is_exact:
+            costs.final.add(scoring.opening)
+        if not scoring.is_exact:
             costs.estimates[TRIED] = None
 
 
 def _size(federation: Federation) -> int:
-    rows = max(len(one.splits.get("train", ())) for one in measure.batches_of(federation).values())
+    rows = max(len(batches.splits.get("train", ())) for batches in measure.batches_of(federation).values())
     return federation.algorithm.batch_size(federation.settings.train.batch_size, rows)

@@ -1,7 +1,7 @@
-"""Whether this installation works: each check does the thing itself, not only an import.
+"""Whether this installation works.
 
 `examine` gives a `Check` per line: ok, failed (with the cure), or absent (an extra that is not installed).
-Each check is a small real use, which says in words what it did, and raises where the result is wrong.
+Each check uses the thing, not only imports it, says in words what it did, and raises where the result is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gpus() -> list[str]:
 
 
 def training_step(device: str) -> str:
-    """One gradient step of least squares, against the one computed by hand."""
+    """Compare one gradient step of least squares with the one computed by hand."""
     import torch
 
     x, y = torch.tensor([[1.0], [2.0]], device=device), torch.tensor([[3.0], [5.0]], device=device)
@@ -69,7 +69,7 @@ def federation() -> str:
 
 
 def cryptography() -> str:
-    """Ciphertexts of both schemes added and decrypted, masks agreed on, and two sets of ids intersected."""
+    """Add and decrypt ciphertexts of both schemes, agree on masks, and intersect two sets of ids."""
     import torch
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -79,9 +79,10 @@ def cryptography() -> str:
     x = torch.tensor([1.5, -2.25])
     for scheme in ("ckks", "bfv"):
         secret = make_keys(scheme, use="sums", limit=16.0)
-        one = secret.public.encrypt(x, owner="doctor")
-        for found, right in zip(secret.decrypt(secret.public.add(one, one)).tolist(), (2 * x).tolist(), strict=True):
-            _same(found, right, f"{scheme}'s sum")
+        encrypted = secret.public.encrypt(x, owner="doctor")
+        decrypted = secret.decrypt(secret.public.add(encrypted, encrypted))
+        for value, right in zip(decrypted.tolist(), (2 * x).tolist(), strict=True):
+            _same(value, right, f"{scheme}'s sum")
     a, b = X25519PrivateKey.generate(), X25519PrivateKey.generate()
     if a.exchange(b.public_key()) != b.exchange(a.public_key()):
         raise ArithmeticError("two parties agreed on different keys")
@@ -93,7 +94,7 @@ def cryptography() -> str:
 
 
 def accounting() -> str:
-    """Epsilon of a Gaussian whose mean moves by one deviation, held to the formula it solves (Balle and Wang, 2018)."""
+    """Hold epsilon of a Gaussian whose mean moves by one deviation to the formula it solves (Balle and Wang, 2018)."""
     from colonnade.privacy.accounting import gaussian_epsilon
 
     delta, below = 1e-5, NormalDist().cdf
@@ -120,9 +121,9 @@ def drawing() -> str:
     return "a picture was drawn"
 
 
-def _same(found: float, right: float, what: str, tolerance: float = TOLERANCE) -> None:
-    if not abs(found - right) <= tolerance:
-        raise ArithmeticError(f"{what} should be {right:g} and is {found:g}")
+def _same(value: float, right: float, quantity: str, tolerance: float = TOLERANCE) -> None:
+    if not abs(value - right) <= tolerance:
+        raise ArithmeticError(f"{quantity} should be {right:g} and is {value:g}")
 
 
 NAME = "colonnade"
@@ -132,14 +133,14 @@ SPECIFIER = re.compile(r"(>=|<=|<|>|==|!=)\s*([0-9][0-9.]*)")
 
 @dataclass(frozen=True)
 class Package:
-    """One that is wanted: always, or for an extra."""
+    """A package that is needed always, or for an extra."""
 
     name: str
     wanted: str  # such as >=0.6,<0.7
     extra: str = ""
 
     @property
-    def found(self) -> str | None:
+    def installed(self) -> str | None:
         """The version that is installed."""
         try:
             return metadata.version(self.name)
@@ -148,22 +149,21 @@ class Package:
 
     @property
     def fits(self) -> bool:
-        return self.found is not None and in_range(self.found, self.wanted)
+        return self.installed is not None and in_range(self.installed, self.wanted)
 
 
 def packages() -> list[Package]:
-    """All that the installed distribution names, as pyproject.toml had them when it was built."""
+    """All requirements of the installed distribution."""
     matches = [REQUIREMENT.match(text) for text in metadata.requires(NAME) or ()]
     return [Package(m[1], m[2].strip(" ()"), m[3] or "") for m in matches if m is not None]
 
 
 def in_range(version: str, wanted: str) -> bool:
-    """Whether numbers such as 2.13.0 lie in a range such as >=2.8,<3; what follows the numbers is not looked at."""
-    here = _numbers(version)
+    """Whether a version such as 2.13.0 lies in a range such as >=2.8,<3; what follows its numbers is ignored."""
     for sign, bound in SPECIFIER.findall(wanted):
-        there = _numbers(bound)
-        length = max(len(here), len(there))
-        a, b = (numbers + (0,) * (length - len(numbers)) for numbers in (here, there))
+        both = _numbers(version), _numbers(bound)
+        length = max(map(len, both))
+        a, b = (numbers + (0,) * (length - len(numbers)) for numbers in both)
         holds = {">=": a >= b, "<=": a <= b, "<": a < b, ">": a > b, "==": a == b, "!=": a != b}
         if not holds[sign]:
             return False
@@ -183,9 +183,9 @@ LEAST_FILES = 256
 class Trouble(Exception):  # noqa: N818 - what a check found
     """What is wrong, and the cure."""
 
-    def __init__(self, found: str, cure: str) -> None:
-        super().__init__(found)
-        self.found, self.cure = found, cure
+    def __init__(self, problem: str, cure: str) -> None:
+        super().__init__(problem)
+        self.problem, self.cure = problem, cure
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """All checks, one after the other; what any of them raises becomes its line."""
+    """Do all checks, one after the other; an error in one becomes its line."""
     yield _checked("python", python)
     yield _checked("libraries", libraries)
     for name in ("cpu", *gpus()):
@@ -234,31 +234,31 @@ def python() -> str:
 
 
 def libraries() -> str:
-    needed = [one for one in packages() if not one.extra]
+    needed = [package for package in packages() if not package.extra]
     if wrong := _unfit(needed):
         raise Trouble(wrong, f'pip install --upgrade "{NAME}"')
-    return ", ".join(f"{one.name} {one.found}" for one in needed)
+    return ", ".join(f"{package.name} {package.installed}" for package in needed)
 
 
 def _unfit(needed: list[Package]) -> str:
-    wrong = [f"{one.name} {one.found or 'is missing'} ({one.wanted} is needed)" for one in needed if not one.fits]
-    return "; ".join(wrong)
+    unfit = (package for package in needed if not package.fits)
+    return "; ".join(f"{lib.name} {lib.installed or 'is missing'} ({lib.wanted} is needed)" for lib in unfit)
 
 
 def command() -> str:
-    """The entry point is installed, and the shell finds this one."""
+    """Check that the entry point is installed, and that the shell finds this one."""
     points = metadata.distribution(NAME).entry_points
     if not any(point.name == NAME and point.group == "console_scripts" for point in points):
         raise Trouble("the package has no command", f'pip install --force-reinstall "{NAME}"')
-    found = shutil.which(NAME)
+    path = shutil.which(NAME)
     beside = Path(sys.executable).with_name(NAME)
-    if found is None:
+    if path is None:
         cure = f'Call {beside}, or add its folder to PATH: "{beside.parent}".'
         raise Trouble(f"the shell does not find `{NAME}`", cure)
-    if beside.exists() and Path(found).resolve() != beside.resolve():
+    if beside.exists() and Path(path).resolve() != beside.resolve():
         cure = f"Activate this environment, or call {beside}."
-        raise Trouble(f"the shell finds {found}, of another installation", cure)
-    return found
+        raise Trouble(f"the shell finds {path}, of another installation", cure)
+    return path
 
 
 def cache() -> str:
@@ -278,43 +278,43 @@ def data() -> str:
 
 
 def _writable(folder: Path, cure: str) -> str:
-    """Tried on the nearest folder that exists; nothing is left behind."""
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    """Write to the nearest folder that exists, and leave nothing behind."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"colonnade")
     except OSError as error:
-        raise Trouble(f"{there} cannot be written to: {error.strerror}", cure) from None
-    return f"{folder}" if there == folder else f"{folder}, to be made when it is needed"
+        raise Trouble(f"{existing} cannot be written to: {error.strerror}", cure) from None
+    return f"{folder}" if existing == folder else f"{folder}, to be made when it is needed"
 
 
 def disk() -> str:
     from colonnade.core.mapped import folder
 
     places = {"here": Path.cwd(), "for large tables": Path(folder())}
-    free = {what: shutil.disk_usage(place).free for what, place in places.items()}
-    for what, left in free.items():
-        if left < LEAST_DISK:
-            raise Trouble(f"{_gb(left)} free {what} ({places[what]})", "Free some, or set TMPDIR to another disk.")
-    return ", ".join(f"{_gb(left)} free {what}" for what, left in free.items())
+    free = {place: shutil.disk_usage(path).free for place, path in places.items()}
+    for place, size in free.items():
+        if size < LEAST_DISK:
+            raise Trouble(f"{_gb(size)} free {place} ({places[place]})", "Free some, or set TMPDIR to another disk.")
+    return ", ".join(f"{_gb(size)} free {place}" for place, size in free.items())
 
 
 def memory() -> str:
     try:
         pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        whole = os.sysconf("SC_PHYS_PAGES") * size
+        total = os.sysconf("SC_PHYS_PAGES") * size
     except (ValueError, OSError, AttributeError):
         return "not known on this system"
     free = _available() or pages * size
     if free < LEAST_MEMORY:
-        raise Trouble(f"{_gb(free)} of {_gb(whole)} free", "Close other programs; large tables are kept on disk.")
-    return f"{_gb(free)} of {_gb(whole)} free"
+        raise Trouble(f"{_gb(free)} of {_gb(total)} free", "Close other programs; large tables are kept on disk.")
+    return f"{_gb(free)} of {_gb(total)} free"
 
 
 def _available() -> int | None:
-    """Linux counts what it can take back."""
-    about = Path("/proc/meminfo")
-    lines = about.read_text().splitlines() if about.exists() else []
+    """Free bytes as Linux counts them, with what it can take back; None on other systems."""
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
@@ -341,7 +341,7 @@ def open_files() -> str:
 
 
 def clock() -> str:
-    """Calls are numbered from the clock, so one that went back would make new calls look old."""
+    """Check that the clock does not run back: calls are numbered from it, and new ones would look old."""
     installed = Path(__file__).stat().st_mtime
     now = time.time()
     if now < installed - 86_400:
@@ -360,19 +360,19 @@ EXTRAS: dict[str, Callable[[], str] | None] = {
     "serve": None,
     "tracking": None,
 }
-"""What is tried of each; of None, versions are looked at alone: importing it takes longer than all the rest."""
+"""The check of each extra; None: only versions are checked, since importing it takes longer than all the rest."""
 
 
 def _extra(extra: str, trial: Callable[[], str] | None) -> Iterator[Check]:
-    wanted = [one for one in packages() if one.extra == extra]
+    wanted = [package for package in packages() if package.extra == extra]
     name, install = f"extra {extra}", f'pip install "{NAME}[{extra}]"'
     if not wanted:
         return
-    if not any(one.found for one in wanted):
-        needs = ", ".join(one.name for one in wanted)
+    if not any(package.installed for package in wanted):
+        needs = ", ".join(package.name for package in wanted)
         yield Check(name, "absent", f"not installed ({needs})", install, required=False)
         return
-    versions = ", ".join(f"{one.name} {one.found}" for one in wanted)
+    versions = ", ".join(f"{package.name} {package.installed}" for package in wanted)
     if wrong := _unfit(wanted):
         yield Check(name, "failed", wrong, f"{install} --upgrade", required=False)
     elif trial is None:
@@ -382,14 +382,14 @@ def _extra(extra: str, trial: Callable[[], str] | None) -> Iterator[Check]:
         yield _checked(name, lambda: f"{versions}; {trial()}", required=False, cure=cure)
 
 
-def _checked(name: str, check: Callable[[], str], *, required: bool = True, cure: str = "") -> Check:
+def _checked(name: str, use: Callable[[], str], *, required: bool = True, cure: str = "") -> Check:
     try:
-        return Check(name, "ok", check(), required=required)
+        return Check(name, "ok", use(), required=required)
     except Trouble as trouble:
-        return Check(name, "failed", trouble.found, trouble.cure, required)
+        return Check(name, "failed", trouble.problem, trouble.cure, required)
     except Exception as error:  # whatever a broken library does
-        found = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        return Check(name, "failed", found, cure, required)
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        return Check(name, "failed", problem, cure, required)
 
 
 def _gb(count: float) -> str:

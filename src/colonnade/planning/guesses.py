@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from colonnade.alignment.settings import normalised
 from colonnade.datasets.table import WRITINGS, how_written
 from colonnade.errors import DataError
-from colonnade.planning.tables import FEW, ID_NAME, Column, Seen
+from colonnade.planning.tables import FEW, ID_NAME, Column, SeenTable
 from colonnade.rows.splits import SIDES, named_sides
 
 LABEL_NAME = re.compile(
@@ -21,7 +21,7 @@ ABOUT_NAME = re.compile(
     r"(^|_|\b)(sex|gender|age|city|town|country|region|state|zip|postcode|street|name|date|year|month|marital|education)($|_|\b)",
     re.I,
 )
-"""What tells of a person, and is seldom what is asked about them."""
+"""Names of columns that describe a person, and are seldom the label."""
 
 MOST_WHOLE_CLASSES = 12
 """A label with more different whole numbers is a number, unless somebody says that they are classes."""
@@ -29,7 +29,7 @@ MOST_CLASSES = 100
 """Beyond so many different values nobody would take a number for classes."""
 
 MANY = 50
-"""A column of text becomes at most so many numbers a row; beyond, its rare values share one."""
+"""A column of text becomes at most so many numbers a row; its rarer values share one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Overlap:
     rows: tuple[int, ...]
     common: int
     alike: int  # common rows, if ids that differ in capitals or spaces alone were written alike
-    distinct: bool = True  # then still no table has one twice
+    distinct: bool = True  # written alike, no table has an id twice
 
     @property
     def is_same(self) -> bool:
@@ -54,42 +54,44 @@ class Overlap:
         return replace(self, common=self.alike)
 
 
-def guess_ids(tables: Sequence[Seen]) -> list[str]:
-    """Of each table, in their order: one column that all have; else those whose values fit best."""
+def guess_ids(tables: Sequence[SeenTable]) -> list[str]:
+    """The id column of each table: one that all have; else those whose values fit best."""
     try:
         return [guess_id(tables)] * len(tables)
     except DataError:
         if (fitting := _fitting(tables, normalised)) is not None:
             return fitting
-        for what, bare, cure in WRITINGS:
+        for difference, bare, cure in WRITINGS:
             if (fitting := _fitting(tables, bare)) is not None:
-                named = ", ".join(f"{one!r} of {table.path.name}" for table, one in zip(tables, fitting, strict=True))
+                pairs = zip(tables, fitting, strict=True)
+                named = ", ".join(f"{column!r} of {table.path.name}" for table, column in pairs)
                 raise DataError(
-                    f"No ids fit as they are. These would, but for {what}: {named}. To use them, {cure}."
+                    f"No ids fit as they are. These would, but for {difference}: {named}. To use them, {cure}."
                 ) from None
         raise
 
 
-def _fitting(tables: Sequence[Seen], write: Callable[[str], str]) -> list[str] | None:
-    """Columns that could be ids and share values with one of the first table's, under whatever names."""
+def _fitting(tables: Sequence[SeenTable], write: Callable[[str], str]) -> list[str] | None:
+    """A column of each table that could be an id, under whatever names, where they share the most values with a column
+    of the first table; None where none does."""
     able = [
         {name: table.ids(name, write) for name, column in table.columns.items() if column.could_be_id}
         for table in tables
     ]
     best: tuple[tuple[int, int], list[str]] | None = None
     for name, ids in able[0].items():
-        found = [name]
+        names = [name]
         for others in able[1:]:
-            fits = {other: len(ids & theirs) for other, theirs in others.items()}
-            found += [max(fits, key=lambda other: (fits[other], bool(ID_NAME.search(other))))] if fits else []
-        shared = [len(ids & able[at + 1][other]) for at, other in enumerate(found[1:])]
-        worth = min(shared, default=0), sum(bool(ID_NAME.search(one)) for one in found)
-        if len(found) == len(tables) and worth[0] and (best is None or worth > best[0]):
-            best = worth, found
+            fits = {other: len(ids & values) for other, values in others.items()}
+            names += [max(fits, key=lambda other: (fits[other], bool(ID_NAME.search(other))))] if fits else []
+        shared = [len(ids & able[at + 1][other]) for at, other in enumerate(names[1:])]
+        worth = min(shared, default=0), sum(bool(ID_NAME.search(column)) for column in names)
+        if len(names) == len(tables) and worth[0] and (best is None or worth > best[0]):
+            best = worth, names
     return None if best is None else best[1]
 
 
-def guess_id(tables: Sequence[Seen]) -> str:
+def guess_id(tables: Sequence[SeenTable]) -> str:
     """A column that all tables have, with a different value in every row: with an id's name, or the first."""
     shared = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
     able = [name for name in shared if all(table.columns[name].could_be_id for table in tables)]
@@ -100,12 +102,8 @@ def guess_id(tables: Sequence[Seen]) -> str:
             "No column of all tables, under one name or several, has values that fit together, as an id column has: "
             + "; ".join(f"{table.path.name} has {', '.join(list(table.columns)[:6])}" for table in tables)
         )
-    faults = [
-        f"{table.path.name}: {why}"
-        for table in tables
-        for name in shared[:1]
-        if (why := _why_no_id(table.columns[name]))
-    ]
+    reasons = [(table.path.name, _why_no_id(table.columns[shared[0]])) for table in tables]
+    faults = [f"{file}: {why}" for file, why in reasons if why]
     raise DataError(
         f"No column that all tables have can be the id, which must be different in every row; {shared[0]!r} is not: "
         f"{'; '.join(faults)}. Remove the rows that occur twice, or add an id column."
@@ -120,47 +118,43 @@ def _why_no_id(column: Column) -> str:
     return "" if column.could_be_id else "its values are numbers with a fraction"
 
 
-def guess_label(tables: Sequence[Seen], id_column: str) -> tuple[Seen, str]:
-    """A column with a label's name; else one that does not merely describe a person: the last of a table, with few
-    values; else one with few values; else the last of all."""
-    candidates = [
-        (table, column)
-        for table in tables
-        for column in table.columns.values()
-        if column.name != id_column and column.could_be_label and not column.identifies
-    ]
+def guess_label(tables: Sequence[SeenTable], id_column: str) -> tuple[SeenTable, str]:
+    """Prefer a column with a label's name; then one that does not merely describe a person; then the last of a table,
+    with few values; then one with few values; then the last of a table."""
+    columns = _columns_but(tables, id_column)
+    candidates = [(table, column) for table, column in columns if column.could_be_label and not column.identifies]
     if not candidates:
         raise DataError("No column can be the label: it needs two values at least, and few gaps.")
 
-    def worth(found: tuple[Seen, Column]) -> tuple[bool, ...]:
-        table, column = found
+    def worth(candidate: tuple[SeenTable, Column]) -> tuple[bool, ...]:
+        table, column = candidate
         last, few = column.name == list(table.columns)[-1], column.distinct <= FEW
-        named, about = LABEL_NAME.search(column.name), ABOUT_NAME.search(column.name)
-        return named is not None, about is None and side_words(table, column.name) is None, last and few, few, last
+        named, personal = LABEL_NAME.search(column.name), ABOUT_NAME.search(column.name)
+        return named is not None, personal is None and side_words(table, column.name) is None, last and few, few, last
 
     table, column = max(candidates, key=worth)
     return table, column.name
 
 
-def side_words(table: Seen, column: str) -> list[str] | None:
+def side_words(table: SeenTable, column: str) -> list[str] | None:
     """The words by which a column says of each row whether it trains, validates or tests; None where it does not."""
     words = sorted(set(table.frame[column].astype(str))) if table.columns[column].distinct in (2, 3) else []
     sides = named_sides(words) if words else None
     return None if sides is None or SIDES.index("train") not in sides else words
 
 
-def passed_over(tables: Sequence[Seen], id_column: str) -> list[tuple[Seen, Column]]:
-    """Columns with a label's name that are not taken for it, since most rows have none."""
-    columns = [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
-    return [
-        (table, column)
-        for table, column in columns
-        if column.gaps >= 0.5 * column.rows and LABEL_NAME.search(column.name)
-    ]
+def passed_over(tables: Sequence[SeenTable], id_column: str) -> list[tuple[SeenTable, Column]]:
+    """Columns with a label's name that are not guessed, since half of their cells or more are empty."""
+    likely = [(table, column) for table, column in _columns_but(tables, id_column) if LABEL_NAME.search(column.name)]
+    return [(table, column) for table, column in likely if column.gaps >= 0.5 * column.rows]
 
 
-def why_label(table: Seen, column: str) -> str:
-    """How sure a guess of the label is."""
+def _columns_but(tables: Sequence[SeenTable], id_column: str) -> list[tuple[SeenTable, Column]]:
+    return [(table, column) for table in tables for column in table.columns.values() if column.name != id_column]
+
+
+def why_label(table: SeenTable, column: str) -> str:
+    """Why this column was guessed to be the label, and how sure that is."""
     if LABEL_NAME.search(column):
         return "by its name"
     last = column == list(table.columns)[-1]
@@ -171,8 +165,7 @@ def why_label(table: Seen, column: str) -> str:
 
 
 def guess_task(label: Column) -> str:
-    """Many different numbers are values, and so are more than a dozen whole ones, or such as seldom come back; all else
-    is classes."""
+    """Regression for many different numbers, more than a dozen whole ones, or such as seldom recur; else classes."""
     many = label.distinct > min(MOST_WHOLE_CLASSES if label.whole else FEW, label.rows // 3)
     return "regression" if label.numeric and many else "classification"
 
@@ -187,59 +180,58 @@ def why_task(label: Column, task: str) -> str:
     return f"{values}, and they are taken for classes. If it is a number to predict: --task regression."
 
 
-def overlap(tables: Sequence[Seen], id_column: str) -> Overlap:
+def overlap(tables: Sequence[SeenTable], id_column: str) -> Overlap:
     ids = [table.ids(id_column) for table in tables]
-    alike = [table.ids(id_column, normalised) for table in tables]
-    distinct = all(map(len, alike)) and [len(one) for one in alike] == [len(one) for one in ids]
-    found = Overlap(
-        tuple(map(len, ids)), len(frozenset.intersection(*ids)), len(frozenset.intersection(*alike)), distinct
-    )
-    if not found.common and not found.gains:
+    normalised_ids = [table.ids(id_column, normalised) for table in tables]
+    rows, different = (tuple(map(len, values)) for values in (ids, normalised_ids))
+    common, alike = (len(frozenset.intersection(*values)) for values in (ids, normalised_ids))
+    fit = Overlap(rows, common, alike, distinct=all(different) and different == rows)
+    if not fit.common and not fit.gains:
         cure = (
-            f"{found.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
+            f"{fit.alike:,} would be, if all wrote capitals and spaces alike; but then a table would have ids twice. "
             "Change the files."
-            if found.alike
-            else how_written({table.path.name: held for table, held in zip(tables, ids, strict=True)})
+            if fit.alike
+            else how_written({table.path.name: values for table, values in zip(tables, ids, strict=True)})
         )
         raise DataError(f"No value of {id_column!r} is in all tables, so there is no row to train on. {cure}")
-    return found
+    return fit
 
 
-def left_out(table: Seen, id_column: str, label: str) -> dict[str, str]:
+def left_out(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
     """Columns that are no use as features, and why."""
-    found = {}
+    reasons = {}
     for name, column in table.columns.items():
         if name == id_column:
             continue
         if name == label:
-            found[name] = "is the label's name, and would tell it"
+            reasons[name] = "is the label's name, and would tell it"
         elif column.distinct == 0:
-            found[name] = "is empty"
+            reasons[name] = "is empty"
         elif column.is_constant:
-            found[name] = "has one value only"
+            reasons[name] = "has one value only"
         elif column.identifies:
-            found[name] = f"has {column.distinct:,} different values in {column.rows:,} rows, as an identifier does"
-    return found
+            reasons[name] = f"has {column.distinct:,} different values in {column.rows:,} rows, as an identifier does"
+    return reasons
 
 
-def readings(table: Seen, id_column: str, label: str) -> dict[str, str]:
-    """Columns whose text is read as numbers or times, and how; or is taken for categories where their owner may have
-    meant something else, and what to do."""
-    found = {}
+def readings(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
+    """Notes on columns whose text is read as numbers or times, or is taken for categories where their owner may have
+    meant something else."""
+    notes = {}
     for name, column in table.columns.items():
         if name in (id_column, label):
             continue
         if column.way:
             as_days = ", each as days since 1970" if column.way.startswith("times") else ""
-            found[name] = f"is read as {column.way}{as_days}."
+            notes[name] = f"is read as {column.way}{as_days}."
         elif column.nearly_numeric and column.distinct > 2:
-            found[name] = (
+            notes[name] = (
                 f"has {column.odd:,} cells that are no numbers, so that all its numbers are taken for categories. "
                 "Leave these cells empty to make it a number."
             )
         elif not column.numeric and column.distinct > MANY and not column.identifies:
-            found[name] = (
+            notes[name] = (
                 f"has {column.distinct:,} different texts, and all but the {MANY - 1} most frequent will be one "
                 "category. If it is free text, leave it out."
             )
-    return found
+    return notes

@@ -1,7 +1,7 @@
-"""What one batch and one scoring cost, tried on a few batches in memory.
+"""What one batch and one scoring cost, measured on a few batches in memory.
 
-Bytes follow from shapes alone, so one batch of each size tells them all. A federation is built from the same settings
-and holdings, with the training rows cut down to a few batches; nothing is written, and no budget is touched.
+Bytes follow from shapes alone, so one batch of each size is enough. A federation is built from the same settings and
+holdings, with the training rows cut down to a few batches; nothing is written, and no budget is touched.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ TRAINING = re.compile(r"(?:(.+):)?train/(\d+)/(\d+)")
 
 
 class Traffic(Counter[tuple[str, str]]):
-    """(party, "out" or "in") -> bytes. Traffic can be added up, and taken so many times."""
+    """(party, "out" or "in") -> bytes. Traffic can be added up and multiplied."""
 
     def __mul__(self, times: int) -> Traffic:
         return Traffic({key: count * times for key, count in self.items()})
 
     def scaled(self, share: float) -> Traffic:
-        """An estimate for so much more, or less."""
+        """An estimate for `share` times as much."""
         return Traffic({key: round(count * share) for key, count in self.items()})
 
     def by_party(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
-        """As a summary has it."""
+        """Bytes by party and way, as in a run's summary."""
         return {name: {way: self[name, way] for way in ("out", "in")} for name in names}
 
 
 def total(parts: Iterable[Traffic]) -> Traffic:
-    found = Traffic()
+    traffic = Traffic()
     for part in parts:
-        found.update(part)
-    return found
+        traffic.update(part)
+    return traffic
 
 
-def taken(ledgers: Mapping[str, Ledger]) -> dict[str | None, Traffic]:
-    """What was written since this was last asked, by batch name; None: what was about no batch."""
-    found: dict[str | None, Traffic] = {}
+def take_traffic(ledgers: Mapping[str, Ledger]) -> dict[str | None, Traffic]:
+    """Empty the ledgers; gives their traffic by batch name, under None what was about no batch."""
+    traffic: dict[str | None, Traffic] = {}
     for party, book in ledgers.items():
         for entry in book.entries:
             if entry.direction != "own":
-                found.setdefault(entry.batch, Traffic())[party, entry.direction] += entry.bytes
+                traffic.setdefault(entry.batch, Traffic())[party, entry.direction] += entry.bytes
         book.entries.clear()
-    return found
+    return traffic
 
 
 def encrypted(ledgers: Mapping[str, Ledger]) -> bool:
-    """Whether any of what was written since it was last taken is a ciphertext: their sizes vary a little."""
+    """Whether the ledgers have a ciphertext since traffic was last taken: sizes of ciphertexts vary a little."""
     hiding = SCHEMES.keys() - {"plain"}
     return any(entry.codec in hiding for book in ledgers.values() for entry in book.entries)
 
 
 ROUNDS = 3
-"""Of several label owners: in the first some things happen once, and a median needs two others."""
+"""Rounds to try with several label owners: in the first some things happen once, and a median needs two others."""
 ENCRYPTED_VALUES = 1 << 17
 """Numbers that are encrypted to measure a scoring, where all of them would take long."""
 
@@ -90,13 +90,13 @@ class Lap:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """One batch of each label owner (under "" where there is one), and what goes with it."""
+class BatchCosts:
+    """What one batch of each label owner costs (under "" where there is one), and what goes with it."""
 
     batch: dict[str, Traffic]
-    opening: Traffic  # once, before the first batch
+    opening: Traffic  # sent once, before the first batch
     each_round: Traffic  # of several label owners: the weights
-    seconds: list[float]  # per batch; the first, which is slower, only where it is alone
+    seconds: list[float]  # per batch, without the slower first one where there are others
     exchanges: float  # per batch
     about_all_rows: bool  # the opening says something about every training row
     is_exact: bool
@@ -117,8 +117,8 @@ class Cost:
 
 
 @dataclass
-class Scored(Cost):
-    """One scoring of a split."""
+class ScoringCost(Cost):
+    """What one scoring of a split costs."""
 
     opening: Traffic = field(default_factory=Traffic)
     is_exact: bool = True
@@ -133,7 +133,7 @@ def build(settings: Settings, holdings: Holdings) -> Federation:
 
 
 def after_one_step(federation: Federation) -> Federation:
-    """The same, trained for one step: where a prediction asks for more with every step."""
+    """The same federation, trained for one step; for algorithms whose predictions ask for more with every step."""
     trained = build(federation.settings, federation.holdings)
     for _ in islice(trained.train(), 1):
         pass
@@ -141,12 +141,12 @@ def after_one_step(federation: Federation) -> Federation:
 
 
 def batches_of(federation: Federation) -> dict[str, Batches]:
-    """Each label owner's, under the name that its batches begin with: "" where there is one."""
+    """Each label owner's batches, under the name that they begin with: "" where there is one label owner."""
     return {batches.owner: batches for batches in federation.agreed.values()}
 
 
 def shortened(holdings: Holdings, rows: Callable[[int], int]) -> Holdings:
-    """With fewer training rows: `rows` of so many, at every label owner."""
+    """The holdings with fewer training rows at every label owner: `rows` maps how many there are to how many stay."""
 
     def cut(splits: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: part[: rows(len(part))] if name == "train" else part for name, part in splits.items()}
@@ -156,15 +156,15 @@ def shortened(holdings: Holdings, rows: Callable[[int], int]) -> Holdings:
 
 def train(
     settings: Settings, holdings: Holdings, rows: Callable[[int], int], steps: int | None = None
-) -> Trained | None:
-    """An epoch, or so many steps of it, or rounds of several label owners, with so many training rows; None where
-    nothing is trained."""
+) -> BatchCosts | None:
+    """Train for an epoch, or `steps` of it, or a few rounds of several label owners, with the training rows that `rows`
+    leaves; None where nothing is trained."""
     federation = build(settings, shortened(holdings, rows))
     several = bool(holdings.server)
-    batches = sum(one.per_epoch for one in batches_of(federation).values())
+    batches = sum(agreed.per_epoch for agreed in batches_of(federation).values())
     batches *= local_epochs(settings)
     algorithm = federation.algorithm
-    twice = algorithm.grows or not algorithm.in_batches  # the first tree makes keys and tables, the first round begins
+    twice = algorithm.grows or not algorithm.in_batches  # the first tree or round does things that happen once
     laps_made = max(batches, 2) if twice else batches
     laps = list(islice(laps_of(federation), steps or (ROUNDS if several else laps_made)))
     if not laps:
@@ -172,17 +172,17 @@ def train(
     per = batches if several else 1
     settled = laps[1:] or laps
     opening = total(laps[0].rest.values())
-    each = total(laps[-1].rest.values()) if several and len(laps) > 1 else Traffic()
-    opening.subtract(each)
-    found = _first_batches(laps[-1:] if several else laps)
+    each_round = total(laps[-1].rest.values()) if several and len(laps) > 1 else Traffic()
+    opening.subtract(each_round)
+    first_batches = _first_batches(laps[-1:] if several else laps)
     if not (algorithm.in_batches or algorithm.grows) and len(laps) > 1:  # all rounds but the first are alike
-        opening.update(total(found.values()))
-        found = _first_batches(laps[1:])
-        opening.subtract(total(found.values()))
-    return Trained(
-        found,
+        opening.update(total(first_batches.values()))
+        first_batches = _first_batches(laps[1:])
+        opening.subtract(total(first_batches.values()))
+    return BatchCosts(
+        first_batches,
         opening,
-        each,
+        each_round,
         [lap.seconds / per for lap in settled],
         median(lap.exchanges for lap in settled) / per,
         any(name and CHUNK.fullmatch(name) for name in laps[0].rest),
@@ -191,67 +191,68 @@ def train(
 
 
 def laps_of(federation: Federation) -> Iterator[Lap]:
-    """Training, step by step, as each one is done."""
+    """Train, and give each step's costs as it is done."""
     clock, asked = time.perf_counter(), next(NUMBERS)
     for _ in federation.train():
         if federation.device.type == "cuda":
             torch.cuda.synchronize()
         is_exact = not encrypted(federation.ledgers)
         seconds, answered = time.perf_counter() - clock, next(NUMBERS)
-        yield Lap(seconds, answered - asked - 1, taken(federation.ledgers), is_exact)
+        yield Lap(seconds, answered - asked - 1, take_traffic(federation.ledgers), is_exact)
         clock, asked = time.perf_counter(), answered
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
-    """Of each label owner the first batch of the first epoch in it; where parties take turns, over several laps."""
-    found: dict[str, tuple[int, Traffic]] = {}
+    """What the first batch of each label owner's first epoch in these laps sent. Where parties take turns, a batch may
+    be spread over several laps."""
+    by_owner: dict[str, tuple[int, Traffic]] = {}
     for lap in laps:
         for name, part in lap.pieces.items():
             if name and (match := TRAINING.fullmatch(name)) and match[3] == "0":
                 owner, epoch = match[1] or "", int(match[2])
-                first, before = found.get(owner, (epoch, Traffic()))
+                first, before = by_owner.get(owner, (epoch, Traffic()))
                 if epoch == first:
-                    found[owner] = epoch, total([before, part])
-    return {owner: part for owner, (_, part) in found.items()}
+                    by_owner[owner] = epoch, total([before, part])
+    return {owner: part for owner, (_, part) in by_owner.items()}
 
 
-def score(federation: Federation, split: str) -> Scored:
-    """Of a federation with all its rows; one chunk of each size tells the others, unless parties lack rows."""
-    found = Scored()
+def score(federation: Federation, split: str) -> ScoringCost:
+    """What it costs to score a split. One chunk of each size is measured; where parties lack rows, every chunk."""
+    scored = ScoringCost()
     for owner, batches in batches_of(federation).items():
         if split not in batches.splits:
             continue
-        alike: dict[int | str, list[Rows]] = {}
+        groups: dict[int | str, list[Rows]] = {}
         for chunk in batches.chunks(split):
-            alike.setdefault(chunk.name if federation.settings.rows_differ else chunk.size, []).append(chunk)
-        for some in alike.values():
-            ask = _asked if batches.numbers is not None else _chunk
-            one = ask(federation, owner, some[0])
-            found.add(one.traffic, len(some), one.seconds, one.exchanges)
-            found.opening.update(one.opening)
-            found.is_exact = found.is_exact and one.is_exact
-    return found
+            groups.setdefault(chunk.name if federation.settings.rows_differ else chunk.size, []).append(chunk)
+        for chunks in groups.values():
+            ask = _score_rows if batches.numbers is not None else _score_chunk
+            measured = ask(federation, owner, chunks[0])
+            scored.add(measured.traffic, len(chunks), measured.seconds, measured.exchanges)
+            scored.opening.update(measured.opening)
+            scored.is_exact = scored.is_exact and measured.is_exact
+    return scored
 
 
-def _chunk(federation: Federation, owner: str, rows: Rows) -> Scored:
-    tried = _asked(federation, owner, _part(rows, 1))
+def _score_chunk(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
+    tried = _score_rows(federation, owner, _first_rows(rows, 1))
     if tried.is_exact:
-        return _asked(federation, owner, rows)
-    known = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
-    size = min(rows.size, max(1, ENCRYPTED_VALUES // max(known, 1)))
-    more, share = _asked(federation, owner, _part(rows, size)), rows.size / size
-    return Scored(more.traffic.scaled(share), more.seconds * share, more.exchanges, tried.opening, is_exact=False)
+        return _score_rows(federation, owner, rows)
+    training_rows = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
+    size = min(rows.size, max(1, ENCRYPTED_VALUES // max(training_rows, 1)))
+    part, share = _score_rows(federation, owner, _first_rows(rows, size)), rows.size / size
+    return ScoringCost(part.traffic.scaled(share), part.seconds * share, part.exchanges, tried.opening, is_exact=False)
 
 
-def _part(rows: Rows, size: int) -> Rows:
-    """The first so many of a chunk's rows."""
+def _first_rows(rows: Rows, size: int) -> Rows:
+    """The first `size` rows of a chunk."""
     split, _, bounds = rows.name.rpartition("[")
     start = int(bounds.partition(":")[0])
     return Rows(f"{split}[{start}:{start + size}]", size)
 
 
-def _asked(federation: Federation, owner: str, rows: Rows) -> Scored:
-    taken(federation.ledgers)
+def _score_rows(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
+    take_traffic(federation.ledgers)
     driver = federation.label_owners[federation.owner_named(owner or None)]
     start, asked = time.perf_counter(), next(NUMBERS)
     federation.algorithm.predict(driver, driver.peers, rows)
@@ -259,6 +260,6 @@ def _asked(federation: Federation, owner: str, rows: Rows) -> Scored:
         torch.cuda.synchronize()
     seconds, exchanges = time.perf_counter() - start, next(NUMBERS) - asked - 1
     is_exact = not encrypted(federation.ledgers)
-    pieces = taken(federation.ledgers)
+    pieces = take_traffic(federation.ledgers)
     opening = pieces.pop(None, Traffic())  # keys, where training did not need them
-    return Scored(total(pieces.values()), seconds, exchanges, opening, is_exact)
+    return ScoringCost(total(pieces.values()), seconds, exchanges, opening, is_exact)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
-from colonnade.planning.budgets import End, budget_ends, told
+from colonnade.planning.budgets import End, budget_ends, in_words
 from colonnade.planning.budgets import plan as promised
 from colonnade.planning.cost import Costs, whole_run
 from colonnade.planning.measure import total
@@ -29,14 +29,14 @@ from colonnade.transport.faulty import Network
 
 
 def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequence[End]) -> Iterator[str]:
-    """One sentence or two each, with the cure."""
+    """What to warn of, each in one or two sentences with the cure."""
     yield from _unprotected(federation, privacy)
     if federation.accounts and federation.algorithm.covers:  # with a budget, noise reads as if it were for all rows
         yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
-    yield from (told(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
+    yield from (in_words(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
     yield from _few_rows(federation)
-    yield from _wide(federation)
-    yield from _summed(federation)
+    yield from _wide_embeddings(federation)
+    yield from _small_sums(federation)
     if federation.settings.data.align == "private":
         yield (
             "The common rows are found by private set intersection first. Its bytes are in these, its time is not: "
@@ -50,11 +50,15 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
 
 
 def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterator[str]:
-    bare = {what: [g.party for g in privacy if g.protects == what and _bare(g)] for what in ("columns", "labels")}
-    labelled = [g.party for g in privacy if g.protects == "labels"]
-    columns = [name for name in bare["columns"] if name not in labelled]
+    bare_columns, bare_labels = (
+        [promise.party for promise in privacy if promise.protects == protected and _promises_nothing(promise)]
+        for protected in ("columns", "labels")
+    )
+    labelled = [promise.party for promise in privacy if promise.protects == "labels"]
+    columns = [name for name in bare_columns if name not in labelled]
     if columns:
-        what = ", ".join(dict.fromkeys(one.release for g in privacy if g.party in columns for one in g.releases))
+        released = [release.release for promise in privacy if promise.party in columns for release in promise.releases]
+        releases = ", ".join(dict.fromkeys(released))
         rule = '{ mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" } } and a budget.'
         algorithm = federation.algorithm
         if open_ := algorithm.bare(federation.settings.config):
@@ -64,25 +68,25 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         else:
             cure = "No rule can: this algorithm releases nothing of columns with a line for each row."
         yield (
-            f"epsilon is infinite for the columns of {_names(columns)}: no rule adds noise to what leaves ({what}). "
-            f"{cure}"
+            f"epsilon is infinite for the columns of {_names(columns)}: no rule adds noise to what leaves "
+            f"({releases}). {cure}"
         )
-    own = [name for name in bare["columns"] if name in labelled]
+    own = [name for name in bare_columns if name in labelled]
     _, driven = federation.algorithm.crosses(federation.settings.config)
     if own:
         why = "what a label owner sends follows them" if driven else "they are added in without noise"
         yield f"epsilon is infinite for the columns of {_names(own)}: {why}."
-    if bare["labels"] and driven:
+    if bare_labels and driven:
         yield (
-            f"epsilon is infinite for the labels of {_names(bare['labels'])}: what is sent follows them. Randomized "
+            f"epsilon is infinite for the labels of {_names(bare_labels)}: what is sent follows them. Randomized "
             "response on labels bounds that, where they are classes."
         )
     if federation.settings.engine.noise == "seeded":
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
 
 
-def _bare(guarantee: Guarantee) -> bool:
-    return all(one.epsilon is None for one in guarantee.statements)
+def _promises_nothing(guarantee: Guarantee) -> bool:
+    return all(statement.epsilon is None for statement in guarantee.statements)
 
 
 def _few_rows(federation: Federation) -> Iterator[str]:
@@ -95,27 +99,27 @@ def _few_rows(federation: Federation) -> Iterator[str]:
         )
     for split in ("validation", "test"):
         if split not in splits:
-            what = "the run cannot stop early" if split == "validation" else "nobody will know how good the model is"
-            yield f"[data] {split} is 0, so {what} on rows it has not seen."
+            lost = "the run cannot stop early" if split == "validation" else "nobody will know how good the model is"
+            yield f"[data] {split} is 0, so {lost} on rows it has not seen."
         elif len(splits[split]) < 30:
             yield f"There are {len(splits[split])} {split} rows, on which a score says little."
 
 
-def _wide(federation: Federation) -> Iterator[str]:
-    """An embedding wider than the columns costs more than it can tell, and hides nothing of them."""
+def _wide_embeddings(federation: Federation) -> Iterator[str]:
+    """Warn of embeddings wider than the columns: they cost more than they can tell, and hide nothing."""
     if not federation.algorithm.named(Kind.EMBEDDING):
         return
-    both = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
-    found = [f"'{name}' {width} for {held}" for name, (width, held) in both.items() if width > held]
-    if found:
+    sizes = {name: (width, columns(federation, name)) for name, width in federation.widths.items()}
+    wider = [f"'{name}' {width} for {held}" for name, (width, held) in sizes.items() if width > held]
+    if wider:
         yield (
-            f"Some send more numbers a row than they have columns: {_few(found)}. A smaller [model] "
+            f"Some send more numbers a row than they have columns: {_first_few(wider)}. A smaller [model] "
             "width sends less and shows less."
         )
 
 
-def _summed(federation: Federation) -> Iterator[str]:
-    """With few parties, whoever knows one share of a sum knows much of the rest."""
+def _small_sums(federation: Federation) -> Iterator[str]:
+    """Warn of sums over few parties: whoever knows one share knows much of the rest."""
     others = [name for name in federation.owners if name not in federation.label_owners]
     if not federation.algorithm.separable(federation.settings.config) and len(others) == 2:
         first, second = others
@@ -126,16 +130,16 @@ def _summed(federation: Federation) -> Iterator[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    return _few([f"'{name}'" for name in names])
+    return _first_few([f"'{name}'" for name in names])
 
 
-def _few(words: Sequence[str]) -> str:
+def _first_few(words: Sequence[str]) -> str:
     return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """On this machine; `low` and `high` are the whole with the fastest and the slowest batch that was measured."""
+    """Seconds on this machine; `low` and `high` are the total with the fastest and the slowest measured batch."""
 
     per_batch: float
     training: float
@@ -160,7 +164,7 @@ class PartyPlan:
     parameters: int
     sends: int
     receives: int
-    epsilon: dict[str, float | None]  # of what is protected, at the end, against who knows the batches; None: none
+    epsilon: dict[str, float | None]  # by what it protects, at the end, against who knows the batches; None: infinite
 
 
 @dataclass(frozen=True)
@@ -176,8 +180,8 @@ class Plan:
     batches: int  # in an epoch, of all label owners
     rounds: int
     parties: tuple[PartyPlan, ...]
-    estimates: tuple[str, ...]  # which numbers are no more than that, and why
-    may_stop_early: bool  # then bytes and times are at most these
+    estimates: tuple[str, ...]  # which numbers are estimates, and why
+    may_stop_early: bool  # bytes and times are then upper bounds
     seconds: Seconds
     exchanges: int
     network: float | None  # seconds, besides computing
@@ -187,7 +191,7 @@ class Plan:
 
     @property
     def bytes(self) -> dict[str, dict[str, int]]:
-        """As a summary has it."""
+        """Bytes by party and way, as in a run's summary."""
         return {party.name: {"out": party.sends, "in": party.receives} for party in self.parties}
 
     def to_json(self) -> dict[str, Any]:
@@ -212,14 +216,14 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
         for account in federation.accounts.values():
             account.budget = None
         costs = whole_run(federation, batches)
-    said = dict.fromkeys(str(one.message) for one in caught if one.category is UserWarning)
+    raised = dict.fromkeys(str(warning.message) for warning in caught if warning.category is UserWarning)
     traffic = total(part.traffic for part in costs.parts).by_party(federation.organisations)
     exchanges = sum(part.exchanges for part in costs.parts)
-    told, algorithm = _epsilons(privacy), federation.algorithm
+    epsilons, algorithm = _epsilons(privacy), federation.algorithm
     parties = tuple(
         PartyPlan(
             name, tuple(federation.holdings.roles(name)), columns(federation, name), sizes[name],
-            traffic[name]["out"], traffic[name]["in"], told.get(name, {}),
+            traffic[name]["out"], traffic[name]["in"], epsilons.get(name, {}),
         )
         for name in federation.organisations
     )  # fmt: skip
@@ -240,7 +244,7 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
         None if network is None else network.seconds(traffic, exchanges),
         tuple(ends),
         tuple(privacy),
-        (*concerns(federation, privacy, ends), *said),
+        (*concerns(federation, privacy, ends), *raised),
     )
 
 
@@ -253,27 +257,28 @@ def _seconds(costs: Costs) -> Seconds:
 
 
 def parameters(federation: Federation, party: str) -> int:
-    """Numbers that one organisation's models learn: those of its modules, and heads kept as a tensor."""
+    """How many numbers one organisation's models learn: those of its modules, and heads kept as a tensor."""
     count = 0
     for role in federation.organisations[party].roles.values():
-        for name, held in vars(role).items():
-            if isinstance(held, nn.Module):
-                count += sum(weight.numel() for weight in held.parameters())
-            elif name == "heads" and isinstance(held, Tensor):
-                count += held.numel()
+        for name, value in vars(role).items():
+            if isinstance(value, nn.Module):
+                count += sum(weight.numel() for weight in value.parameters())
+            elif name == "heads" and isinstance(value, Tensor):
+                count += value.numel()
     return count
 
 
 def columns(federation: Federation, party: str) -> int:
-    """Numbers a row has at one organisation, after preparation."""
+    """How many numbers a row has at one organisation, after preparation."""
     owner = federation.owners.get(party)
     return 0 if owner is None else int(owner.features[0].numel())
 
 
 def _epsilons(privacy: Sequence[Guarantee]) -> dict[str, dict[str, float | None]]:
-    """Of every party what is promised for its columns and its labels, against who knows the batches."""
-    found: dict[str, dict[str, float | None]] = {}
-    for each in privacy:
-        known = [one for one in each.statements if one.adversary.startswith("who knows the batches")]
-        found.setdefault(each.party, {})[each.protects] = (known or each.statements)[0].epsilon
-    return found
+    """What each party is promised for its columns and its labels, against who knows the batches."""
+    epsilons: dict[str, dict[str, float | None]] = {}
+    for guarantee in privacy:
+        statements = guarantee.statements
+        against_batches = [promise for promise in statements if promise.adversary.startswith("who knows the batches")]
+        epsilons.setdefault(guarantee.party, {})[guarantee.protects] = (against_batches or statements)[0].epsilon
+    return epsilons

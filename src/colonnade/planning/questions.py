@@ -1,4 +1,4 @@
-"""The questions of `colonnade init`: each has a guess from the tables as its default, so all can be left unanswered."""
+"""The questions of `colonnade init`. Each has a guess from the tables as its default, so none must be answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.planning import guesses
-from colonnade.planning.tables import Column, Seen, look
+from colonnade.planning.tables import Column, SeenTable, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.rows.making import from_tables
@@ -26,13 +26,13 @@ from colonnade.rows.tables import read_tables
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
 FEW_EPOCHS = 10
-"""With noise every epoch costs."""
+"""The default with noise, of which every epoch spends."""
 FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
-"""Rows in all tables of which one is left for validation."""
+"""The fewest common rows of which one is left for validation."""
 
 
 class Asker(Protocol):
-    """A person or a script. `accept` gives what an answer means, or raises: then it may be asked again."""
+    """A person or a script. `accept` gives what an answer means, or raises: then the question may be asked again."""
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T: ...
 
@@ -44,7 +44,7 @@ class Asker(Protocol):
 
 
 class Silent:
-    """Takes every guess."""
+    """An asker that takes every guess."""
 
     def __init__(self, say: Asker | None = None) -> None:
         self._say = say
@@ -64,24 +64,24 @@ class Silent:
 
 
 def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str | None = None) -> Answers:
-    """Look at the tables and ask what they do not tell; the label and what kind it is, unless they are given."""
+    """Look at the tables and ask what they do not tell; also for the label and its kind, unless they are given."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"--task is one of {', '.join(TASKS)}; found {task!r}.")
-    tables = _named([look(path) for path in paths], asker)
-    ids = dict(zip(tables, _ids(list(tables.values()), asker), strict=True))
+    tables = _ask_owners([look(path) for path in paths], asker)
+    ids = dict(zip(tables, _ask_ids(list(tables.values()), asker), strict=True))
     id_column = next(iter(ids.values()))
     tables = {name: table.renamed(ids[name], id_column) for name, table in tables.items()}
-    owner, label = _label(tables, id_column, asker, label)
-    about = tables[owner].columns[label]
-    fit, is_normalised = _rows(tables, id_column, asker)
+    owner, label = _ask_label(tables, id_column, asker, label)
+    label_column = tables[owner].columns[label]
+    fit, is_normalised = _ask_rows(tables, id_column, asker)
     if round(VALIDATION * fit.common) < 1:
         raise DataError(
             f"{fit.common} rows are in all tables, too few to train on and to hold some back: {FEWEST} are the least."
         )
-    task = _task(about, asker, task)
+    task = _ask_task(label_column, asker, task)
     left_out = {name: guesses.left_out(table, id_column, label) for name, table in tables.items()}
     left_out[owner].pop(label, None)
-    split_by = _split_by(tables[owner], label, asker)
+    split_by = _ask_split(tables[owner], label, asker)
     if split_by is not None:
         left_out[owner][split_by] = "divides the rows"
     parties, holders = {}, 0
@@ -90,21 +90,21 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
             asker.say(f"'{name}': the column {column!r} {why}; it is left out.")
         for column, why in guesses.readings(table, id_column, label).items():
             asker.say(f"'{name}': the column {column!r} {why}")
-        held = label if name == owner else None
-        kept = tuple(c for c in table.columns if c not in (id_column, held, *left_out[name]))
-        if not kept and held is None:
+        own_label = label if name == owner else None
+        features = tuple(c for c in table.columns if c not in (id_column, own_label, *left_out[name]))
+        if not features and own_label is None:
             raise DataError(f"'{name}' has no column to learn from besides the id. Leave {table.path} out.")
         own_id = ids[name] if ids[name] != id_column else None
-        parties[name] = PartyAnswer(table.path, held, kept if left_out[name] else None, own_id)
-        holders += bool(kept)
-    for name, one in ALGORITHMS.items():
-        if one.for_rows is not None and fit.common >= one.for_rows:
-            asker.say(f'Worth trying as well, [algorithm] name = "{name}": {one.about_tables}.')
+        parties[name] = PartyAnswer(table.path, own_label, features if left_out[name] else None, own_id)
+        holders += bool(features)
+    for name, candidate in ALGORITHMS.items():
+        if candidate.for_rows is not None and fit.common >= candidate.for_rows:
+            asker.say(f'Worth trying as well, [algorithm] name = "{name}": {candidate.about_tables}.')
     algorithm = asker.choose("Which algorithm?", algorithms_for(task, holders), DEFAULT)
     for release, tells in ALGORITHMS[algorithm].reveals.items():
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "auto", _whole_or_auto)
-    epsilon = _epsilon(algorithm, asker, parties)
+    epsilon = _ask_epsilon(algorithm, asker, parties)
     epochs = epochs if epsilon is None or epochs != "auto" else FEW_EPOCHS
     return Answers(
         parties, id_column, task, algorithm, epochs, round(0.7 * fit.common), not fit.is_same, epsilon,
@@ -113,8 +113,8 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
 
 
 def check(answers: Answers, folder: Path) -> None:
-    """Build the federation from the file's text, so that what is written also runs; rows are compared in the open,
-    since all tables are here."""
+    """Build the federation from the file's text, to be sure that it runs. Rows are compared in the open, since all
+    tables are here."""
     settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
     resolved = {
         name: dataclasses.replace(party, table=str(answers.parties[name].table))
@@ -129,41 +129,41 @@ def check(answers: Answers, folder: Path) -> None:
 
 
 def algorithms_for(task: str, holders: int) -> dict[str, str]:
-    """Those that can serve, each with what it is and what crosses: first those that send each row once, which tell in
-    seconds what the others' columns are worth."""
-    found = {}
+    """Algorithms that suit the task, each with what it is and what crosses. Those that send each row once come first:
+    they tell in seconds what the others' columns are worth."""
+    lines = {}
     for name, algorithm in sorted(ALGORITHMS.items(), key=lambda item: not item[1].once):
         if algorithm.nested is not None or task not in algorithm.tasks or not algorithm.suits(holders):
             continue
-        about = algorithm.about.rstrip(".")
-        found[name] = f"{about.partition(': ')[2] or about} (sends {', '.join(algorithm.releases)})"
-    return found
+        description = algorithm.about.rstrip(".")
+        lines[name] = f"{description.partition(': ')[2] or description} (sends {', '.join(algorithm.releases)})"
+    return lines
 
 
-def _named(tables: Sequence[Seen], asker: Asker) -> dict[str, Seen]:
+def _ask_owners(tables: Sequence[SeenTable], asker: Asker) -> dict[str, SeenTable]:
     if len(tables) < 2:
         raise DataError(f"A federation has two tables at least, one per organisation; found {len(tables)}.")
     twice = Counter(table.owner for table in tables)
-    found: dict[str, Seen] = {}
+    owners: dict[str, SeenTable] = {}
     for number, table in enumerate(tables, 1):
         guess = table.owner if twice[table.owner] == 1 else f"{table.owner}_{number}"
         question = f"{table.path.name}: {table.rows:,} rows, {len(table.columns)} columns. Whose is it?"
-        found[asker.text(question, guess, partial(_new_name, found))] = table
-    return found
+        owners[asker.text(question, guess, partial(_new_name, owners))] = table
+    return owners
 
 
-def _new_name(taken: Mapping[str, Seen], name: str) -> str:
+def _new_name(taken: Mapping[str, SeenTable], name: str) -> str:
     if name in taken or not name or len(name) > 64 or not all(c.isalnum() or c in "_-" for c in name):
         raise ConfigError(f"Every party has a name of its own, of letters, digits, '-' and '_'; found {name!r}.")
     return name
 
 
-def _ids(tables: Sequence[Seen], asker: Asker) -> list[str]:
-    """Of each table its id column; an answer names one for all, or one for each, with commas between them."""
+def _ask_ids(tables: Sequence[SeenTable], asker: Asker) -> list[str]:
+    """The id column of each table. An answer names one for all, or one for each, separated by commas."""
 
     def accept(given: str) -> list[str]:
-        one = given in {name for table in tables for name in table.columns}
-        ids = [given] if one else [name.strip() for name in given.split(",")]
+        is_column = given in {name for table in tables for name in table.columns}
+        ids = [given] if is_column else [name.strip() for name in given.split(",")]
         ids = ids * len(tables) if len(ids) == 1 else ids
         if len(ids) != len(tables):
             raise DataError(
@@ -171,8 +171,8 @@ def _ids(tables: Sequence[Seen], asker: Asker) -> list[str]:
             )
         for table, chosen in zip(tables, ids, strict=True):
             if chosen not in table.columns:
-                there = ", ".join(map(repr, list(table.columns)[:20]))
-                raise DataError(f"{table.path.name} has no column {chosen!r}, the id; its columns are {there}.")
+                columns = ", ".join(map(repr, list(table.columns)[:20]))
+                raise DataError(f"{table.path.name} has no column {chosen!r}, the id; its columns are {columns}.")
             if chosen != ids[0] and ids[0] in table.columns:
                 raise DataError(
                     f"{table.path.name} has {chosen!r} for its id and another column {ids[0]!r}, as "
@@ -193,7 +193,7 @@ def _ids(tables: Sequence[Seen], asker: Asker) -> list[str]:
     return asker.text("By which column do the tables fit together?", default, accept)
 
 
-def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
+def _ask_label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, given: str | None) -> tuple[str, str]:
     guessed, guess = guesses.guess_label(list(tables.values()), id_column)
     for table, gappy in guesses.passed_over(list(tables.values()), id_column) if given is None else []:
         asker.say(
@@ -204,18 +204,18 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     columns = [(name, c) for name, table in tables.items() for c in table.columns if c != id_column]
 
     def accept(chosen: str) -> tuple[str, str]:
-        found = [(name, c) for name, c in columns if chosen in (c, f"{name}.{c}")]
-        if len(found) != 1:
-            where = f"it is in {', '.join(name for name, _ in found)}" if found else "it is in no table"
+        matches = [(name, c) for name, c in columns if chosen in (c, f"{name}.{c}")]
+        if len(matches) != 1:
+            where = f"it is in {', '.join(name for name, _ in matches)}" if matches else "it is in no table"
             raise DataError(
                 f"The label is one column of one party, as {likely}.{guess}; found {chosen!r}, and {where}."
             )
-        owner, column = found[0]
-        about = tables[owner].columns[column]
-        if about.distinct < 2:
+        owner, column = matches[0]
+        label_column = tables[owner].columns[column]
+        if label_column.distinct < 2:
             raise DataError(
-                f"'{owner}' has {about.distinct} different values in {column!r}, and a label needs two at least. "
-                "Choose another column."
+                f"'{owner}' has {label_column.distinct} different values in {column!r}, and a label needs two at "
+                "least. Choose another column."
             )
         return owner, column
 
@@ -235,7 +235,7 @@ def _label(tables: Mapping[str, Seen], id_column: str, asker: Asker, given: str 
     return owner, column
 
 
-def _task(label: Column, asker: Asker, given: str | None) -> str:
+def _ask_task(label: Column, asker: Asker, given: str | None) -> str:
     """Ask whether the label is a class or a number."""
     if given == "regression" and not label.numeric:
         raise DataError(
@@ -249,8 +249,8 @@ def _task(label: Column, asker: Asker, given: str | None) -> str:
     return task
 
 
-def _split_by(table: Seen, label: str, asker: Asker) -> str | None:
-    """The column that says which rows train and which test, if the label owner has one and wants it so."""
+def _ask_split(table: SeenTable, label: str, asker: Asker) -> str | None:
+    """The column that says which rows train and which test, if the label owner has one and wants to use it."""
     for name in table.columns:
         words = guesses.side_words(table, name) if name != label else None
         if words is not None and asker.yes(f"{name!r} says {', '.join(words)}. Divide the rows by it?", True):
@@ -259,33 +259,33 @@ def _split_by(table: Seen, label: str, asker: Asker) -> str | None:
     return None
 
 
-def _rows(tables: Mapping[str, Seen], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:
-    """How the tables' rows fit, and whether ids must be normalised for it."""
-    found, is_normalised = guesses.overlap(list(tables.values()), id_column), False
-    if found.gains:
+def _ask_rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> tuple[guesses.Overlap, bool]:
+    """How the tables' rows overlap, and whether ids are normalised for it."""
+    overlap, is_normalised = guesses.overlap(list(tables.values()), id_column), False
+    if overlap.gains:
         asker.say(
-            f"{found.common:,} ids are in all tables, and {found.alike:,} would be if those that differ in capitals or "
-            "spaces alone were the same."
+            f"{overlap.common:,} ids are in all tables, and {overlap.alike:,} would be if those that differ in "
+            "capitals or spaces alone were the same."
         )
         is_normalised = asker.yes("Compare normalised ids?", True)
-        found = found.normalised() if is_normalised else found
-        if not found.common:
+        overlap = overlap.normalised() if is_normalised else overlap
+        if not overlap.common:
             raise DataError("No id is in all tables then, so there is no row to train on. Change the files.")
-    if found.is_same:
-        asker.say(f"All tables hold the same {found.common:,} rows.")
-        return found, is_normalised
-    held = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, found.rows, strict=True))
-    asker.say(f"The tables hold different rows ({held}); {found.common:,} are in all of them.")
-    if found.alike > found.common and not found.distinct:
+    if overlap.is_same:
+        asker.say(f"All tables hold the same {overlap.common:,} rows.")
+        return overlap, is_normalised
+    counts = ", ".join(f"'{name}' {count:,}" for name, count in zip(tables, overlap.rows, strict=True))
+    asker.say(f"The tables hold different rows ({counts}); {overlap.common:,} are in all of them.")
+    if overlap.alike > overlap.common and not overlap.distinct:
         asker.say(
-            f"{found.alike:,} would be, if all wrote ids alike: some differ in capitals or spaces alone, and are taken "
-            "for different rows. Change them in the files to train on more."
+            f"{overlap.alike:,} would be, if all wrote ids alike: some differ in capitals or spaces alone, and are "
+            "taken for different rows. Change them in the files to train on more."
         )
     if not asker.yes("Train on these, found by private set intersection?", True):
         raise DataError("All tables must hold the same rows then. Remove the others, and call colonnade init again.")
     if find_spec("coincurve") is None:
         asker.say('That needs a package that is not installed: pip install "colonnade[crypto]".')
-    return found, is_normalised
+    return overlap, is_normalised
 
 
 def _whole_or_auto(given: str) -> int | str:
@@ -296,14 +296,14 @@ def _whole_or_auto(given: str) -> int | str:
     return int(given)
 
 
-def _epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
+def _ask_epsilon(algorithm: str, asker: Asker, parties: Mapping[str, PartyAnswer]) -> float | None:
     chosen = ALGORITHMS[algorithm]
     columns, _ = chosen.crosses(chosen.config())
     bare = [r for r, event in columns.items() if r not in chosen.from_columns and not costs_nothing(event)]
     if bare:
         asker.say(f"{algorithm} cannot keep a privacy budget: {', '.join(bare)} leave without noise.")
         return None
-    others = ", ".join(f"'{name}'" for name, about in parties.items() if about.label is None)
+    others = ", ".join(f"'{name}'" for name, party in parties.items() if party.label is None)
     if not asker.yes(f"Shall what leaves {others} carry noise, with a privacy budget?", False):
         return None
     return asker.text("Which epsilon per row, for the whole run?", "8.0", _above_zero)

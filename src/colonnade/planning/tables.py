@@ -31,7 +31,7 @@ ID_NAME = re.compile(
 
 @dataclass(frozen=True)
 class Column:
-    """What its cells look like."""
+    """What the cells of a column look like."""
 
     name: str
     rows: int
@@ -40,7 +40,7 @@ class Column:
     numeric: bool  # as they are, or as their text is read
     whole: bool  # numbers without a fraction
     odd: int = 0  # cells that keep a column of numbers from being one
-    way: str = ""  # by which its text is read as numbers or times, where it is
+    way: str = ""  # how its text is read as numbers or times; "": it is not
 
     @property
     def is_unique(self) -> bool:
@@ -56,27 +56,24 @@ class Column:
 
     @property
     def identifies(self) -> bool:
-        """Told from nearly every other row: as a feature it would be learned by heart, and show whose row it is."""
+        """Nearly every row has its own value: as a feature it would be learned by heart, and show whose row it is."""
         many = self.distinct > 0.9 * max(self.rows - self.gaps, 1) and self.distinct > FEW
         return many and ((not self.numeric and not self.way) or (self.whole and bool(ID_NAME.search(self.name))))
 
     @property
     def nearly_numeric(self) -> bool:
-        """A few cells make all its numbers categories."""
+        """Whether a few odd cells make all its numbers categories."""
         return 0 < self.odd <= 0.2 * (self.rows - self.gaps)
 
     @property
     def could_be_label(self) -> bool:
-        return (
-            self.gaps < 0.5 * self.rows
-            and self.distinct >= 2
-            and (self.numeric or self.distinct <= max(FEW, self.rows // 20))
-        )
+        few = self.distinct <= max(FEW, self.rows // 20)
+        return self.gaps < 0.5 * self.rows and self.distinct >= 2 and (self.numeric or few)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What was seen of one file."""
+class SeenTable:
+    """A file that may become a party's table."""
 
     path: Path
     frame: pd.DataFrame
@@ -95,15 +92,15 @@ class Seen:
     def columns(self) -> dict[str, Column]:
         return {name: _column(self.frame[name]) for name in self.frame.columns}
 
-    def renamed(self, column: str, name: str) -> Seen:
-        """With another name for a column."""
-        return self if column == name else Seen(self.path, self.frame.rename(columns={column: name}))
+    def renamed(self, column: str, name: str) -> SeenTable:
+        """The same table with another name for a column."""
+        return self if column == name else SeenTable(self.path, self.frame.rename(columns={column: name}))
 
     def ids(self, column: str, write: Callable[[str], str] = str) -> frozenset[str]:
         return frozenset(map(write, self.frame[column].astype(str)))
 
 
-def look(path: Path) -> Seen:
+def look(path: Path) -> SeenTable:
     """Read a file, or say why it cannot be a table."""
     import pandas as pd
 
@@ -115,14 +112,13 @@ def look(path: Path) -> Seen:
             frame = pd.read_parquet(path)
             frame.columns = frame.columns.astype(str)
         else:
-            header, written = csv_header(path), dialect_of(path)
+            header = csv_header(path)
             if twice := sorted({name for name in header if header.count(name) > 1}):  # pandas would rename one
                 raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
-            how: Any = {"encoding": written.encoding, "sep": written.separator}
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, **how)
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path).options)
     except DataError:
         raise
-    except Exception as error:  # readers have many; their texts may quote cells
+    except Exception as error:  # readers raise many kinds, and their texts may quote cells
         kind = "a Parquet file" if extension == ".parquet" else "a CSV file whose rows all fit its header"
         raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
     if not len(frame) or len(frame.columns) < 2:
@@ -130,11 +126,11 @@ def look(path: Path) -> Seen:
             f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a table needs rows, an id column and "
             "another column. Is it separated by commas, semicolons, tabs or bars?"
         )
-    return Seen(path, frame)
+    return SeenTable(path, frame)
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All that could be tables."""
+    """All files that could be tables."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name.lower().endswith(EXTENSIONS))
 
 
@@ -153,14 +149,14 @@ def _column(cells: pd.Series[Any]) -> Column:
     filled = cells[~(cells.isna() | cells.isin(GAPS))] if text else cells.dropna()
     numbers = pd.to_numeric(filled, errors="coerce") if not pd.api.types.is_bool_dtype(cells.dtype) else None
     numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
-    whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
-    odd = int(numbers.isna().sum()) if numbers is not None else 0
+    is_whole = numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
+    odd_cells = int(numbers.isna().sum()) if numbers is not None else 0
     way = "" if numeric or numbers is None else recognise(cells[filled.index]) or ""
-    if way:  # words that stand for gaps are none
+    if way:  # words that stand for gaps are no values
         values = read(filled, way)
-        filled, odd = filled[~np.isnan(values)], 0
+        filled, odd_cells = filled[~np.isnan(values)], 0
         numeric = way in NUMBERS
-        whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
+        is_whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
     elif text:
         filled = without_gap_words(filled).dropna()
-    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, whole, odd, way)
+    return Column(name, len(cells), int(filled.nunique()), len(cells) - len(filled), numeric, is_whole, odd_cells, way)

@@ -13,11 +13,11 @@ from colonnade.settings.federation_file import MODEL, by_rows
 from colonnade.settings.toml_text import to_toml
 
 PLACE = 34
-"""Where comments begin."""
+"""The column in which comments begin."""
 VALIDATION = 0.1
-"""Share of the rows."""
+"""The share of the rows that validates."""
 PATIENCE = 10
-"""Epochs."""
+"""Epochs without a better validation after which training stops."""
 ABOUT_MODELS = {
     "name": '"linear", "cnn", or a torch module, as "my_package.nets:Tower" (--allow-model)',
     "hidden": "widths of the hidden layers, as [64]; auto: by training rows and classes",
@@ -38,7 +38,7 @@ class PartyAnswer:
 
 @dataclass(frozen=True)
 class Answers:
-    """All that the questions found out."""
+    """The answers to all questions."""
 
     parties: Mapping[str, PartyAnswer]
     id: str
@@ -94,24 +94,24 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield _line("batch_size", "auto", f"rows at a time, {size} here; an exchange between the parties each")
     yield from ("", "[federation]")
     yield _line("seed", 0, "decides the split, the batches and the first weights")
-    for party, about in answers.parties.items():
-        yield from _party(party, about, answers, folder)
+    for party, answer in answers.parties.items():
+        yield from _party(party, answer, answers, folder)
 
 
-def _party(party: str, about: PartyAnswer, answers: Answers, folder: Path) -> Iterator[str]:
-    what = "holds the labels, and drives" if about.label is not None else "holds columns about the same rows"
-    yield from ("", _heading(f"parties.{_key(party)}", what))
-    yield _line("table", Path(os.path.relpath(about.table, folder)).as_posix(), "relative to this file")
-    if about.id is not None:
-        yield _line("id", about.id, "its own name of the id column")
-    if about.label is not None:
-        yield _line("label", about.label, "to be predicted")
+def _party(party: str, answer: PartyAnswer, answers: Answers, folder: Path) -> Iterator[str]:
+    role = "holds the labels, and drives" if answer.label is not None else "holds columns about the same rows"
+    yield from ("", _heading(f"parties.{_key(party)}", role))
+    yield _line("table", Path(os.path.relpath(answer.table, folder)).as_posix(), "relative to this file")
+    if answer.id is not None:
+        yield _line("id", answer.id, "its own name of the id column")
+    if answer.label is not None:
+        yield _line("label", answer.label, "to be predicted")
     for column, why in answers.left_out.get(party, {}).items():
         yield f"# left out: {_one_line(column)} {why}"
-    if about.columns is not None:
-        yield _line("columns", list(about.columns), "")
+    if answer.columns is not None:
+        yield _line("columns", list(answer.columns), "")
     release = next(iter(find(answers.algorithm).from_columns), None)
-    if about.label is not None or release is None:
+    if answer.label is not None or release is None:
         return
     if answers.epsilon is None:
         yield f"# outbox.{release} = {NOISE}   # with a budget: noise for every row"

@@ -1,7 +1,7 @@
 """A small random search for settings, by validation rows alone. Test rows are not looked at.
 
     trial 0          the file's own settings
-    trial 1, 2 ...   each drawn by the seed and its number, so that a search that goes on draws what it would have
+    trial 1, 2 ...   each drawn by the seed and its number, so that a search that is resumed draws the same
 
 Each trial is a run with a directory of its own. What is drawn follows from what the algorithm has: how fast it learns
 and how much it is held back (`SCALED`), the rows of a batch, and where organisations have models that learn, how wide
@@ -46,7 +46,7 @@ Draw = Callable[[random.Random], Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings to be tried, and what of them is not as in the file."""
+    """Settings to be tried, and how they differ from the file."""
 
     number: int
     changes: dict[str, Any]  # by dotted key
@@ -67,24 +67,24 @@ class Forecast:
 
 
 def choices(settings: Settings) -> dict[str, Draw]:
-    """What is searched over, by dotted key, and how one value is drawn."""
+    """The settings that are searched over, by dotted key, each with a function that draws a value."""
     algorithm = find(settings.algorithm)
-    found: dict[str, Draw] = {}
+    draws: dict[str, Draw] = {}
     for name in SCALED:
         value = vars(settings.config).get(name)
         if isinstance(value, float) and value > 0:
-            found[f"algorithm.{name}"] = _scaled(value)
+            draws[f"algorithm.{name}"] = _scaled(value)
     size = settings.train.batch_size
     if algorithm.in_batches and algorithm.trains and settings.train.sampling == "epoch":
-        found["train.batch_size"] = _one_of(sorted({max(size // 2, 1), size, size * 2}))
+        draws["train.batch_size"] = _one_of(sorted({max(size // 2, 1), size, size * 2}))
     if algorithm.local_model is None:
-        return found
+        return draws
     hidden = settings.model.get("hidden")
     if algorithm.intercept is None and settings.model.get("name") == "mlp" and hidden:
-        found["model.hidden"] = _one_of([[max(int(n * by), 1) for n in hidden] for by in (0.5, 1, 2)])
+        draws["model.hidden"] = _one_of([[max(int(n * by), 1) for n in hidden] for by in (0.5, 1, 2)])
     if settings.data.dataset is None:
-        found["preprocess.numbers"] = _one_of(list(dict.fromkeys([settings.preprocess.numbers, *NUMBERS])))
-    return found
+        draws["preprocess.numbers"] = _one_of(list(dict.fromkeys([settings.preprocess.numbers, *NUMBERS])))
+    return draws
 
 
 def draw(settings: Settings, runs: int) -> list[Trial]:
@@ -103,7 +103,7 @@ def draw(settings: Settings, runs: int) -> list[Trial]:
 
 
 def begin(settings: Settings) -> Federation:
-    """The federation as its file has it, where a search can be told by its validation rows."""
+    """Build the federation of the file; raise where its validation rows cannot compare settings."""
     federation = Federation.from_settings(settings)
     federation.settings.check_one_label_owner()
     if "validation" not in federation.batches.splits:
@@ -117,8 +117,8 @@ def begin(settings: Settings) -> Federation:
 
 
 def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int, Record], out: Path) -> Forecast:
-    """Bytes and seconds by a plan for each size of batch, since what crosses depends on no other setting that is tried.
-    Raise where a party's budget does not cover every trial, done or not, and those that were broken off once more."""
+    """Forecast bytes and seconds by a plan for each batch size: what crosses depends on no other setting that is tried.
+    Raise where a party's budget does not cover every trial, done or not; those that were broken off count again."""
     begun = (out / BEGUN).read_text(encoding="utf-8").splitlines() if (out / BEGUN).exists() else []
     runs = len(begun) + sum(trial.number not in done for trial in trials)
     again = f" ({runs - len(trials)} of them broken off)" if runs > len(trials) else ""
@@ -136,14 +136,14 @@ def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int,
     sends, seconds = 0, 0.0
     for size in set(sizes):
         train = replace(federation.settings.train, batch_size=size)
-        found = plan(replace(federation.settings, train=train), batches=2)
-        sends += sizes.count(size) * sum(party.sends for party in found.parties)
-        seconds += sizes.count(size) * found.seconds.total
+        planned_run = plan(replace(federation.settings, train=train), batches=2)
+        sends += sizes.count(size) * sum(party.sends for party in planned_run.parties)
+        seconds += sizes.count(size) * planned_run.seconds.total
     return Forecast(sends, seconds, runs, epsilon)
 
 
 def finished(out: Path, settings: Settings) -> dict[int, Record]:
-    """The trials that are done in this folder, which is begun where it is new."""
+    """The trials that are done in this folder; none where it is new."""
     text, started = settings.to_toml(), out / STARTED
     if not started.exists():
         if out.exists() and any(out.iterdir()):
@@ -159,7 +159,7 @@ def finished(out: Path, settings: Settings) -> dict[int, Record]:
     for line in lines:
         try:
             record = json.loads(line)
-            done[int(record["trial"])] = {"score": record["score"], **record}  # of an earlier version it has none
+            done[int(record["trial"])] = {"score": record["score"], **record}  # an earlier version wrote none: refused
         except (ValueError, KeyError, TypeError):
             cure = "Remove the line: it is tried again."
             raise CheckpointError(f"{out / TRIALS} has a line that is no trial. {cure}") from None
@@ -169,8 +169,8 @@ def finished(out: Path, settings: Settings) -> dict[int, Record]:
 def search(
     trials: Sequence[Trial], out: Path, done: dict[int, Record], watch: Callable[[float, dict[int, Record]], None]
 ) -> dict[int, Record]:
-    """Run what is not done, one trial after the other, and write each down as it ends. `watch` is told how many trials
-    are done, with the part of the one that runs."""
+    """Run the trials that are not done, one after the other, and write each down as it ends. `watch` gets how many
+    trials are done, with the part of the running one."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / STARTED).exists():
         write_text(out / STARTED, trials[0].settings.to_toml())
@@ -179,47 +179,48 @@ def search(
             continue
         with (out / BEGUN).open("a", encoding="utf-8") as file:  # first: what is released counts, however it ends
             file.write(f"{trial.number}\n")
-        done[trial.number] = _tried(trial, out, lambda part: watch(len(done) + part, done))
-        write_text(out / TRIALS, "".join(to_json(one) + "\n" for one in done.values()))
+        done[trial.number] = _run_trial(trial, out, lambda part: watch(len(done) + part, done))
+        write_text(out / TRIALS, "".join(to_json(record) + "\n" for record in done.values()))
         watch(len(done), done)
     return done
 
 
-def _tried(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
+def _run_trial(trial: Trial, out: Path, watch: Callable[[float], None]) -> Record:
     folder = trial.folder(out)
     federation = Federation.from_settings(trial.settings)
 
-    def stepped(event: Step | Record) -> None:
+    def on_step(event: Step | Record) -> None:
         if isinstance(event, Step):
             watch(event.batch.step / len(federation.batches))
 
     record: Record = {"trial": trial.number, "changes": trial.changes, "run": folder.name}
     try:
         resume = (folder / SETTINGS).exists()
-        summary = fit(federation, folder, resume=resume, watch=stepped, unseen=(UNSEEN,)).summary
+        summary = fit(federation, folder, resume=resume, watch=on_step, unseen=(UNSEEN,)).summary
     except (Diverged, PartyError) as error:  # these settings are no good, and others may be
         sent = sum(book.total("out") for book in federation.ledgers.values())
         return record | {"failed": str(error), "score": None, "validation": {}, "sent": sent}
-    sent = sum(one["out"] for one in summary["bytes"].values())
-    told = {key: summary.get(key) for key in ("best_epoch", "epochs", "stopped", "seconds")}
+    sent = sum(traffic["out"] for traffic in summary["bytes"].values())
+    ending = {key: summary.get(key) for key in ("best_epoch", "epochs", "stopped", "seconds")}
     scores = summary["metrics"].get("validation", {})
-    by, known = judged(federation, [{"validation": scores}] if scores else [])  # as early stopping does
-    return record | {"by": by, "score": known[0] if known else None, "validation": scores, "sent": sent} | told
+    by, judgements = judged(federation, [{"validation": scores}] if scores else [])  # as early stopping does
+    score = judgements[0] if judgements else None
+    return record | {"by": by, "score": score, "validation": scores, "sent": sent} | ending
 
 
 def ranked(done: Mapping[int, Record]) -> list[Record]:
     """The best trial first; of equal scores the lower loss, as early stopping has it, and then the earlier trial."""
     in_turn = [done[number] for number in sorted(done)]
-    return sorted(in_turn, key=lambda one: tuple(one["score"] or (-math.inf,)), reverse=True)
+    return sorted(in_turn, key=lambda record: tuple(record["score"] or (-math.inf,)), reverse=True)
 
 
 def best(done: Mapping[int, Record]) -> Record:
     """The first of the trials, where any could be measured."""
-    found = ranked(done)[0]
-    if found["score"] is None:
-        first = done[min(done)].get("failed", "no validation score")
-        raise ConfigError(f"No trial could be measured. The first: {first}")
-    return found
+    winner = ranked(done)[0]
+    if winner["score"] is None:
+        reason = done[min(done)].get("failed", "no validation score")
+        raise ConfigError(f"No trial could be measured. The first: {reason}")
+    return winner
 
 
 def _scaled(value: float) -> Draw:

@@ -10,8 +10,8 @@ Of a plan with `runs`, a cell is one run with one seed. A script offers
 
     draw(study, out) -> list[Path]   optional: pictures of its own, instead of learning curves
 
-With a folder, what a cell has measured is in `cells/` there after everything it records, and a cell that was finished
-is not run again: a study that was cut off goes on where it was, on another machine too.
+With a folder, a cell is written to `cells/` there whenever it records something, and a finished cell is not run again:
+a study that was cut off goes on where it was, also on another machine.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from colonnade.reproduction.expected import Plan, plan
 from colonnade.reproduction.pictures import curves
 from colonnade.reproduction.study import Study, Watch
 
-Found = tuple[dict[str, Any], dict[str, NDArray[Any]]]
-"""What a cell measured, and its arrays."""
+CellResult = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""What a cell recorded, and its arrays."""
 Say = Callable[[str], None]
 
 
@@ -59,28 +59,28 @@ def reproduce(
     out: Path | None = None,
     only: str = "*",
 ) -> Study:
-    """Run every cell of that pattern that `out` does not hold yet, in that many processes, and put all together. With
-    `out`, `measured.json` and the pictures are made there. A cell that fails leaves the others alone: see
-    `study.failed`. With no jobs nothing is run, and what cells that were cut off had measured is taken as it is."""
+    """Run every cell of the pattern `only` that `out` does not hold yet, in `jobs` processes, and put all together.
+    `measured.json` and the pictures are written to `out`. If a cell fails, the others go on: see `study.failed`. With
+    no jobs nothing is run, and cells that were cut off count with what they recorded."""
     chosen = plan(name).shortened() if quick else plan(name)
     names, study = cells(chosen), Study(chosen, watch)
-    kept = None if out is None else Kept(chosen, out / "cells")
-    found = {} if kept is None else kept.read(names, partly=jobs == 0)
+    kept = None if out is None else KeptCells(chosen, out / "cells")
+    results = {} if kept is None else kept.read(names, partly=jobs == 0)
     wanted = matching(names, only, name)
-    todo = [cell for cell in wanted if cell not in found] if jobs else []
-    for cell, outcome in _outcomes(chosen, todo, watch, jobs, kept):
+    todo = [cell for cell in wanted if cell not in results] if jobs else []
+    for cell, outcome in _run_cells(chosen, todo, watch, jobs, kept):
         if isinstance(outcome, Exception):
             study.failed[cell] = outcome
         else:
-            found[cell] = outcome
+            results[cell] = outcome
         if say is not None:
-            say(f"{len(found)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
-    for cell in names:  # in the plan's order, so that seeds are in theirs
-        if cell in found:
-            study.add(*found[cell])
-    if found and (finish := getattr(script_of(chosen), "finish", None)) is not None:
+            say(f"{len(results)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
+    for cell in names:  # in the plan's order, so that seeds stay in order
+        if cell in results:
+            study.add(*results[cell])
+    if results and (finish := getattr(script_of(chosen), "finish", None)) is not None:
         finish(study)
-    if found and out is not None:
+    if results and out is not None:
         _write(study, out)
     return study
 
@@ -94,11 +94,11 @@ def cells(plan: Plan) -> list[str]:
 
 
 def matching(cells: Sequence[str], only: str, name: str) -> list[str]:
-    """Those of that pattern, of which there must be one."""
-    if found := [cell for cell in cells if fnmatchcase(cell, only)]:
-        return found
-    some = ", ".join(map(repr, cells[:3]))
-    raise ConfigError(f"No cell of {name} is named {only!r}; they are named {some} and so on.")
+    """The cells of that pattern, of which there must be one."""
+    if matches := [cell for cell in cells if fnmatchcase(cell, only)]:
+        return matches
+    examples = ", ".join(map(repr, cells[:3]))
+    raise ConfigError(f"No cell of {name} is named {only!r}; they are named {examples} and so on.")
 
 
 def run(study: Study, cell: str) -> None:
@@ -114,7 +114,7 @@ def run(study: Study, cell: str) -> None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCells:
     """The cells of a study in a folder: a JSON file each and, where there are arrays, an npz file beside it."""
 
     plan: Plan
@@ -122,7 +122,7 @@ class Kept:
 
     @property
     def version(self) -> dict[str, Any]:
-        """Cells of another version do not belong together."""
+        """What cells must have in common to belong together."""
         return {"quick": self.plan.short, "seeds": list(self.plan.seeds), "epochs": list(self.plan.epochs)}
 
     def path(self, cell: str) -> Path:
@@ -134,70 +134,70 @@ class Kept:
         if study.arrays:
             with written_whole(path.with_suffix(".npz")) as stream:
                 np.savez_compressed(stream, **study.arrays)  # type: ignore[arg-type]
-        about = {"cell": cell, "plan": self.plan.name, "version": self.version, "finished": finished}
-        write_text(path, json.dumps(about | study.found()) + "\n")
+        header = {"cell": cell, "plan": self.plan.name, "version": self.version, "finished": finished}
+        write_text(path, json.dumps(header | study.recorded()) + "\n")
 
-    def read(self, cells: Sequence[str], partly: bool) -> dict[str, Found]:
-        """Those that are there and finished, or also those that were cut off."""
-        found: dict[str, Found] = {}
+    def read(self, cells: Sequence[str], partly: bool) -> dict[str, CellResult]:
+        """The finished cells in the folder; with `partly`, also those that were cut off."""
+        results: dict[str, CellResult] = {}
         for path in sorted(self.folder.glob("*.json")):
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if (told["plan"], told["version"]) != (self.plan.name, self.version):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if (record["plan"], record["version"]) != (self.plan.name, self.version):
                 raise ConfigError(
-                    f"{path} is of {told['plan']} {told['version']}, and {self.plan.name} {self.version} is to be run. "
-                    "Choose another folder, or delete that one."
+                    f"{path} is of {record['plan']} {record['version']}, and {self.plan.name} {self.version} is to be "
+                    "run. Choose another folder, or delete that one."
                 )
             arrays = path.with_suffix(".npz")
-            if told["cell"] in cells and (told["finished"] or partly):
-                found[told["cell"]] = told, read_npz(arrays) if arrays.exists() else {}
-        return found
+            if record["cell"] in cells and (record["finished"] or partly):
+                results[record["cell"]] = record, read_npz(arrays) if arrays.exists() else {}
+        return results
 
 
-def _outcomes(
-    plan: Plan, todo: Sequence[str], watch: Watch | None, jobs: int, kept: Kept | None
-) -> Iterator[tuple[str, Found | Exception]]:
-    """Each cell and what it found, or why it failed, as they end."""
+def _run_cells(
+    plan: Plan, todo: Sequence[str], watch: Watch | None, jobs: int, kept: KeptCells | None
+) -> Iterator[tuple[str, CellResult | Exception]]:
+    """Each cell and its result, or why it failed, as they end."""
     if jobs == 1 or len(todo) < 2:
         for cell in todo:
             try:
-                yield cell, _one(plan, cell, watch, kept)
+                yield cell, _run_cell(plan, cell, watch, kept)
             except Exception as error:
                 yield cell, error
         return
     spawned = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ProcessPoolExecutor(min(jobs, len(todo)), spawned, torch.set_num_threads, (threads,)) as pool:
-        running = {pool.submit(_told, plan, cell, kept): cell for cell in todo}
-        for done in as_completed(running):
+        running = {pool.submit(_run_in_process, plan, cell, kept): cell for cell in todo}
+        for future in as_completed(running):
             try:
-                outcome = done.result()
+                outcome = future.result()
             except BrokenProcessPool as error:  # a process was killed, and with it the others
                 outcome = str(error)
-            yield running[done], ColonnadeError(outcome) if isinstance(outcome, str) else outcome
+            yield running[future], ColonnadeError(outcome) if isinstance(outcome, str) else outcome
 
 
-def _told(plan: Plan, cell: str, kept: Kept | None) -> Found | str:
-    """In another process: why it failed is said in words, since not every error can travel."""
+def _run_in_process(plan: Plan, cell: str, kept: KeptCells | None) -> CellResult | str:
+    """Run a cell in another process. Its error becomes text, since not every error can be sent back."""
     try:
-        return _one(plan, cell, None, kept)
+        return _run_cell(plan, cell, None, kept)
     except ColonnadeError as error:
         return str(error)
     except Exception:
         return traceback.format_exc()
 
 
-def _one(plan: Plan, cell: str, watch: Watch | None, kept: Kept | None) -> Found:
+def _run_cell(plan: Plan, cell: str, watch: Watch | None, kept: KeptCells | None) -> CellResult:
     study = Study(plan, watch, None if kept is None else lambda study: kept.write(cell, study, False))
     run(study, cell)
     if kept is not None:
         kept.write(cell, study, True)
-    return study.found(), study.arrays
+    return study.recorded(), study.arrays
 
 
 def _write(study: Study, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    told = json.dumps([one.to_json() for one in study.measured.values()], indent=2)
-    write_text(out / "measured.json", told + "\n")
+    text = json.dumps([measured.to_json() for measured in study.measured.values()], indent=2)
+    write_text(out / "measured.json", text + "\n")
     if (draw := getattr(script_of(study.plan), "draw", None)) is not None:
         draw(study, out)
     elif study.curves:
@@ -210,8 +210,8 @@ def script_of(plan: Plan) -> Any:
     if script is None:
         return None
     name = f"colonnade_reproduction_{script.parent.name}_{script.stem}"
-    known = sys.modules.get(name)
-    return known if known is not None and known.__file__ == str(script) else module_at(script, name)
+    loaded = sys.modules.get(name)
+    return loaded if loaded is not None and loaded.__file__ == str(script) else module_at(script, name)
 
 
 def module_at(file: Path, name: str) -> Any:

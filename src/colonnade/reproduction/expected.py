@@ -33,7 +33,7 @@ from colonnade.errors import ConfigError
 
 @dataclass(frozen=True)
 class Figure:
-    """A number in the paper, the same from the authors' code where that was run, and the bound that must hold."""
+    """A number in the paper, the number from the authors' code where that was run, and the bounds that must hold."""
 
     paper: float | None = None
     authors_code: float | None = None
@@ -58,19 +58,22 @@ class Plan:
     quick: Mapping[str, Any]
     panels: tuple[str, ...] = ("score",)
     short: bool = False  # whether this is the quick version
-    rows: Mapping[str, int] = field(default_factory=dict)  # of which a split has at most so many
+    rows: Mapping[str, int] = field(default_factory=dict)  # the most rows of a split, by its name
 
     def shortened(self) -> Plan:
-        """Fewer seeds, epochs or runs, as `quick` says, with bounds of its own; nothing is measured on the way to a
-        score."""
+        """The plan with fewer seeds, epochs or runs, as `quick` says, and with bounds of its own. Rounds and bytes to a
+        score are not measured."""
         quick = self.quick
-        own = {what: {"at_least": None, "at_most": None, **bounds} for what, bounds in quick["figures"].items()}
+        bounds: dict[str, dict[str, Any]] = quick["figures"]
+        unbounded = {"at_least": None, "at_most": None}
         return dataclasses.replace(
             self,
             seeds=tuple(quick.get("seeds", self.seeds)),
             epochs=tuple(quick.get("epochs", self.epochs)),
-            figures={what: dataclasses.replace(one, at_least=None, at_most=None) for what, one in self.figures.items()}
-            | {what: dataclasses.replace(self.figures.get(what, Figure()), **bounds) for what, bounds in own.items()},
+            figures={
+                name: dataclasses.replace(self.figures.get(name, Figure()), **(unbounded | bounds.get(name, {})))
+                for name in (*self.figures, *bounds)
+            },
             runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
             config=self.folder / quick["config"] if "config" in quick else self.config,
             reach=None,
@@ -93,25 +96,25 @@ def installed(folder: str) -> Path:
 
 def plans() -> dict[str, Plan]:
     """Every reproduction there is."""
-    found: dict[str, Plan] = {}
+    all_plans: dict[str, Plan] = {}
     for path in sorted(folder().glob("*/expected.json")):
         for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
-            found[name] = _plan(name, entry, path.parent)
-    return found
+            all_plans[name] = _plan(name, entry, path.parent)
+    return all_plans
 
 
 def plan(name: str) -> Plan:
     """The reproduction of that name."""
-    known = plans()
-    check_known("reproduction", name, list(known), folder())
-    return known[name]
+    all_plans = plans()
+    check_known("reproduction", name, list(all_plans), folder())
+    return all_plans[name]
 
 
-def check_known(what: str, name: str, known: list[str], folder: Path) -> None:
+def check_known(kind: str, name: str, known: list[str], folder: Path) -> None:
     """Raise where a folder has nothing of that name."""
     if name not in known:
-        there = f"there are {', '.join(known)}" if known else f"none is installed: {folder} is not there"
-        raise ConfigError(f"There is no {what} {name!r}{did_you_mean(name, known)}; {there}.")
+        choices = f"there are {', '.join(known)}" if known else f"none is installed: {folder} is not there"
+        raise ConfigError(f"There is no {kind} {name!r}{did_you_mean(name, known)}; {choices}.")
 
 
 def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
@@ -123,7 +126,7 @@ def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:
         config=beside / entry["config"],
         seeds=tuple(entry["seeds"]),
         epochs=tuple(entry["epochs"]),
-        figures={what: Figure(**figure) for what, figure in entry["figures"].items()},
+        figures={title: Figure(**figure) for title, figure in entry["figures"].items()},
         runs=entry.get("runs", {}),
         script=beside / entry["script"] if "script" in entry else None,
         reach=None if reach is None else (float(reach[0]), int(reach[1])),

@@ -16,8 +16,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def curves(study: Study, out: Path) -> list[Path]:
-    """By epoch, one line per run: the mean over seeds, and a band from the lowest to the highest seed. A panel each for
-    what the plan says is drawn: test scores, training losses."""
+    """Draw a line per run over epochs: the mean over seeds, and a band from the lowest to the highest. The plan says
+    which panels there are: test scores, training losses."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
@@ -45,7 +45,7 @@ def curves(study: Study, out: Path) -> list[Path]:
 
 
 def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """The picture under that name, whole or not at all."""
+    """Write the picture under that name, whole or not at all."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in endings]
     for path in paths:
@@ -55,7 +55,8 @@ def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> 
 
 
 def _line(axes: Any, number: int, title: str, seeds: Curves) -> None:
-    at_epochs = list(zip(*([value for _, value in curve] for curve in seeds), strict=False))  # as far as all have come
+    values = ([value for _, value in curve] for curve in seeds)
+    at_epochs = list(zip(*values, strict=False))  # as far as all seeds have come
     epochs = [epoch for epoch, _ in seeds[0]][: len(at_epochs)]
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     every = max(1, len(epochs) // 10)

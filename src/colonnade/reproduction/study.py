@@ -18,7 +18,7 @@ from colonnade.reproduction.expected import Figure, Plan
 from colonnade.rows.holdings import Holdings
 
 Watch = Callable[[str, Step], None]
-"""Called with a line that says which run it is, and its steps: for progress bars."""
+"""Called with a run's title and each of its steps, for progress bars."""
 
 Curves = list[list[tuple[int, float]]]
 """Per seed, (epoch, value)."""
@@ -39,7 +39,7 @@ class Measured:
 
     @property
     def deviation(self) -> float:
-        """Between seeds; of one seed it is not known, nor where one has no number."""
+        """The deviation between seeds; NaN for one seed, or where a seed has no number."""
         known = len(self.by_seed) > 1 and math.isfinite(self.mean)
         return statistics.stdev(self.by_seed) if known else float("nan")
 
@@ -52,16 +52,16 @@ class Measured:
         return (least is None or self.mean >= least) and (most is None or self.mean <= most)
 
     def to_json(self) -> dict[str, Any]:
-        told = {key: value for key, value in vars(self.figure).items() if value is not None}
+        figure = {key: value for key, value in vars(self.figure).items() if value is not None}
         values = (self.mean, self.deviation, *self.by_seed)
         mean, deviation, *by_seed = (None if math.isnan(value) else value for value in values)
-        about = {"what": self.what, "unit": self.unit, "mean": mean, "deviation": deviation}
-        return about | {"by_seed": by_seed, "holds": self.holds} | told
+        summary = {"what": self.what, "unit": self.unit, "mean": mean, "deviation": deviation}
+        return summary | {"by_seed": by_seed, "holds": self.holds} | figure
 
 
 class Study:
-    """A plan with what it found so far. A script records what it measures; bounds are looked up by name. Whenever
-    something was recorded, `keep` is called, so that little is lost when the process is killed."""
+    """A plan with what was measured so far. A script records what it measures; bounds are looked up by name. `keep` is
+    called whenever something was recorded, so that little is lost when the process is killed."""
 
     def __init__(self, plan: Plan, watch: Watch | None = None, keep: Callable[[Study], None] | None = None) -> None:
         self.plan, self.watch, self.keep = plan, watch, keep
@@ -69,45 +69,46 @@ class Study:
         self.curves: dict[str, Curves] = {}  # run -> its test scores
         self.losses: dict[str, Curves] = {}  # run -> its mean losses while it trained
         self.arrays: dict[str, NDArray[Any]] = {}  # what a script needs for its pictures
-        self.failed: dict[str, Exception] = {}  # cell -> why nothing, or not all, is known of it
+        self.failed: dict[str, Exception] = {}  # cell -> why it has not measured all
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was measured and has a bound is within it; of the quick version also
-        that everything with a bound was measured."""
-        return all(one.holds is not False for one in self.measured.values()) and not self.unmeasured
+        """Whether everything that was measured is within its bounds; in the quick version also whether everything with
+        a bound was measured."""
+        return all(measured.holds is not False for measured in self.measured.values()) and not self.unmeasured
 
     @property
     def unmeasured(self) -> list[str]:
         """What the quick version has a bound for, and never measured."""
-        bounded = [what for what, one in self.plan.figures.items() if (one.at_least, one.at_most) != (None, None)]
-        return [what for what in bounded if what not in self.measured] if self.plan.short else []
+        figures = self.plan.figures.items() if self.plan.short else ()
+        bounded = [name for name, figure in figures if (figure.at_least, figure.at_most) != (None, None)]
+        return [name for name in bounded if name not in self.measured]
 
     def record(self, what: str, value: float, unit: str = "%") -> None:
-        one = self.measured.setdefault(what, Measured(what, self.plan.figures.get(what, Figure()), unit))
-        one.by_seed.append(value)
+        measured = self.measured.setdefault(what, Measured(what, self.plan.figures.get(what, Figure()), unit))
+        measured.by_seed.append(value)
         if self.keep is not None:
             self.keep(self)
 
-    def found(self) -> dict[str, Any]:
-        """What was measured, but for the arrays, as JSON can hold it; `add` reads it."""
-        measured = [{"what": one.what, "unit": one.unit, "by_seed": one.by_seed} for one in self.measured.values()]
-        return _numbers({"measured": measured, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
+    def recorded(self) -> dict[str, Any]:
+        """What was measured, without arrays, as plain JSON; `add` reads it."""
+        values = [{key: getattr(value, key) for key in ("what", "unit", "by_seed")} for value in self.measured.values()]
+        return _numbers({"measured": values, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
 
-    def add(self, found: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Take over what another process found."""
-        for one in found["measured"]:
-            for value in one["by_seed"]:
-                self.record(one["what"], math.nan if value is None else value, one["unit"])
-        for mine, theirs in ((self.curves, found["curves"]), (self.losses, found["losses"])):
-            for title, seeds in theirs.items():
+    def add(self, recorded: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Take over what another process recorded."""
+        for measured in recorded["measured"]:
+            for value in measured["by_seed"]:
+                self.record(measured["what"], math.nan if value is None else value, measured["unit"])
+        for curves, added in ((self.curves, recorded["curves"]), (self.losses, recorded["losses"])):
+            for title, seeds in added.items():
                 points = [[(epoch, math.nan if value is None else value) for epoch, value in curve] for curve in seeds]
-                mine.setdefault(title, []).extend(points)
+                curves.setdefault(title, []).extend(points)
         self.arrays |= arrays or {}
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> Settings:
-        """The plan's federation file with some settings changed; `until` is the last epoch, where the plan's is
-        later."""
+        """The plan's federation file with some settings changed; `until` is the last epoch, unless the plan's is
+        earlier."""
         tables = Settings.from_toml(self.plan.config).to_mapping()
         changes = dict(changes or {})
         epochs = min(changes.pop("until", math.inf), max(self.plan.epochs))
@@ -119,8 +120,8 @@ class Study:
         return Settings.from_mapping(tables, where=self.plan.name)
 
     def train(self, title: str, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """One run to its end; its test scores become its curve, and at the plan's epochs they are recorded. A run that
-        diverges scores NaN from there on."""
+        """Do one run. Its test scores become its curve, and are recorded at the plan's epochs. A run that diverges
+        scores NaN from there on."""
         federation = self.federation(settings, seed, holdings)
         score = HEADLINE[federation.holdings.encoder.task]
         curve: list[tuple[int, float]] = []
@@ -152,19 +153,19 @@ class Study:
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """With the seed in the settings' place; over other holdings than the settings name, if given, else with as many
-        rows as the plan has."""
+        """The federation of these settings with another seed: over these holdings, or with at most as many rows as the
+        plan has."""
         if holdings is None:
-            made = Federation.from_settings(settings, seed=seed)
+            federation = Federation.from_settings(settings, seed=seed)
             if not self.plan.rows:
-                return made
-            holdings = made.holdings
+                return federation
+            holdings = federation.holdings
             for split, most in self.plan.rows.items():
                 holdings.splits[split] = holdings.splits[split][:most]
         return Federation(settings.with_seed(seed), holdings)
 
     def _reached(self, title: str, federation: Federation, rounds: int) -> None:
-        """Training rounds, and the bytes a party sent and received in them; the looks at test rows are left out."""
+        """Record the training rounds so far, and the bytes a party sent and received in them; scoring is left out."""
         assert self.plan.reach is not None
         wanted = f"{self.plan.reach[0]:.0%}"
         ledger = federation.ledgers[next(iter(federation.owners))]
@@ -174,7 +175,7 @@ class Study:
 
 
 def _numbers(value: Any) -> Any:
-    """With None for NaN, which JSON does not know."""
+    """The value with None for NaN, which JSON does not know."""
     if isinstance(value, dict):
         return {key: _numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

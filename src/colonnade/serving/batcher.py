@@ -1,18 +1,19 @@
-"""Where requests wait: those that come together are asked for together, and a row just answered is not asked for again.
+"""Where requests wait: those that come together are asked together, and a row just answered is not asked for again.
 
-    ask(ids) ──▶ memory ──▶ all there: answered at once
-                   └──▶ queue ──▶ whatever comes within `window` is one batch ──▶ the parties, once
+    ask(ids) ──▶ memory ──▶ has all rows: answered at once
+                   └──▶ queue ──▶ all that come within `window` are one batch ──▶ the parties, once
 
-A row that is answered from memory crosses nothing and costs no budget. One that a party was missing for is not kept, so
-that it is whole as soon as the party is back.
+A row that is answered from memory crosses nothing and costs no budget. A row is not kept in memory if a party was
+missing for it, so that its answer is complete as soon as the party is back.
 
-One caller's error is no other's: a batch that fails is asked for in halves, and each half again, until those who asked
-for what cannot be answered are alone. An id whose budget is spent is found the same way, and then refused for a while,
+One caller's error is no other's: a batch that fails is asked for in halves, and each half again, until the requests
+that cannot be answered are alone. An id whose budget is spent is found the same way; for a while it is then refused
 before it joins a batch.
 
-Where parties count what is compared with their ids (`align = "private"`), made-up ids would use up the day's allowance
-for everybody. Which ids nobody holds is seen only when they were asked for, so a caller may have so many under way or
-found unknown in a day, and all callers together a few times that (`unknown`); ids that were found once are free.
+Where parties count the ids that are compared with theirs (`align = "private"`), made-up ids would use up the day's
+allowance for everybody. Whether anybody holds an id is known only once it was asked for. So a caller may have at most
+`unknown` ids under way or found unknown in a day, and all callers together a few times that; ids that were found once
+are free.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from dataclasses import dataclass, field
 
 from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer
 from colonnade.serving.limits import Metrics, Quota
-from colonnade.serving.source import Asked, Row
+from colonnade.serving.source import PredictionSource, Row
 
 MOST_ROWS = 4096
-"""Of one batch: so many rows a federation predicts at a time."""
+"""Rows of one batch: a federation predicts so many at a time."""
 MOST_KEPT = 100_000
 """Rows in memory."""
 REFUSED = 60.0
 """Seconds for which an id whose budget is spent is refused without asking: its owner may raise the budget."""
 MOST_FAILURES = 64
-"""Questions of one batch that may fail before those who are left are refused with it: each one's takes time."""
+"""Questions of one batch that may fail before the remaining requests are refused: each question takes time."""
 
 
 class Unknown(DataError):  # noqa: N818 - the name of the condition
-    """Some ids cannot be predicted. How many, not which: whether somebody is known to a party is information."""
+    """Some ids cannot be predicted. It says how many, not which: whether a party knows somebody is information."""
 
     def __init__(self, unknown: int, asked: int) -> None:
         self.unknown, self.asked = unknown, asked
@@ -51,22 +52,22 @@ class Busy(ColonnadeError):  # noqa: N818 - the name of the condition
 
 
 @dataclass(eq=False)
-class Waiting:
+class PendingRequest:
     """One request."""
 
     ids: tuple[str, ...]
-    until: float  # then nobody waits for it any more
+    until: float  # when its caller stops waiting
     caller: str = ""
-    unseen: frozenset[str] = frozenset()  # that count against its caller until they are found
+    unseen: frozenset[str] = frozenset()  # ids that count against its caller until they are found
     answer: Future[list[Row]] = field(default_factory=Future)
 
 
 class Batcher:
-    """Asks one source on behalf of many, from many threads. With a `window` of 0 each request is a batch of its own."""
+    """Asks one source for many callers, in many threads. With a `window` of 0 each request is a batch of its own."""
 
     def __init__(
         self,
-        source: Asked,
+        source: PredictionSource,
         *,
         window: float = 0.005,
         cache: float = 60.0,
@@ -78,21 +79,21 @@ class Batcher:
         self.source, self.window, self.cache, self.patience = source, window, cache, patience
         self.metrics = metrics or Metrics()
         self.most_waiting, self.waiting = waiting, 0
-        self._kept: dict[str, tuple[float, Row]] = {}
+        self._memory: dict[str, tuple[float, Row]] = {}
         self._spent: dict[str, tuple[float, BudgetExhausted]] = {}
         self.quota = Quota(unknown if source.comparing_is_counted else 0)
         self._failures = 0  # of the batch that is being answered
-        self._refused: list[tuple[Waiting, BudgetExhausted]] = []  # in it
+        self._refused: list[tuple[PendingRequest, BudgetExhausted]] = []  # in it
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[PendingRequest | None] = queue.SimpleQueue()
         self._closed = False
         self._worker = threading.Thread(target=self._work, daemon=True, name="batcher")
         self._worker.start()
         source.watch(self.forget)
 
     def ask(self, ids: Sequence[str], caller: str = "") -> Future[list[Row]]:
-        """The answer when it is there, row by row in the order of `ids`. `caller` is whose request it is."""
-        request = Waiting(tuple(ids), time.monotonic() + self.patience, caller)
+        """A future of the rows, in the order of `ids`."""
+        request = PendingRequest(tuple(ids), time.monotonic() + self.patience, caller)
         if (refusal := self._refusal(request.ids)) is not None:
             request.answer.set_exception(refusal)
             return request.answer
@@ -106,103 +107,104 @@ class Batcher:
             request.unseen = self.quota.take(caller, request.ids)
             self.waiting += 1
             self._queue.put(request)
-        request.answer.add_done_callback(lambda _: self._left(request))
+        request.answer.add_done_callback(lambda _: self._done(request))
         return request.answer
 
     def forget(self) -> None:
-        """What was kept is not true any more."""
+        """Clear the memory: its rows and refusals may not be true any more."""
         with self._lock:
-            self._kept.clear()
+            self._memory.clear()
             self._spent.clear()
 
     def close(self) -> None:
-        """Answer what waits, and take nothing more."""
+        """Take no more requests, and answer those that wait."""
         with self._lock:
             self._closed = True
             self._queue.put(None)
         self._worker.join()
         self.source.close()
 
-    def _left(self, request: Waiting) -> None:
+    def _done(self, request: PendingRequest) -> None:
         with self._lock:
             self.waiting -= 1
-        self._settle(request, None)  # where nobody said whether they are known
+        self._settle(request, None)  # unless it was settled before
 
-    def _settle(self, request: Waiting, lost: Collection[str] | None) -> None:
+    def _settle(self, request: PendingRequest, lost: Collection[str] | None) -> None:
         self.quota.settle(request.caller, request.unseen, lost)
         request.unseen = frozenset()
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             batch, rows, until = [first], len(first.ids), time.monotonic() + self.window
-            while rows < MOST_ROWS and (left := until - time.monotonic()) > 0:
+            while rows < MOST_ROWS and (seconds := until - time.monotonic()) > 0:
                 try:
-                    more = self._queue.get(timeout=left)
+                    request = self._queue.get(timeout=seconds)
                 except queue.Empty:
                     break
-                if more is None:
+                if request is None:
                     self._queue.put(None)
                     break
-                batch.append(more)
-                rows += len(more.ids)
+                batch.append(request)
+                rows += len(request.ids)
             now = time.monotonic()
-            self._answer([one for one in batch if one.until > now and one.answer.set_running_or_notify_cancel()])
-            for late in batch:
-                if late.until <= now and late.answer.set_running_or_notify_cancel():
-                    late.answer.set_exception(Busy(f"It was not answered within {self.patience:g} seconds."))
+            wanted = [request for request in batch if request.answer.set_running_or_notify_cancel()]
+            self._answer([request for request in wanted if request.until > now])
+            for request in wanted:
+                if request.until <= now:
+                    request.answer.set_exception(Busy(f"It was not answered within {self.patience:g} seconds."))
 
-    def _answer(self, requests: list[Waiting]) -> None:
-        """Each request gets its rows or an error, whatever happens: nobody else answers, so the batcher must go on."""
+    def _answer(self, requests: list[PendingRequest]) -> None:
+        """Give each request its rows or an error, whatever happens: the only worker must go on."""
         self._failures = 0
         self._refused.clear()
-        self._isolating(self._look, requests)
+        self._isolate_failures(self._refuse_unknown, requests)
         for request, error in self._refused:  # when everybody has an answer
             self._remember_spent(request, error)
 
-    def _isolating(self, step: Callable[[list[Waiting]], None], requests: list[Waiting]) -> None:
-        """Do a step for all of them at once, and where it fails for each half, so that one's error is its own. Who does
-        not answer is silent for all: halves would only wait again."""
+    def _isolate_failures(self, step: Callable[[list[PendingRequest]], None], requests: list[PendingRequest]) -> None:
+        """Do a step for all requests at once; if it fails, for each half, until only the failing requests get an error.
+        Where a party does not answer there are no halves: they would only wait again."""
         try:
             step(requests)
         except Exception as error:
-            left = [one for one in requests if not one.answer.done()]
+            unanswered = [request for request in requests if not request.answer.done()]
             self._failures += 1
-            if len(left) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
-                half = len(left) // 2
-                self._isolating(step, left[:half])
-                self._isolating(step, left[half:])
+            if len(unanswered) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
+                half = len(unanswered) // 2
+                self._isolate_failures(step, unanswered[:half])
+                self._isolate_failures(step, unanswered[half:])
                 return
-            unclear = len(left) > 1 and isinstance(error, BudgetExhausted)  # whose row it is was not found out
-            for request in left:
+            unclear = len(unanswered) > 1 and isinstance(error, BudgetExhausted)  # it may be any request's row
+            for request in unanswered:
                 request.answer.set_exception(Busy("Too much of its batch failed.") if unclear else error)
-            if len(left) == 1 and isinstance(error, BudgetExhausted):
-                self._refused.append((left[0], error))
+            if len(unanswered) == 1 and isinstance(error, BudgetExhausted):
+                self._refused.append((unanswered[0], error))
 
-    def _look(self, requests: list[Waiting]) -> None:
-        """Refuse those who ask for what nobody can predict, and predict for the others."""
-        new = _new(requests, self._from_memory(one for request in requests for one in request.ids))
+    def _refuse_unknown(self, requests: list[PendingRequest]) -> None:
+        """Refuse requests with ids that cannot be predicted, and predict for the others."""
+        new = _ids_to_ask(requests, self._from_memory(id_ for request in requests for id_ in request.ids))
         lost = self.source.lacking(new) if new else set()
-        whole = []
+        answerable = []
         for request in requests:
             self._settle(request, lost)
-            if unknown := sum(one in lost for one in request.ids):
+            if unknown := sum(id_ in lost for id_ in request.ids):
                 self.metrics.count("rows_unknown", unknown)
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))
             else:
-                whole.append(request)
-        self._isolating(self._predict, whole)
+                answerable.append(request)
+        self._isolate_failures(self._predict, answerable)
 
-    def _predict(self, requests: list[Waiting]) -> None:
-        kept = self._from_memory(one for request in requests for one in request.ids)
-        new = _new(requests, kept)
-        found = self._ask(new) if new else {}
+    def _predict(self, requests: list[PendingRequest]) -> None:
+        kept = self._from_memory(id_ for request in requests for id_ in request.ids)
+        new = _ids_to_ask(requests, kept)
+        answered = self._ask(new) if new else {}
         for request in requests:
-            self._resolve(request, kept | found, kept)
+            self._resolve(request, kept | answered, kept)
 
-    def _remember_spent(self, request: Waiting, error: BudgetExhausted) -> None:
-        """Find one id of a refused request whose budget is spent, by halves, and refuse it from here on. What is
-        answered on the way is in memory, for whoever asks for it next."""
-        ids = [] if self._refusal(request.ids) else _new([request], self._from_memory(request.ids))
+    def _remember_spent(self, request: PendingRequest, error: BudgetExhausted) -> None:
+        """Find by bisection an id of a refused request whose budget is spent, and refuse it for a while. Rows that are
+        answered on the way are kept in memory."""
+        ids = [] if self._refusal(request.ids) else _ids_to_ask([request], self._from_memory(request.ids))
         while len(ids) > 1:
             half = len(ids) // 2
             try:
@@ -217,47 +219,47 @@ class Batcher:
                 return
         now = time.monotonic()
         with self._lock:
-            self._spent = {one: until for one, until in self._spent.items() if until[0] > now}
+            self._spent = {id_: refusal for id_, refusal in self._spent.items() if refusal[0] > now}
             self._spent |= dict.fromkeys(ids, (now + REFUSED, error))
 
     def _refusal(self, ids: Iterable[str]) -> BudgetExhausted | None:
-        """Why these are not asked for, where an id's budget was found to be spent."""
+        """The error for ids of which one is known to have spent its budget; None where none has."""
         now = time.monotonic()
         with self._lock:
-            found = [self._spent[one] for one in ids if one in self._spent] if self._spent else []
-        return next((error for until, error in found if until > now), None)
+            refusals = [self._spent[id_] for id_ in ids if id_ in self._spent] if self._spent else []
+        return next((error for until, error in refusals if until > now), None)
 
     def _ask(self, ids: list[str]) -> dict[str, Row]:
         self.metrics.count("batches")
-        asked = self.source.federation
-        found = {row.id: row for row in self.source.ask(ids)}
-        for row in found.values():
+        federation = self.source.federation
+        rows = {row.id: row for row in self.source.ask(ids)}
+        for row in rows.values():
             for party in row.missing:
                 self.metrics.count("party_missing", party=party)
         until = time.monotonic() + self.cache
         with self._lock:
-            current = asked is self.source.federation  # else a file has changed meanwhile
-            for one, row in found.items():
+            current = federation is self.source.federation  # else a file has changed meanwhile
+            for id_, row in rows.items():
                 if self.cache and current and not row.missing:
-                    self._kept.pop(one, None)
-                    self._kept[one] = until, row
-            while len(self._kept) > MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-        return found
+                    self._memory.pop(id_, None)
+                    self._memory[id_] = until, row
+            while len(self._memory) > MOST_KEPT:
+                del self._memory[next(iter(self._memory))]
+        return rows
 
     def _from_memory(self, ids: Iterable[str]) -> dict[str, Row]:
         now = time.monotonic()
         with self._lock:
-            known = {one: self._kept[one] for one in ids if one in self._kept}
-        return {one: row for one, (until, row) in known.items() if until > now}
+            remembered = {id_: self._memory[id_] for id_ in ids if id_ in self._memory}
+        return {id_: row for id_, (until, row) in remembered.items() if until > now}
 
-    def _resolve(self, request: Waiting, rows: dict[str, Row], kept: dict[str, Row]) -> None:
-        remembered = sum(one in kept for one in request.ids)
+    def _resolve(self, request: PendingRequest, rows: dict[str, Row], kept: dict[str, Row]) -> None:
+        remembered = sum(id_ in kept for id_ in request.ids)
         self.metrics.count("rows", remembered, source="memory")
         self.metrics.count("rows", len(request.ids) - remembered, source="parties")
-        request.answer.set_result([rows[one] for one in request.ids])
+        request.answer.set_result([rows[id_] for id_ in request.ids])
 
 
-def _new(requests: Iterable[Waiting], kept: Container[str]) -> list[str]:
-    """What is to be asked for, each once."""
-    return list(dict.fromkeys(one for request in requests for one in request.ids if one not in kept))
+def _ids_to_ask(requests: Iterable[PendingRequest], kept: Container[str]) -> list[str]:
+    """The ids of these requests that are not kept, each once."""
+    return list(dict.fromkeys(id_ for request in requests for id_ in request.ids if id_ not in kept))

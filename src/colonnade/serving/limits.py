@@ -1,4 +1,4 @@
-"""The gate in front of the service: who may ask, how often, how much; what is logged and counted of it.
+"""The gate in front of the service: who may ask, how often, how much; and what is logged and counted of that.
 
     401   the token is missing or wrong           413   too many rows, or too long a body
     408   the request does not arrive in time     429   too many requests: Retry-After says when
@@ -28,7 +28,7 @@ from colonnade.alignment.allowance import today
 from colonnade.errors import ColonnadeError
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds, upper bounds of the histogram's buckets."""
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 COUNTERS = {
     "requests": "Requests by route and status",
@@ -46,7 +46,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Counters and one histogram; gauges are asked for when somebody looks."""
+    """Counters and one histogram; gauges are given when the text is made."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,8 +58,8 @@ class Metrics:
         with self._lock:
             self._counts[name, tuple(labels.items())] += by
 
-    def took(self, seconds: float) -> None:
-        """Count a prediction that was answered."""
+    def add_answer(self, seconds: float) -> None:
+        """Count a request for predictions that was answered."""
         with self._lock:
             self._buckets[bisect_left(BOUNDS, seconds)] += 1
             self._seconds += seconds
@@ -67,16 +67,17 @@ class Metrics:
     def total(self, name: str) -> float:
         """A counter over all its labels."""
         with self._lock:
-            return sum(value for (one, _), value in self._counts.items() if one == name)
+            return sum(value for (counter, _), value in self._counts.items() if counter == name)
 
     def text(self, gauges: Mapping[str, Sequence[tuple[Mapping[str, str], float]]] | None = None) -> str:
         """All metrics as text."""
         with self._lock:
             counts, buckets, seconds = dict(self._counts), list(self._buckets), self._seconds
         lines = []
-        for name, about in COUNTERS.items():
-            lines += _heading(f"{name}_total", about, "counter")
-            lines += [_line(f"{name}_total", labels, value) for (one, labels), value in counts.items() if one == name]
+        for name, description in COUNTERS.items():
+            lines += _heading(f"{name}_total", description, "counter")
+            own = [(labels, value) for (counter, labels), value in counts.items() if counter == name]
+            lines += [_line(f"{name}_total", labels, value) for labels, value in own]
         for name, values in (gauges or {}).items():
             lines += _heading(name, GAUGES[name], "gauge")
             lines += [_line(name, tuple(labels.items()), value) for labels, value in values]
@@ -89,8 +90,8 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def _heading(name: str, about: str, kind: str) -> list[str]:
-    return [f"# HELP colonnade_{name} {about}.", f"# TYPE colonnade_{name} {kind}"]
+def _heading(name: str, description: str, kind: str) -> list[str]:
+    return [f"# HELP colonnade_{name} {description}.", f"# TYPE colonnade_{name} {kind}"]
 
 
 def _line(name: str, labels: Labels, value: float) -> str:
@@ -114,10 +115,10 @@ ROUTES = ("/", "/predict", "/health", "/metrics", "/openapi.json")
 METHODS = ("GET", "POST", "HEAD", "OPTIONS")
 OPEN = ("/health", "/openapi.json")  # without a token; then /health says no more than that it is alive
 ID_BYTES = 1024
-"""Of one id in a body, at most on average; an id has at most 256 characters."""
+"""Bytes that an id may take in a body, on average; an id has at most 256 characters."""
 
 ALL = 5
-"""So many times what one caller may ask for that nobody holds, all of them together may."""
+"""All callers together may ask for so many times the unknown ids that one caller may."""
 MOST_FOUND = 100_000
 """Ids that are remembered to have been found."""
 
@@ -129,12 +130,12 @@ class Limits:
     rows: int = 1000  # of one request
     rate: float = 0.0  # requests per second, of all callers together; 0: any
     token: str | None = None
-    seconds: float = 10.0  # in which a whole request must be here, header and body
+    seconds: float = 10.0  # in which a whole request, header and body, must be here
     connections: int = 256  # of one address; 0: any
 
     @property
     def body(self) -> int:
-        """Bytes of a request's body."""
+        """The most bytes of a request's body."""
         return 1024 + ID_BYTES * self.rows
 
 
@@ -142,10 +143,10 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """An answer that is an error: what it is, the rule, and the cure."""
 
     def __init__(
-        self, status: int, error: str, rule: str, cure: str, headers: Mapping[str, str] | None = None, **more: Any
+        self, status: int, error: str, rule: str, cure: str, headers: Mapping[str, str] | None = None, **extra: Any
     ) -> None:
         self.status, self.headers = status, dict(headers or {})
-        self.body = {"error": error, "rule": rule, "cure": cure, **more}
+        self.body = {"error": error, "rule": rule, "cure": cure, **extra}
         super().__init__(error)
 
 
@@ -157,7 +158,7 @@ class Bucket:
         self.left, self.at = self.size, clock()
 
     def take(self) -> float:
-        """0: go on; else the seconds to wait."""
+        """Take a token and give 0, or give the seconds to wait for one."""
         if not self.rate:
             return 0.0
         now = self.clock()
@@ -182,33 +183,33 @@ class Quota:
         self._found: dict[str, None] = {}  # ids that were found once, the oldest first
 
     def take(self, caller: str, ids: Iterable[str]) -> frozenset[str]:
-        """Count those of a request that were never found, or refuse it."""
+        """Count the ids of a request that were never found, or refuse it."""
         if not self.most:
             return frozenset()
         with self._lock:
             if self._at != (day := self.day()):
                 self._at = day
                 self._taken.clear()
-            unseen = frozenset(one for one in ids if one not in self._found)
-            left = min(self.most - self._taken[caller], ALL * self.most - self._taken.total())
-            if len(unseen) > left:
-                raise Probing(f"{len(unseen)} ids are new here, and {max(left, 0)} more may be unknown today.")
+            unseen = frozenset(id_ for id_ in ids if id_ not in self._found)
+            remaining = min(self.most - self._taken[caller], ALL * self.most - self._taken.total())
+            if len(unseen) > remaining:
+                raise Probing(f"{len(unseen)} ids are new here, and {max(remaining, 0)} more may be unknown today.")
             self._taken[caller] += len(unseen)
             return unseen
 
     def settle(self, caller: str, unseen: Iterable[str], lost: Collection[str] | None) -> None:
-        """Give back what was counted for ids that are not lost; None: it is not known which are."""
+        """Stop counting ids that are not lost. Where `lost` is None it is not known which are, and none counts."""
         with self._lock:
-            back = [one for one in unseen if lost is None or one not in lost]
-            self._taken[caller] = max(self._taken[caller] - len(back), 0)
+            known = [id_ for id_ in unseen if lost is None or id_ not in lost]
+            self._taken[caller] = max(self._taken[caller] - len(known), 0)
             if lost is not None:
-                self._found |= dict.fromkeys(back)
+                self._found |= dict.fromkeys(known)
             while len(self._found) > MOST_FOUND:
                 del self._found[next(iter(self._found))]
 
 
 class Gate:
-    """ASGI middleware; what it lets through carries whether its token was right, as scope["trusted"]."""
+    """ASGI middleware. In requests that it lets through, scope["trusted"] says whether the token was right."""
 
     def __init__(self, app: App, limits: Limits, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
@@ -242,7 +243,7 @@ class Gate:
         seconds = time.perf_counter() - start
         self.metrics.count("requests", route=route, status=str(status))
         if route == "/predict" and status == 200:
-            self.metrics.took(seconds)
+            self.metrics.add_answer(seconds)
         rows = scope.get("rows")
         log.info("%s %s %d %s %.1f ms", method, route, status, "" if rows is None else rows, seconds * 1e3)
 
@@ -266,11 +267,11 @@ class Gate:
     def _trusted(self, header: bytes) -> bool:
         if self.limits.token is None:
             return True
-        kind, _, given = header.partition(b" ")
-        return kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.limits.token.encode())
+        kind, _, token = header.partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.limits.token.encode())
 
     async def _read(self, receive: Receive) -> Receive:
-        """The whole body first, as long as it is short enough and comes in time; then what gives it to the service."""
+        """Read the whole body, which must be short enough and come in time; gives a `receive` that replays it."""
         body, more = bytearray(), True
         rule = f"The body must be here within {self.limits.seconds:g} seconds."
         late = Problem(408, "the body did not arrive", rule, "Send it again.")
@@ -278,7 +279,7 @@ class Gate:
             async with asyncio.timeout(self.limits.seconds):
                 while more:
                     message = await receive()
-                    if message["type"] == "http.disconnect":  # it is cut short, whatever it would say by itself
+                    if message["type"] == "http.disconnect":  # cut short: what came must not be read as a whole body
                         raise late
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
@@ -286,10 +287,10 @@ class Gate:
                         raise self._too_long()
         except TimeoutError:
             raise late from None
-        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
+        messages = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
         async def reading() -> MutableMapping[str, Any]:
-            return next(whole, None) or await receive()
+            return next(messages, None) or await receive()
 
         return reading
 

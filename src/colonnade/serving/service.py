@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def not_blank(text: str) -> str:
-    """No table has an id of nothing but spaces, by what Python takes for one (a regular expression takes less)."""
+    """Refuse an id of nothing but spaces, which no table has; Python knows more of them than a regular expression."""
     if not text.strip():
         raise ValueError("an id is not blank")
     return text
@@ -83,11 +83,11 @@ class Health(BaseModel):
 
 
 HEARTBEAT = 2.0
-"""Seconds for which what the parties said last counts: monitors may ask often."""
+"""Seconds for which the last heartbeat counts: monitors may ask often."""
 GRACE = 30
 """Seconds for requests under way when the service is stopped."""
 LOOK = 0.2
-"""Seconds between two looks whether it is over."""
+"""Seconds between two checks whether the service is over."""
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Colonnade</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}}
@@ -99,8 +99,8 @@ pre{{background:#8881;padding:.8rem;overflow:auto}}</style>
 """
 
 
-def needed() -> None:
-    """The libraries, or an error that says how to get them."""
+def check_libraries() -> None:
+    """Raise, and say how to get them, where the libraries are missing."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -120,15 +120,15 @@ def application(batcher: Batcher, limits: Limits) -> App:
         await asyncio.to_thread(batcher.close)
 
     app = FastAPI(title="Colonnade", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    _tell_errors(app)
-    _predict(app, batcher, limits)
-    _tell_state(app, batcher)
-    _show_page(app, batcher, limits)
+    _add_errors(app)
+    _add_predict(app, batcher, limits)
+    _add_state(app, batcher)
+    _add_page(app, batcher, limits)
     return Gate(app, limits, batcher.metrics)
 
 
-def _tell_errors(app: "FastAPI") -> None:
-    """Every error has a rule and a cure, and quotes nothing that was sent."""
+def _add_errors(app: "FastAPI") -> None:
+    """Answer every error with a rule and a cure, and quote nothing that was sent."""
     from fastapi import Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse
@@ -139,29 +139,29 @@ def _tell_errors(app: "FastAPI") -> None:
         return JSONResponse(error.body, error.status, error.headers)
 
     @app.exception_handler(Exception)  # the gate logs it
-    async def ours(request: Request, _: Exception) -> JSONResponse:
+    async def internal_error(request: Request, _: Exception) -> JSONResponse:
         error = internal(request.scope["reference"])
         return JSONResponse(error.body, error.status)
 
     @app.exception_handler(RequestValidationError)
-    async def bad(_: Request, __: RequestValidationError) -> JSONResponse:  # its own text quotes what was sent
+    async def bad_request(_: Request, __: RequestValidationError) -> JSONResponse:  # its own text quotes what was sent
         rule = 'The body is JSON with a list of ids, each text or a whole number: {"ids": ["17", "23"]}.'
         body = {"error": "this is no request of ours", "rule": rule, "cure": "See /openapi.json."}
         return JSONResponse(body, 422)
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         rule = "There are POST /predict and GET /health, /metrics, /openapi.json."
         body = {"error": str(error.detail), "rule": rule, "cure": "See /openapi.json."}
         return JSONResponse(body, error.status_code, error.headers)
 
 
-def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
-    """POST /predict."""
+def _add_predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+    """Add POST /predict."""
     from fastapi import Request
     from fastapi.responses import JSONResponse
 
-    from colonnade.serving.connections import counted
+    from colonnade.serving.connections import address_group
 
     troubles: dict[int | str, dict[str, Any]] = {
         status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
@@ -170,23 +170,23 @@ def _predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
     @app.post("/predict", response_model=Answer, responses=troubles, operation_id="predict")
     async def predict(asked: Asked, request: Request) -> JSONResponse:
         """Predict rows by id."""
-        ids = [str(one) for one in asked.ids]
+        ids = [str(id_) for id_ in asked.ids]
         request.scope["rows"] = len(ids)
         if len(ids) > limits.rows:
             rule = f"A request has at most {limits.rows} rows."
             raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
-        caller = counted(request.client.host) if request.client is not None else ""
+        caller = address_group(request.client.host) if request.client is not None else ""
         try:
             keys = batcher.source.settings.names_of(ids)
             rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
-        found = [asdict(row) | {"id": one} for one, row in zip(ids, rows, strict=True)]
-        return JSONResponse({"predictions": found, "degraded": sum(bool(row.missing) for row in rows)})
+        predictions = [asdict(row) | {"id": id_} for id_, row in zip(ids, rows, strict=True)]
+        return JSONResponse({"predictions": predictions, "degraded": sum(bool(row.missing) for row in rows)})
 
 
-def _tell_state(app: "FastAPI", batcher: Batcher) -> None:
-    """GET /health and /metrics."""
+def _add_state(app: "FastAPI", batcher: Batcher) -> None:
+    """Add GET /health and /metrics."""
     from fastapi import Request
     from fastapi.responses import JSONResponse, PlainTextResponse
 
@@ -199,25 +199,25 @@ def _tell_state(app: "FastAPI", batcher: Batcher) -> None:
         allowed = source.settings.may_lack
         ready = all(parties.values()) or (allowed and any(parties.values()))
         status = "ready" if all(parties.values()) else "degraded" if ready else "unavailable"
-        told: dict[str, Any] = {"status": status}
+        answer: dict[str, Any] = {"status": status}
         if request.scope["trusted"]:
-            told |= {"parties": parties, "tables": "old" if source.failed else "current"}
-        return JSONResponse(told, 200 if ready else 503)
+            answer |= {"parties": parties, "tables": "old" if source.failed else "current"}
+        return JSONResponse(answer, 200 if ready else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": Trouble}}, operation_id="metrics")
     async def metrics() -> PlainTextResponse:
         """Counters for Prometheus."""
         up = await asyncio.to_thread(pulse.now)
         gauges: dict[str, list[tuple[dict[str, str], float]]] = {
-            "party_up": [({"party": name}, float(there)) for name, there in up.items()],
+            "party_up": [({"party": name}, float(answers)) for name, answers in up.items()],
             "budget_left_epsilon": [({"party": name}, left) for name, left in source.budgets().items()],
             "waiting": [({}, float(batcher.waiting))],
         }
         return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _show_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
-    """GET /: how to ask."""
+def _add_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+    """Add GET /, a page that says how to ask."""
     from fastapi import Request
     from fastapi.responses import HTMLResponse
 
@@ -237,7 +237,7 @@ def _show_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
 
 
 def as_problem(error: Exception) -> Problem:
-    """What a caller is told; never a text that may quote data."""
+    """The answer to a caller for an error; never with a text that may quote data."""
     if isinstance(error, Unknown):
         rule = "A row is predicted where every party holds it, or somebody where the model can do without the others."
         cure = "Ask for rows that all parties hold. Ask one at a time to find out; such requests are counted."
@@ -265,7 +265,7 @@ def as_problem(error: Exception) -> Problem:
 
 
 class Pulse:
-    """Which parties answer, asked anew only after a while."""
+    """Which parties answer; they are asked again only after a while."""
 
     def __init__(self, beat: Callable[[], dict[str, bool]], every: float = HEARTBEAT) -> None:
         self.beat, self.every, self.at, self.last = beat, every, -every, dict[str, bool]()
@@ -278,18 +278,18 @@ class Pulse:
 
 def serve(batcher: Batcher, limits: Limits, listener: socket.socket) -> None:
     """Answer until SIGTERM or SIGINT; then finish what is under way and return."""
-    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
+    before = {signal_: signal.signal(signal_, lambda *_: None) for signal_ in (signal.SIGTERM, signal.SIGINT)}
     try:
         _server(batcher, limits, GRACE).run(sockets=[listener])  # in the end it gives the signal on to our handlers
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_, handler in before.items():
+            signal.signal(signal_, handler)
 
 
 def serve_until(
     batcher: Batcher, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
 ) -> None:
-    """The same in any thread, until it is over."""
+    """Answer as `serve` does, in any thread, until `over()`."""
     server, ended = _server(batcher, limits, grace), threading.Event()
 
     def look() -> None:
@@ -309,13 +309,14 @@ def serve_until(
 def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
     import uvicorn
 
-    from colonnade.serving.connections import Connection, Door
+    from colonnade.serving.connections import Connection, OpenConnections
 
+    connections = OpenConnections(limits, batcher.most_waiting + 100)
     config = uvicorn.Config(
         application(batcher, limits),
-        http=type("Connection", (Connection,), {"door": Door(limits, batcher.most_waiting + 100)}),
+        http=type("Connection", (Connection,), {"open_connections": connections}),
         ws="none",
-        log_level=logging.ERROR,  # below that it has lines for whatever anybody sends
+        log_level=logging.ERROR,  # lower levels log whatever anybody sends
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
         timeout_graceful_shutdown=grace,

@@ -3,13 +3,12 @@
 Where it listens, who may ask and how much is in the organisation's own party.toml, [serve]; without that table no job
 opens a port. While it answers, `runs/RUN/serve.json` says where; whoever removes that file at the site stops it.
 
-A party that is gone does not come back into a job that runs: a service without it would answer 503 for ever. After a
-while it ends, and says whose site to start again.
+A party that is gone does not come back into a job that runs: a service without it would answer 503 for ever. So the
+service ends after a while, and says whose site to start again.
 
-What a service asks where the parties are elsewhere: a session between sites, batch by batch (`sites.prediction`).
-
-Which of a batch's ids can be predicted is asked for once, and the rows that can are then predicted with what was found.
-A party may be asked about ids that it lacks; with `align = "private"` it does not learn them.
+The service asks parties at other sites in a session, batch by batch (`sites.prediction`). It asks once which ids of a
+batch can be predicted, and then predicts those rows. A party may be asked about ids that it lacks; with
+`align = "private"` it does not learn them.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.runs.layout import ANSWERS
 from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
-from colonnade.serving.door import check_reach, listen, token_in, url_of
 from colonnade.serving.limits import Limits
-from colonnade.serving.source import Asked, Row, rows_of
+from colonnade.serving.listening import check_reach, listen, token_in, url_of
+from colonnade.serving.source import PredictionSource, Row, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
@@ -41,11 +40,11 @@ from colonnade.sites.reader import Look, written
 from colonnade.sites.site import Site
 
 LONGEST = 10.0
-"""Seconds in which a party must answer a caller's request, whatever was agreed for training; then once more."""
+"""Seconds in which a party must answer a caller's request, whatever was agreed for training; it is asked twice."""
 
 
-class SiteSource(Asked):
-    """Of one run, at the site that drives; of several label owners, at one of them, with one `model` of its two."""
+class SiteSource(PredictionSource):
+    """A run, asked from the site that drives. Of several label owners one asks, with one `model` of its two."""
 
     def __init__(self, site: Site, run: str, *, model: str | None = None) -> None:
         super().__init__()
@@ -57,7 +56,8 @@ class SiteSource(Asked):
         self._looked: Rows | None = None
 
     def lacking(self, ids: Sequence[str]) -> set[str]:
-        """What this organisation itself lacks is asked of nobody, where it must hold all."""
+        """The ids that cannot be predicted. Where this organisation must hold all, others are not asked for ids that it
+        lacks."""
         lenient, unknown, self._looked = self.session.may_lack, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
@@ -68,65 +68,62 @@ class SiteSource(Asked):
         if len(wanted):
             self.session.look(rows)
             lost = rows.lacking(self.parties, lenient=lenient).numpy()
-            self._answered(rows, bool(lost.any()))
+            self._check_all_said(rows, bool(lost.any()))
             unknown |= set(wanted[lost].tolist())
             self._looked = rows
         return unknown
 
     def ask(self, ids: Sequence[str]) -> list[Row]:
-        known = {} if self._looked is None else {one: at for at, one in enumerate(self._looked.ids.tolist())}
-        if not known.keys() >= set(ids):
+        if self._looked is None or not {*self._looked.ids.tolist()} >= {*ids}:
             self.lacking(ids)
-            assert self._looked is not None
-            known = {one: at for at, one in enumerate(self._looked.ids.tolist())}
         assert self._looked is not None
+        positions = {id_: position for position, id_ in enumerate(self._looked.ids.tolist())}
         try:
-            found = self.session.ask(self._looked, torch.tensor([known[one] for one in ids], dtype=torch.int64))
+            batches = self.session.ask(self._looked, torch.tensor([positions[id_] for id_ in ids], dtype=torch.int64))
         finally:
             self.site.keep_crossed(self.session.folder.path)
-        return [row for _, some in found for row in rows_of(some, self.parties)]
+        return [row for _, predictions in batches for row in rows_of(predictions, self.parties)]
 
     def heartbeat(self) -> dict[str, bool]:
         beats = self.session.there.heartbeat()
         return {name: name == self.label_owner or beats.get(name) is not None for name in self.parties}
 
     def refresh(self) -> bool:
-        """Of this organisation's own table; of the others' it knows nothing. One that cannot be read is told in the
-        site's log."""
-        if (seen := written(self.site.own)) == self.federation:
+        """Check this organisation's own table; it knows nothing of the others'. The site's log says if it cannot be
+        read."""
+        if (version := written(self.site.own)) == self.federation:
             return False
-        self.federation = seen
+        self.federation = version
         return True
 
     def close(self) -> None:
         super().close()
         self.session.close()
 
-    def _answered(self, rows: Rows, lost: bool) -> None:
-        """Whether nobody holds a row is known when all have said so."""
+    def _check_all_said(self, rows: Rows, lost: bool) -> None:
+        """Raise where rows seem lost and a party is silent: they are lost only when all have said so."""
         silent = [name for name in self.parties if name != self.label_owner and name not in rows.places]
         if lost and silent:
             raise NoAnswer(silent[0], Look.kind, None, "it does not say which of the rows it holds")
 
 
 def hurried(engine: EngineSettings) -> EngineSettings:
-    """A caller waits for half a minute and no longer, so nobody is waited for until it is back."""
+    """The engine's settings with short deadlines: callers wait half a minute at most, so the service must not wait for
+    a party to come back."""
     on_missing = "fail" if engine.on_missing == "wait" else engine.on_missing
-    return replace(
-        engine, on_missing=on_missing, deadline=min(engine.deadline, LONGEST), retries=min(engine.retries, 1)
-    )
+    deadline, retries = min(engine.deadline, LONGEST), min(engine.retries, 1)
+    return replace(engine, on_missing=on_missing, deadline=deadline, retries=retries)
 
 
 log = logging.getLogger("colonnade.serving")
 GRACE = 6
 """Seconds for requests under way: FLARE gives an aborted job ten."""
 BEAT, GONE = 5.0, 60.0
-"""Seconds between two times that all parties are asked whether they are there, and of silence after which one that
-cannot be done without is gone."""
+"""Seconds between two heartbeats, and of silence after which a party that is needed counts as gone."""
 
 
 def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | None = None) -> None:
-    """Answer until it is over, or until the file that says where is removed; then finish what is under way. Of several
+    """Answer until `over()`, or until the file that says where is removed; then finish what is under way. Of several
     label owners one answers, with one `model` of its two."""
     check_asks(site.own, run)
     own = site.own.serve
@@ -135,7 +132,7 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
             f"'{site.own.name}' was asked to serve {run!r}, and its own {OWN} has no [serve]: no job opens a port that "
             "its organisation did not ask for. Add [serve], with port and token_file, to serve."
         )
-    service.needed()
+    service.check_libraries()
     token = None if own.token_file is None else token_in(Path(own.token_file), "[serve] token_file")
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
@@ -159,8 +156,7 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
 
 
 class Presence:
-    """Asks now and then who is there. `gone` is the error about a party that is not, once it has been silent for long
-    and nothing can be predicted without it."""
+    """Asks regularly which parties are there. Once one that is needed has been silent for long, `gone` is the error."""
 
     def __init__(self, source: SiteSource) -> None:
         self.source = source
@@ -191,8 +187,8 @@ class Presence:
 
     def _who_is_silent(self) -> list[str]:
         try:
-            there = self.source.heartbeat()
+            beats = self.source.heartbeat()
         except PartyError as error:
-            there = {error.party: False}
+            beats = {error.party: False}
         allowed = self.source.settings.engine.on_missing in ("skip", "stale")
-        return [] if allowed and any(there.values()) else [name for name, answers in there.items() if not answers]
+        return [] if allowed and any(beats.values()) else [name for name, is_there in beats.items() if not is_there]

@@ -1,7 +1,7 @@
 """The federation that a service asks: loaded once, with every row that can be predicted, and again when a file changes.
 
-The files are the parties' tables and the run's checkpoint. What is new is loaded beside what is in use and takes its
-place when it is whole; a table that cannot be read, such as one that is half-written, changes nothing.
+The files are the parties' tables and the run's checkpoint. A new federation is loaded beside the one in use, and takes
+its place when it is complete; a table that cannot be read, such as one that is half-written, changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY = 1.0
 
 @dataclass(frozen=True)
 class Row:
-    """One answer: the prediction, a score per class (none for numbers), and who was missing."""
+    """The answer for one row: the prediction, a score per class (none for numbers), and who was missing."""
 
     id: str
     prediction: Any
@@ -36,13 +36,13 @@ class Row:
     missing: tuple[str, ...] = ()
 
 
-class Asked(ABC):
+class PredictionSource(ABC):
     """What a batcher asks: the parties of this process (`Source`), or those of other sites (`SiteSource`)."""
 
     settings: Settings
     label_owner: str  # who asks
-    parties: list[str]  # that are asked
-    federation: object  # another one when what was answered before may not be true any more
+    parties: list[str]  # who is asked
+    federation: object  # replaced when earlier answers may not be true any more
     failed: str | None = None  # the kind of error that the last change of a file ended in
     comparing_is_counted = False  # whether parties allow so many ids a day to be compared with theirs
     _watch: threading.Thread | None = None
@@ -52,7 +52,7 @@ class Asked(ABC):
 
     @abstractmethod
     def lacking(self, ids: Sequence[str]) -> set[str]:
-        """Those that cannot be predicted."""
+        """The ids that cannot be predicted."""
 
     @abstractmethod
     def ask(self, ids: Sequence[str]) -> list[Row]:
@@ -64,14 +64,14 @@ class Asked(ABC):
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Look whether a file has changed; True where what it says is in use from here on."""
+        """Check whether a file has changed; True where its new content is now in use."""
 
     def budgets(self) -> dict[str, float]:
-        """What is left to the row that paid most, of each party whose budget is known here."""
+        """The epsilon left to the row that paid most, of each party whose budget is known here."""
         return {}
 
     def watch(self, changed: Callable[[], None], every: float = EVERY) -> None:
-        """Look at the files from time to time; `changed` is called when what they say is in use."""
+        """Check the files from time to time, and call `changed` when their new content is in use."""
 
         def look() -> None:
             while not self._stop.wait(every):
@@ -87,8 +87,8 @@ class Asked(ABC):
             self._watch.join()
 
 
-class Source(Asked):
-    """Of one run; with several label owners, as one of them (`owner`, else the first) and with one `model`."""
+class Source(PredictionSource):
+    """A run in this process. With several label owners, one asks (`owner`, else the first), with one `model`."""
 
     federation: Federation
 
@@ -113,17 +113,15 @@ class Source(Asked):
         return set(wanted[~self.index.find(wanted)[1]].tolist()) if len(wanted) else set()
 
     def ask(self, ids: Sequence[str]) -> list[Row]:
-        one = self.federation
-        return rows_of(one.predict(ids, owner=self.owner, model=self.model), list(one.owners))
+        federation = self.federation
+        return rows_of(federation.predict(ids, owner=self.owner, model=self.model), list(federation.owners))
 
     def heartbeat(self) -> dict[str, bool]:
-        """Those whose part of the run directory is there."""
-        one, run = self.federation, RunDirectory(self.folder)
-        peers = one.label_owners[self.label_owner].peers
-        kept = (self.folder / MARK).exists()
-        return {
-            name: beat is not None and kept and run.party(name).is_dir() for name, beat in peers.heartbeat().items()
-        }
+        """Whether each party answers, and its part of the run directory exists."""
+        federation, run = self.federation, RunDirectory(self.folder)
+        peers = federation.label_owners[self.label_owner].peers
+        beats = peers.heartbeat() if (self.folder / MARK).exists() else dict.fromkeys(peers)
+        return {name: beat is not None and run.party(name).is_dir() for name, beat in beats.items()}
 
     def budgets(self) -> dict[str, float]:
         accounts = self.federation.accounts
@@ -146,38 +144,39 @@ class Source(Asked):
 
     def _use(self, federation: Federation) -> None:
         owner = federation.owner_named(self.owner)
-        index = federation.holdings.label_owners[owner].index  # which takes a while: nothing changes before it is there
+        index = federation.holdings.label_owners[owner].index  # takes a while; then all changes at once
         self.federation, self.parties, self.label_owner, self.index = federation, list(federation.owners), owner, index
 
     def _load(self) -> Federation:
-        found = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)
-        for account in found.accounts.values():
+        federation = load(self.folder, ids="all", owner=self.owner, tables=self.tables, allow_models=self.allow_models)
+        for account in federation.accounts.values():
             account.claim()
-        return found
+        return federation
 
     def _files(self) -> list[tuple[int, int] | None]:
-        """When each was written, and its size."""
+        """When each file was written, and its size."""
         tables = [self.tables.get(name, party.table) for name, party in self.settings.parties.items()]
-        return [_written(Path(one)) for one in [str(self.folder / MARK), *(table for table in tables if table)]]
+        return [_written(Path(path)) for path in [str(self.folder / MARK), *(table for table in tables if table)]]
 
 
 def _written(path: Path) -> tuple[int, int] | None:
     try:
-        about = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
-def rows_of(found: Predictions, parties: list[str]) -> list[Row]:
-    """Predictions, one by one."""
-    scores = np.where(np.isfinite(found.scores), found.scores, np.nan).tolist()
-    degraded = found.degraded or [""] * len(found.ids)
-    names = [str(one) for one in found.classes]
+def rows_of(predictions: Predictions, parties: list[str]) -> list[Row]:
+    """The predictions as rows."""
+    scores = np.where(np.isfinite(predictions.scores), predictions.scores, np.nan).tolist()
+    degraded = predictions.degraded or [""] * len(predictions.ids)
+    names = [str(name) for name in predictions.classes]
     rows = []
-    for one, label, values, away in zip(found.ids.tolist(), found.labels.tolist(), scores, degraded, strict=True):
+    ids, labels = predictions.ids.tolist(), predictions.labels.tolist()
+    for id_, label, values, away in zip(ids, labels, scores, degraded, strict=True):
         missing = tuple(away.split())
         by_class = {name: None if value != value else value for name, value in zip(names, values, strict=False)}
         answered = tuple(party for party in parties if party not in missing)
-        rows.append(Row(one, label, by_class, answered, missing))
+        rows.append(Row(id_, label, by_class, answered, missing))
     return rows

@@ -9,11 +9,11 @@ from pathlib import Path
 from colonnade.errors import ConfigError
 
 SHORTEST = 16
-"""Characters of a token."""
+"""The fewest characters of a token."""
 
 
 def token_in(file: Path, where: str) -> str:
-    """What a file holds; `where` is how its user named it."""
+    """The token in a file; `where` is how its user named it."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -32,7 +32,7 @@ def checked_token(text: str, where: str) -> str:
 
 
 def check_reach(host: str, token: str | None, where: str, cure: str) -> None:
-    """A service that other machines can reach needs a token."""
+    """Raise where other machines can reach the service and there is no token."""
     if token is None and not loopback(host):
         raise ConfigError(
             f"{where} can be reached from other machines, and there is no token. Make one with openssl rand -hex "
@@ -56,5 +56,5 @@ def listen(host: str, port: int, where: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    where, at = listener.getsockname()[:2]
-    return f"http://[{where}]:{at}" if ":" in where else f"http://{where}:{at}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

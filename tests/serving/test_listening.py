@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from colonnade.errors import ConfigError
-from colonnade.serving.door import check_reach, listen, loopback, token_in, url_of
+from colonnade.serving.listening import check_reach, listen, loopback, token_in, url_of
 
 
 def test_only_this_machine_is_reached_without_a_token() -> None:
