@@ -18,8 +18,7 @@ from colonnade.datasets.table import packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import from_tables
-from colonnade.rows.splits import divide, heard, told
+from colonnade.rows.making import divide, from_tables, heard, told
 from colonnade.rows.tables import tables_of
 from colonnade.runs import run_directory
 from colonnade.settings.sections import DataSettings

@@ -16,7 +16,7 @@ pytest.importorskip("coincurve", reason='private alignment needs pip install "co
 
 from colonnade.datasets.table import packed
 from colonnade.rows.holdings import LabelledRows
-from colonnade.rows.splits import told
+from colonnade.rows.making import told
 from colonnade.sites.messages import Join, Prepare, Prepared
 from colonnade.sites.site import Site
 

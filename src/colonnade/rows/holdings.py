@@ -9,7 +9,7 @@ about rows that are asked for by their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from torch import Tensor
 from colonnade.core import Agreed, Batches
 from colonnade.core.message import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.table import Index, packed, unpacked
+from colonnade.datasets.table import Index, Table, packed, unpacked
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
@@ -272,6 +272,75 @@ def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) ->
     asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
     nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
     return {name: asks if name == owner else other for name, other in nothing.items()}
+
+
+class AskedFor:
+    """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
+    remembers: nothing is learned, and no labels are needed. `columns` are the tables of those with columns; they may
+    hold rows that are new since training. Where settings say that rows may lack a party, it may hold some of the rows
+    only, or have no table at all; but every row must be held by somebody. All that can be wrong with any of the rows is
+    told here, before somebody is asked for the first."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        columns: Mapping[str, Table],
+        fitted: Mapping[str, State],
+        ids: Sequence[str] | Ids,
+        owner: str | None = None,
+    ) -> None:
+        self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
+        self.owners = [name for name, state in fitted.items() if "labels" in state]
+        self.asks = owner if owner in self.owners else self.owners[0]
+        self.ids = ids = np.asarray(ids, dtype=np.str_)
+        self.prepared = {
+            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
+        }
+        self.encoder = Labels.from_state(fitted[self.asks]["labels"])
+        self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
+        self.ways: dict[str, dict[str, str]] = {}
+        nobody = np.ones(len(ids), dtype=bool)
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
+            nobody &= ~held
+        if nobody.any():
+            raise DataError(
+                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
+            )
+
+    def holdings(self, some: Sequence[str] | Ids) -> Holdings:
+        """What organisations hold of the rows, or of some of them, in the order of these ids."""
+        ids = np.asarray(some, dtype=np.str_)
+        held_columns, away = {}, {}
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            own, features = None, torch.zeros(0, len(prepared.names))
+            if len(rows):
+                mine = self.columns[name].taking(rows)
+                features, own = prepared.transform(mine, self.ways[name]), mine.own
+            if not held.all():
+                away[name] = torch.from_numpy(~held)
+                known, features = features, torch.zeros(len(ids), len(prepared.names))
+                features[~away[name]] = known  # nobody is asked for a row that it lacks
+                own = None if own is None else own_names(own, ids, ~away[name])
+            held_columns[name] = Columns(features, prepared, own)
+        asked = asked_by(self.settings, self.asks, self.owners, ids)
+        return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
+
+    def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The rows of a party's table that have these ids, and which of the ids they are."""
+        if name in self.columns and not self.may_lack:
+            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
+        if name in self.columns:
+            rows, held = self.columns[name].find(ids)
+            return rows[held], held
+        if self.may_lack:
+            return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+        raise DataError(
+            f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
+            f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
+        )
 
 
 def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:

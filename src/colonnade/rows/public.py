@@ -15,7 +15,7 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
-from colonnade.rows.splits import divide
+from colonnade.rows.making import divide
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.sections import DataSettings, known_classes
 

@@ -1,5 +1,5 @@
 """The parties' tables as a federation's settings say: each from its own file or frame, under its own name of the id
-column, with ids as all compare them. To predict, the rows of them that are asked for (`rows_asked_for`).
+column, with ids as all compare them; and which of their rows are common (`aligned`), or asked for (`rows_asked_for`).
 
 A table where rows have several keys, are written in many ways, or have other tables beside them is read into memory
 whole. Rows without any key are left out, which is said. Columns of keys are no features, unless `columns` names them.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from colonnade.alignment.ids import renamed, shared, with_normalised_ids
+from colonnade.alignment.ids import ids_of, matched_names, renamed, shared, with_normalised_ids
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
-from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.table import Table, packed, read_table, table_from_frame
+from colonnade.datasets.progress import watched
+from colonnade.datasets.table import Table, align, how_written, read_table, table_from_frame
 from colonnade.datasets.table_files import check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import grouped_tables, with_groups
-from colonnade.rows.holdings import Columns, Holdings, Ids, State, asked_by, listed, own_names
+from colonnade.rows.holdings import AskedFor, Crossed, Ids, State, listed
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
@@ -130,75 +131,6 @@ def rows_asked_for(
 def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:
     """Ids to predict as all compare them: several may name one row."""
     return list(dict.fromkeys(settings.names_of(listed(ids))))
-
-
-class AskedFor:
-    """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
-    remembers: nothing is learned, and no labels are needed. `columns` are the tables of those with columns; they may
-    hold rows that are new since training. Where settings say that rows may lack a party, it may hold some of the rows
-    only, or have no table at all; but every row must be held by somebody. All that can be wrong with any of the rows is
-    told here, before somebody is asked for the first."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        columns: Mapping[str, Table],
-        fitted: Mapping[str, State],
-        ids: Sequence[str] | Ids,
-        owner: str | None = None,
-    ) -> None:
-        self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
-        self.owners = [name for name, state in fitted.items() if "labels" in state]
-        self.asks = owner if owner in self.owners else self.owners[0]
-        self.ids = ids = np.asarray(ids, dtype=np.str_)
-        self.prepared = {
-            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
-        }
-        self.encoder = Labels.from_state(fitted[self.asks]["labels"])
-        self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
-        self.ways: dict[str, dict[str, str]] = {}
-        nobody = np.ones(len(ids), dtype=bool)
-        for name, prepared in self.prepared.items():
-            rows, held = self._rows(name, ids)
-            self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
-            nobody &= ~held
-        if nobody.any():
-            raise DataError(
-                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
-            )
-
-    def holdings(self, some: Sequence[str] | Ids) -> Holdings:
-        """What organisations hold of the rows, or of some of them, in the order of these ids."""
-        ids = np.asarray(some, dtype=np.str_)
-        held_columns, away = {}, {}
-        for name, prepared in self.prepared.items():
-            rows, held = self._rows(name, ids)
-            own, features = None, torch.zeros(0, len(prepared.names))
-            if len(rows):
-                mine = self.columns[name].taking(rows)
-                features, own = prepared.transform(mine, self.ways[name]), mine.own
-            if not held.all():
-                away[name] = torch.from_numpy(~held)
-                known, features = features, torch.zeros(len(ids), len(prepared.names))
-                features[~away[name]] = known  # nobody is asked for a row that it lacks
-                own = None if own is None else own_names(own, ids, ~away[name])
-            held_columns[name] = Columns(features, prepared, own)
-        asked = asked_by(self.settings, self.asks, self.owners, ids)
-        return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
-
-    def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The rows of a party's table that have these ids, and which of the ids they are."""
-        if name in self.columns and not self.may_lack:
-            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
-        if name in self.columns:
-            rows, held = self.columns[name].find(ids)
-            return rows[held], held
-        if self.may_lack:
-            return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
-        raise DataError(
-            f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
-            f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
-        )
 
 
 def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
@@ -326,3 +258,161 @@ def lost(known: Keyed, settings: Settings) -> dict[str, Any]:
     """How many rows no key can match, and of each key how many it cannot, and why."""
     by_key: Mapping[str, Any] = {in_words(key): why for key, why in zip(settings.keys, known.lost, strict=True)}
     return {"without any key": int((known.own == "").sum()), "by key": by_key}
+
+
+def the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
+    """The table with labels, where one of those with columns has them."""
+    owners = [name for name, table in columns.items() if table.label is not None]
+    if len(owners) != 1:
+        found = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
+    if settings.data.align == "exact" and not settings.rows_differ:
+        align(columns)  # that all hold the same ids
+    return {owners[0]: columns[owners[0]]}
+
+
+@dataclass
+class Aligned:
+    """Tables whose rows are called alike: of each label owner those that train, and of the others all columns."""
+
+    rows: Mapping[str, Table]
+    columns: Mapping[str, Table]
+    crossed: Crossed
+    is_told: bool = False  # whether a label owner must tell which rows these are: others cannot count them
+    lacked: dict[str, Tensor] = field(default_factory=dict)  # by party, which of the rows it does not hold
+    matched: dict[str, dict[str, int]] = field(default_factory=dict)  # by party, how many rows each key matched
+
+
+def aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> Aligned:
+    """Find the rows that parties have in common: all of them, or each with the label owner where rows differ."""
+    crossed: Crossed = {}
+    if settings.rows_differ:
+        return _pairwise(settings, labelled, columns)
+    if len(settings.keys) > 1 and len(columns) > 1:
+        ((owner, table),) = labelled.items()
+        tables = {**columns, owner: with_labels(table)}
+        found, crossed = _matched(settings, tables, owner)
+        called = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
+        return Aligned({owner: shared(tables[owner], found[owner])}, called, crossed)
+    common = {name: _in_common_with(settings, name, table, columns, crossed) for name, table in labelled.items()}
+    some_lack_labels = any(len(common[name]) < len(table) for name, table in labelled.items())
+    return Aligned(common, columns, crossed, some_lack_labels)
+
+
+def _in_common_with(
+    settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed
+) -> Table:
+    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id; without those that
+    have no label. `crossed` grows by what crossed for it."""
+    if settings.data.align == "private":
+        others = {name: held for name, held in columns.items() if name != owner}
+        table = with_labels(table)  # first: nobody need know of the others
+        if owner in columns:  # its own tables it compares by itself
+            table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
+        if others:
+            in_party_order = {name: table if name == owner else held for name, held in columns.items()}
+            common, entries = in_common(settings, {owner: table} | in_party_order, owner)
+            table = common[owner]
+            _add(crossed, entries)
+        if not len(table):
+            raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
+    table = with_labels(table)
+    return table.in_order(np.sort(table.ids))
+
+
+def with_labels(table: Table) -> Table:
+    """The rows that have a label; how many have none is said."""
+    found = table.labelled()
+    if not len(found):
+        raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
+    if len(found) < len(table):
+        column = str(label_of(table).name)
+        warnings.warn(
+            f"'{table.owner}' has {len(table) - len(found):,} rows without a label in {column!r}, of {len(table):,}. "
+            "They are left out.",
+            stacklevel=2,
+        )
+    return found
+
+
+def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Aligned:
+    """All rows of the label owner in the order of their ids, and columns with rows called as the label owner does. Each
+    partner is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody
+    holds a column are left out."""
+    ((owner, table),) = labelled.items()
+    table = with_labels(table)  # first: nobody need know of the others
+    if owner in columns:
+        table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
+    held, crossed = dict[str, Ids](), Crossed()
+    called, matched = dict(columns), {}
+    for name, other in columns.items():
+        if name == owner:
+            continue
+        if settings.data.align == "private":
+            found, entries = _matched(settings, {owner: table, name: other}, owner, may_be_none=True)
+            held[name] = table.ids[np.concatenate(found[owner])]
+            if other.keys:
+                called[name] = renamed(other, np.concatenate(found[name]), held[name])
+                matched[name] = by_key(settings, found[name])
+            _add(crossed, entries)
+        else:
+            held[name] = np.intersect1d(table.ids, other.ids)
+    by_itself = not held or (owner in columns and bool(columns[owner].columns))
+    ids = table.ids if by_itself else np.concatenate(list(held.values()))
+    if not len(ids):
+        raise DataError(f"No row of '{owner}' is held by anybody with columns. Compare how ids are written.")
+    table = table.in_order(np.unique(ids))
+    lacks = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
+    lacked = {name: mask for name, mask in lacks.items() if bool(mask.any())}
+    return Aligned({owner: table}, called, crossed, True, lacked, matched)
+
+
+def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
+    """Only the rows whose ids all parties hold, and what crossed to find them."""
+    found, entries = _matched(settings, tables, driver)
+    return {name: shared(table, found[name]) for name, table in tables.items()}, entries
+
+
+def _matched(
+    settings: Settings, tables: Mapping[str, Table], driver: str, *, may_be_none: bool = False
+) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
+    """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
+    what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
+    from colonnade.alignment import align_here, kept  # and no protocol where rows are found by their names
+
+    settings.alignment.check_trains()
+    ids = {name: ids_of(table) for name, table in tables.items()}
+    through_bytes = settings.engine.through_bytes
+    key, every = None, {}
+    if len(settings.keys) == 1:
+        every = {name: one for name, (one,) in ids.items()}
+        key = kept.key_of(every, settings.alignment, driver, through_bytes=through_bytes)
+    known = kept.look_up(key, every)
+    if known is not None:
+        rows, entries = known
+        return {name: [rows[name]] for name in tables}, entries
+    with watched(f"aligning {' and '.join(tables)}") as watch:
+        aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes, watch=watch)
+    if not aligned.found.common and not may_be_none:
+        cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
+        raise DataError(
+            f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
+        )
+    entries = {name: book.entries for name, book in aligned.ledgers.items()}
+    kept.keep(key, aligned.rows, entries)
+    return aligned.by_key, entries
+
+
+def _add(crossed: Crossed, entries: Crossed) -> None:
+    for party, noted in entries.items():
+        crossed.setdefault(party, []).extend(noted)
+
+
+def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
+    """How many rows each key matched."""
+    return {in_words(key): len(rows) for key, rows in zip(settings.keys, found, strict=True)}
+
+
+def label_of(table: Table) -> Any:
+    assert table.label is not None
+    return table.label

@@ -31,7 +31,7 @@ from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.rows.splits import SPLIT
+from colonnade.rows.making import SPLIT
 from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
     AFTER,

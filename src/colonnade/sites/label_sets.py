@@ -18,7 +18,7 @@ from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.splits import divide
+from colonnade.rows.making import divide
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels

@@ -27,11 +27,10 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
-from colonnade.rows.making import from_tables, place, with_labels
+from colonnade.rows.making import from_tables, heard, place
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
-from colonnade.rows.splits import heard
-from colonnade.rows.tables import read_own, read_own_labels
+from colonnade.rows.tables import read_own, read_own_labels, with_labels
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_OUTPUTS, Home, Host

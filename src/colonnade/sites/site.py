@@ -68,8 +68,8 @@ from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import by_key
-from colonnade.rows.splits import told
+from colonnade.rows.making import told
+from colonnade.rows.tables import by_key
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
