@@ -209,13 +209,13 @@ class Settings:
         """By what rows are known over all runs of an owner: other keys would begin anew."""
         if self.plain_ids:
             return self.alignment.ids
-        told = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
-        return f"keys-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        keys = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
+        return f"keys-{hashlib.sha256(keys.encode()).hexdigest()[:16]}"
 
     def names_of(self, ids: Iterable[str]) -> list[str]:
         """What rows are called that somebody asks for, as he writes it."""
         if self.plain_ids:
-            return [normalised(one) for one in ids] if self.alignment.ids == "normalised" else list(ids)
+            return [normalised(name) for name in ids] if self.alignment.ids == "normalised" else list(ids)
         return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:
@@ -308,7 +308,7 @@ class Settings:
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models, saved=saved)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: with_paths(one, path.parent) for name, one in owners.items()}
+            return {name: with_paths(owner, path.parent) for name, owner in owners.items()}
 
         return dataclasses.replace(
             settings,
@@ -331,13 +331,13 @@ class Settings:
         """With another seed, where one is given."""
         return self if seed is None else dataclasses.replace(self, engine=dataclasses.replace(self.engine, seed=seed))
 
-    def with_models(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
+    def with_models(self, agreed: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
         """With these sizes of models, or by party its `own`, where the settings leave them open."""
         parties = {
-            name: dataclasses.replace(party, model=sized(party.model, own.get(name) or found))
+            name: dataclasses.replace(party, model=sized(party.model, own.get(name) or agreed))
             for name, party in self.parties.items()
         }
-        return dataclasses.replace(self, model=sized(self.model, found), parties=parties)
+        return dataclasses.replace(self, model=sized(self.model, agreed), parties=parties)
 
     def to_mapping(self) -> dict[str, Any]:
         """The same tables again, with every default written out."""
@@ -417,11 +417,11 @@ def sizes(rows: int, outputs: int) -> dict[str, Any]:
     return {"hidden": [2 * width], "width": width, "ending": "same" if bends else "none"}
 
 
-def sized(model: Any, found: Mapping[str, Any]) -> Any:
+def sized(model: Any, measures: Mapping[str, Any]) -> Any:
     """A model with sizes where it leaves them open; one that is only named, or none, as it is."""
     if not isinstance(model, Mapping):
         return model
-    return {key: found.get(key, value) if value == "auto" else value for key, value in model.items()}
+    return {key: measures.get(key, value) if value == "auto" else value for key, value in model.items()}
 
 
 def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -448,9 +448,9 @@ def _model(own: Any) -> Any:
 def _each(parties: Any) -> Any:
     """Owners who have a model of their own; a list, or tables by name."""
     if isinstance(parties, list):
-        return [_with_model(one) for one in parties]
+        return [_with_model(party) for party in parties]
     if isinstance(parties, Mapping):
-        return {name: _with_model(one) for name, one in parties.items()}
+        return {name: _with_model(party) for name, party in parties.items()}
     return parties
 
 
@@ -480,7 +480,7 @@ def _table(settings: Any) -> dict[str, Any]:
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:
-    if isinstance(allow_models, str) or not all(isinstance(one, str) for one in allow_models):
+    if isinstance(allow_models, str) or not all(isinstance(path, str) for path in allow_models):
         raise ConfigError(
             f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
         )

@@ -215,7 +215,7 @@ def read_own(path: Path) -> SiteConfig:
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {"models": "secret", **mine, **tables}}
-        agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
+        agreed[section] = every if section == "parties" else [{"name": n} | owner for n, owner in every.items()]
     with in_own_words(name, section):
         settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
     settings = _resolved(settings, name, path)
@@ -225,7 +225,7 @@ def read_own(path: Path) -> SiteConfig:
     if tracking and name != driver:
         raise ConfigError(f"{path} has [tracking], and '{driver}' drives: only there are numbers to tell.")
     if serve is not None and name not in askers:
-        at = " and ".join(f"'{one}'" for one in askers) + (" predict" if settings.label_owners else " drives")
+        at = " and ".join(f"'{asker}'" for asker in askers) + (" predict" if settings.label_owners else " drives")
         raise ConfigError(f"{path} has [serve], and {at}: only there predictions are known.")
     if settings.engine.noise == "seeded":
         raise ConfigError(
@@ -233,7 +233,7 @@ def read_own(path: Path) -> SiteConfig:
             "organisations noise is secret: remove the setting."
         )
     names = sites_of(settings)
-    others = [one for one in all_sites(settings) if one != name]
+    others = [site for site in all_sites(settings) if site != name]
     pinned = {} if pinned is None else checked_pins(pinned, others, path)
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
@@ -246,20 +246,20 @@ def in_own_words(name: str, section: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        told = str(error)
+        message = str(error)
         for part in ("outbox", "budget", "model") if section else ():
-            told = told.replace(place_of(section, name, part), f"[{part}]")
-        raise ConfigError(told.replace(place_of(section, name), OWN) if section else told) from None
+            message = message.replace(place_of(section, name, part), f"[{part}]")
+        raise ConfigError(message.replace(place_of(section, name), OWN) if section else message) from None
 
 
 def runs_of(path: Path) -> Path:
     """Where an organisation keeps its runs, by its own file as far as that can be read: failures are told there."""
     usual = "../runs" if path.parent.name == "local" else "runs"
     try:
-        found = read_toml(path, str(path)).get("runs", "runs")
+        runs = read_toml(path, str(path)).get("runs", "runs")
     except ConfigError:
-        found = usual
-    return (path.parent / (found if isinstance(found, str) else usual)).resolve()
+        runs = usual
+    return (path.parent / (runs if isinstance(runs, str) else usual)).resolve()
 
 
 def at_sites(settings: Settings) -> Settings:
@@ -267,7 +267,7 @@ def at_sites(settings: Settings) -> Settings:
     process not."""
 
     def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: dataclasses.replace(one, models=one.models or "secret") for name, one in owners.items()}
+        return {name: dataclasses.replace(owner, models=owner.models or "secret") for name, owner in owners.items()}
 
     return dataclasses.replace(settings, parties=secret(settings.parties), label_owners=secret(settings.label_owners))
 
@@ -281,8 +281,8 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
         )
     helper = (settings.alignment.helper,) if settings.alignment.helper else ()
     if helper and settings.data.align != "private":
-        told = f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
-        raise ConfigError(f'{told}{settings.data.align!r}. Set align = "private", or remove the helper.')
+        rule = f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
+        raise ConfigError(f'{rule}{settings.data.align!r}. Set align = "private", or remove the helper.')
     if not settings.label_owners:
         return (*settings.parties, *helper)
     for name in settings.label_owners:
@@ -318,8 +318,8 @@ def driver_of(settings: Settings) -> str:
         return settings.data.labels_at
     owners = [name for name, party in settings.parties.items() if party.label is not None]
     if len(owners) != 1:
-        found = ", ".join(map(repr, owners)) or "none"
-        raise ConfigError(f"Exactly one party must name its label column (label = ...); found {found}.")
+        named = ", ".join(map(repr, owners)) or "none"
+        raise ConfigError(f"Exactly one party must name its label column (label = ...); found {named}.")
     return owners[0]
 
 
@@ -355,20 +355,20 @@ def agreed_tables(settings: Settings) -> dict[str, Any]:
     tables = settings.to_mapping()
     public = settings.data.dataset is not None  # columns of a public data set say who gets which
 
-    def told(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
+    def public_part(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
         keep = ("name", *_told_of(section, public))
         return {key: value for key, value in party.items() if key in keep and (key != "scale" or value != "standard")}
 
-    found = {
-        section: [told(section, one) for one in tables[section]]
+    owners = {
+        section: [public_part(section, party) for party in tables[section]]
         if section in LISTS
-        else {name: told(section, one) for name, one in tables[section].items()}
+        else {name: public_part(section, party) for name, party in tables[section].items()}
         for section in ("parties", *LISTS)
         if section in tables
     }
     engine = {key: value for key, value in tables["federation"].items() if key not in LOCAL}
     kept = {key: value for key, value in tables.items() if key not in ("audit", "tracking")}
-    return kept | {"federation": engine} | found
+    return kept | {"federation": engine} | owners
 
 
 def fingerprint(settings: Settings) -> str:
@@ -384,14 +384,14 @@ def write_agreed(folder: Path, settings: Settings) -> None:
 def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:
     """One organisation's part of a file for one machine, as its party.toml beside the agreed file."""
     sections = _sections(settings.to_mapping())
-    section = next((one for one, parties in sections.items() if name in parties), "")
+    section = next((heading for heading, parties in sections.items() if name in parties), "")
     party = sections[section][name] if section else {}
     head: dict[str, Any] = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
     tables = settings.to_mapping()
-    told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
-    told |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
+    aside = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    aside |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
     head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
-    text = to_toml({**head, **party, **told})
+    text = to_toml({**head, **party, **aside})
     if settings.data.dataset is None and "table" not in party and section:
         form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
         text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
@@ -407,7 +407,7 @@ def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
 def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The import paths that an organisation's own file allows: those it lists, and that of its own model."""
     listed = tables.pop("allow_models", [])
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ConfigError(
             f'{path}: allow_models must be a list of import paths, as in ["my_nets:Tower"]; found {listed!r}.'
         )
@@ -442,12 +442,12 @@ def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]
 
 def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str) -> str:
     """Where an organisation stands in the agreed file."""
-    found = [section for section, parties in held.items() if name in parties]
-    if not found:
-        names = [one for parties in held.values() for one in parties]
+    sections = [section for section, parties in held.items() if name in parties]
+    if not sections:
+        names = [party for parties in held.values() for party in parties]
         hint, there = did_you_mean(name, names), ", ".join(map(repr, names))
         raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
-    return found[0]
+    return sections[0]
 
 
 def _resolved(settings: Settings, name: str, path: Path) -> Settings:

@@ -203,25 +203,25 @@ def place_of(section: str, name: str, part: str = "") -> str:
 
 def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
     """An array of tables with names, as name -> the rest of the table."""
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise ConfigError(
             f'[[{section}]] must be tables, each with a name, as in\n    [[{section}]]\n    name = "north"\n'
             f"found {given!r}."
         )
-    found: dict[str, dict[str, Any]] = {}
-    for number, one in enumerate(given, 1):
-        name = one.get("name")
+    tables: dict[str, dict[str, Any]] = {}
+    for number, owner in enumerate(given, 1):
+        name = owner.get("name")
         if not isinstance(name, str):
             raise ConfigError(f'[[{section}]] number {number} must have a name, as in name = "north"; found {name!r}.')
-        if name in found:
+        if name in tables:
             raise ConfigError(f"[[{section}]] has two tables with the name {name!r}. Give each organisation one.")
         if name == SERVER:
             raise ConfigError(
                 f"[[{section}]] has an organisation called {name!r}, which is the name of the party that adds the "
                 "label owners' weights up. Choose another name."
             )
-        found[name] = {key: value for key, value in one.items() if key != "name"}
-    return found
+        tables[name] = {key: value for key, value in owner.items() if key != "name"}
+    return tables
 
 
 def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
@@ -271,11 +271,11 @@ def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{where} must be {FORM}; found {given!r}.")
     keys = []
-    for one in given:
-        key = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
+    for columns in given:
+        key = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, list | tuple) else ()
         named = bool(key) and all(isinstance(name, str) and name for name in key)
         if not (named or (may_lack and key == ("",))) or len(set(key)) != len(key):
-            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {one!r} in it.")
+            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {columns!r} in it.")
         keys.append(key)
     if len(set(keys)) != len(keys) and not may_lack:
         raise ConfigError(f"{where} has a key twice: {given!r}. Name each once.")
@@ -321,28 +321,28 @@ def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -
 
 def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]) -> set[int]:
     """The numbers of the classes that a label owner is dealt."""
-    found = set()
-    for one in owner.classes if owner.classes is not None else classes:
-        number = next((n for n, known in enumerate(classes) if str(known) == str(one)), None)
+    numbers = set()
+    for wanted in owner.classes if owner.classes is not None else classes:
+        number = next((n for n, known in enumerate(classes) if str(known) == str(wanted)), None)
         if number is None:
-            hint = did_you_mean(str(one), [str(known) for known in classes])
+            hint = did_you_mean(str(wanted), [str(known) for known in classes])
             there = ", ".join(map(str, classes))
             raise ConfigError(
-                f"[[label_owners]] {name!r} has the class {one!r}, which no row has{hint}; there are {there}."
+                f"[[label_owners]] {name!r} has the class {wanted!r}, which no row has{hint}; there are {there}."
             )
-        found.add(number)
-    return found
+        numbers.add(number)
+    return numbers
 
 
 def with_paths(owner: Any, folder: Path) -> Any:
     """An organisation's part, with its files named from this folder on."""
     files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
-    found: dict[str, Any] = {key: str((folder / one).resolve()) for key, one in files.items() if one}
+    paths: dict[str, Any] = {key: str((folder / file).resolve()) for key, file in files.items() if file}
     more = vars(owner).get("tables", {})
-    if more and all(isinstance(one, Mapping) and isinstance(one.get("table"), str) for one in more.values()):
-        placed = {name: {**one, "table": str((folder / one["table"]).resolve())} for name, one in more.items()}
-        found |= {"tables": placed}
-    return replace(owner, **found)
+    if more and all(isinstance(table, Mapping) and isinstance(table.get("table"), str) for table in more.values()):
+        placed = {name: {**table, "table": str((folder / table["table"]).resolve())} for name, table in more.items()}
+        paths |= {"tables": placed}
+    return replace(owner, **paths)
 
 
 def is_name(name: str) -> bool:
@@ -434,8 +434,10 @@ def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSe
             f'[train] sampling = "{train.sampling}" draws each batch by itself, and {name} {why}. '
             'Set sampling = "epoch", or leave it out.'
         )
-    one = not several and algorithm.local_model is not None  # each party has one model, trained step by step
-    if train.pretrain and (not one or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None):
+    one_model = not several and algorithm.local_model is not None  # each party has one model, trained step by step
+    if train.pretrain and (
+        not one_model or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None
+    ):
         raise ConfigError(
             f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
             f"{'each label owner has its own copy of it' if several else 'it learns in its own way'}. Remove it."
