@@ -149,8 +149,8 @@ class Holdings:
     @property
     def trained_rows(self) -> Tensor:
         """Those that any label owner trains on, in order."""
-        found = [held.trained for held in self.label_owners.values() if "train" in held.splits]
-        return torch.from_numpy(np.unique(torch.cat(found).numpy())) if found else torch.zeros(0, dtype=torch.int64)
+        trained = [held.trained for held in self.label_owners.values() if "train" in held.splits]
+        return torch.from_numpy(np.unique(torch.cat(trained).numpy())) if trained else NOBODY
 
     @property
     def loss(self) -> Loss:
@@ -192,8 +192,12 @@ class Holdings:
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
         """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
         whose they are, as names say it. Of a `party` that lacks rows, batches of those it holds."""
-        made = {k: make(self._held_by(party, held.splits), held, held.whose) for k, held in self.label_owners.items()}
-        return Agreed({name: (batches, self.label_owners[name].rows) for name, batches in made.items()})
+        return Agreed(
+            {
+                name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
+                for name, held in self.label_owners.items()
+            }
+        )
 
     def part_of(self, party: str) -> LabelledRows:
         """The rows of the one label owner that a party holds, and how these are divided."""
@@ -309,9 +313,9 @@ class AskedFor:
                 f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
             )
 
-    def holdings(self, some: Sequence[str] | Ids) -> Holdings:
+    def holdings(self, wanted: Sequence[str] | Ids) -> Holdings:
         """What organisations hold of the rows, or of some of them, in the order of these ids."""
-        ids = np.asarray(some, dtype=np.str_)
+        ids = np.asarray(wanted, dtype=np.str_)
         held_columns, away = {}, {}
         for name, prepared in self.prepared.items():
             rows, held = self._rows(name, ids)
@@ -364,7 +368,7 @@ def listed(ids: Sequence[object]) -> list[str]:
         raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
     if not len(ids):
         raise DataError("There are no ids to predict. Give at least one.")
-    return [str(one) for one in ids]
+    return [str(name) for name in ids]
 
 
 def asked_for(

@@ -9,9 +9,9 @@ By id and class, where one organisation holds the labels: every class is divided
 sides, and in training whatever the seed. By a column of the label owner's ([data] split_by), which names the side of
 each row or has a time; or by a list of test ids ([data] test_ids).
 
-Where sides follow from labels or a column, the label owner tells them to the others (`told`, `heard`). Between sites
-their order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond the others'
-border would show its class.
+Where sides follow from labels or a column, the label owner tells them to the others (`sides_to_tell`, `sides_heard`).
+Between sites their order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond
+the others' border would show its class.
 """
 
 from __future__ import annotations
@@ -75,43 +75,43 @@ def from_tables(
     import pandas as pd
 
     labelled = labelled or the_one_labelled(settings, columns)
-    found = aligned(settings, columns, labelled)
-    rows = found.rows
+    common = aligned(settings, columns, labelled)
+    rows = common.rows
     task: Any = settings.data.task
     if settings.shared:
         placed = place(settings, {name: table.ids for name, table in rows.items()})
     else:
-        placed, task = _placed(settings, found, salt)
-    placed = replace(placed, away=found.lacked, matched=found.matched)
+        placed, task = _placed(settings, common, salt)
+    placed = replace(placed, away=common.lacked, matched=common.matched)
     if encoder is None:
         splits = {name: held.splits for name, held in placed.label_owners.items()}
         learned = [label_of(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {}
-    for name, one in placed.label_owners.items():
+    for name, mine in placed.label_owners.items():
         labels = replace(encoder, owner=name).encode(label_of(rows[name]))
-        weights = _weights(rows[name], one.splits["train"])
-        owners[name] = replace(one, labels=labels, own=rows[name].own, weights=weights)
+        weights = _weights(rows[name], mine.splits["train"])
+        owners[name] = replace(mine, labels=labels, own=rows[name].own, weights=weights)
     placed = replace(placed, encoder=encoder)
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
     held = {
         name: own_columns(settings, name, table, placed, known_columns.get(name))
-        for name, table in found.columns.items()
+        for name, table in common.columns.items()
         if table.columns
     }
-    return replace(placed, columns=held, label_owners=owners, aligned=found.crossed, earlier=bool(fitted))
+    return replace(placed, columns=held, label_owners=owners, aligned=common.crossed, earlier=bool(fitted))
 
 
-def _placed(settings: Settings, found: Aligned, salt: str) -> tuple[Holdings, str]:
+def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, str]:
     """The rows of the one label owner, divided as it alone may know, and whether its labels are classes or numbers."""
-    ((owner, table),) = found.rows.items()
+    ((owner, table),) = common.rows.items()
     task: Any = settings.data.task
     known = Labels.fit(label_of(table), owner=owner, task=task)
     divided, is_told = _divided(settings, owner, table, known, salt)
     placed = place(settings, {owner: table.ids}, divided)
-    is_told |= found.is_told
-    one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
-    return replace(placed, label_owners={owner: one}), known.task
+    is_told |= common.is_told
+    mine = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
+    return replace(placed, label_owners={owner: mine}), known.task
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
@@ -166,7 +166,7 @@ def divide(
 
     Where rows may be `shared` by several label owners, a share means all ids whose number is below it: about so many,
     and the same side for a row at everybody. With `strata`, the class of each row, every class is divided alike."""
-    digests = (hashlib.blake2b(f"{salt}{seed}/{one}".encode(), digest_size=8).digest() for one in ids.tolist())
+    digests = (hashlib.blake2b(f"{salt}{seed}/{name}".encode(), digest_size=8).digest() for name in ids.tolist())
     place = np.frombuffer(b"".join(digests), dtype="<u8") / 2.0**64
     if strata is not None:
         place = _within(strata, place)
@@ -197,7 +197,7 @@ def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings,
                 f"[data] {name} = {share} of the {len(order)} rows of '{owner}' is no row at all. Use a larger share, "
                 "or 0 for none."
             )
-    return {name: found.sort().values for name, found in cuts.items() if len(found)}
+    return {name: side.sort().values for name, side in cuts.items() if len(side)}
 
 
 def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -207,9 +207,9 @@ def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np
     rank = np.arange(len(order)) - np.repeat(start, count)
     within = (rank + 0.5) / np.repeat(count, count)
     within[start + count - 1] = 1.0
-    found = np.empty(len(order))
-    found[order] = within + place[order] * 1e-9  # of equals, those whose number is lower
-    return found
+    places = np.empty(len(order))
+    places[order] = within + place[order] * 1e-9  # of equals, those whose number is lower
+    return places
 
 
 def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
@@ -271,8 +271,8 @@ def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
 def named_sides(cells: Any) -> NDArray[np.int64] | None:
     """The number of each cell's side, if all name one."""
     known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
-    found = [known.get(str(cell).strip().lower(), -1) for cell in cells]
-    return None if -1 in found else np.array(found, dtype=np.int64)
+    numbers = [known.get(str(cell).strip().lower(), -1) for cell in cells]
+    return None if -1 in numbers else np.array(numbers, dtype=np.int64)
 
 
 def completed(
@@ -295,10 +295,10 @@ def completed(
             salt=salt,
         )  # fmt: skip
         rows |= {name: among[cut[name].numpy()] for name in ("train", "validation")}
-    return {name: torch.from_numpy(found) for name, found in rows.items() if len(found)}
+    return {name: torch.from_numpy(side_rows) for name, side_rows in rows.items() if len(side_rows)}
 
 
-def told(ids: Ids, held: LabelledRows) -> str:
+def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
     """The sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left out."""
     sides = np.full(len(ids), 3, dtype=np.uint8)
     at = np.searchsorted(ids, held.ids)
@@ -316,8 +316,8 @@ def told(ids: Ids, held: LabelledRows) -> str:
     return text
 
 
-def heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
-    """The rows that are not left out, and their sides, as `told` says; None where it is of other rows."""
+def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
+    """The rows that are not left out, and their sides, as `sides_to_tell` has them; None where it is of other rows."""
     count, _, packed = text.partition(":")
     if count != str(len(ids)):
         return None
@@ -332,8 +332,8 @@ def heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
     bits = (np.frombuffer(given, dtype=np.uint8)[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
     sides = bits.reshape(-1)[: len(ids)]
     kept = sides < 3
-    found = {name: torch.from_numpy(np.flatnonzero(sides[kept] == side)) for side, name in enumerate(SIDES)}
-    return ids[kept], {name: rows for name, rows in found.items() if len(rows)}
+    splits = {name: torch.from_numpy(np.flatnonzero(sides[kept] == side)) for side, name in enumerate(SIDES)}
+    return ids[kept], {name: rows for name, rows in splits.items() if len(rows)}
 
 
 def check_sides(

@@ -59,7 +59,7 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
     owners = settings.label_owners
     free = torch.ones(len(y), dtype=torch.bool)
     dealt: dict[str, Tensor] = {}
-    for name in sorted(owners, key=lambda one: owners[one].classes is None):
+    for name in sorted(owners, key=lambda owner: owners[owner].classes is None):
         wanted = sorted(known_classes(name, owners[name], classes))
         left = {label: (free & (y == label)).nonzero()[:, 0] for label in wanted}
         held, count = sum(map(len, left.values())), owners[name].rows or len(y) // len(owners)
@@ -69,7 +69,7 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
                 f"{len(y)}. Set rows to fewer, there or at others."
             )
         shares = _in_proportion(
-            count, [int((y == label).sum()) for label in wanted], [len(left[one]) for one in wanted]
+            count, [int((y == label).sum()) for label in wanted], [len(left[label]) for label in wanted]
         )
         drawn = [
             rows[torch.randperm(len(rows), generator=random)[:share]]

@@ -61,7 +61,7 @@ def read_own(settings: Settings, name: str) -> Table:
             f'{place_of(settings.section, name)} must name its table, as in table = "{name}.csv". '
             "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
         )
-    return _made(settings, name, party, party.table)
+    return _table_of(settings, name, party, party.table)
 
 
 def read_own_labels(settings: Settings, name: str) -> Table:
@@ -70,7 +70,7 @@ def read_own_labels(settings: Settings, name: str) -> Table:
     for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
         if value is None:
             raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
-    return _made(settings, name, owner, str(owner.table))
+    return _table_of(settings, name, owner, str(owner.table))
 
 
 def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -81,13 +81,13 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
         if party is None:
             there = ", ".join(map(repr, settings.parties))
             raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
-        tables[name] = _made(settings, name, party, frame)
+        tables[name] = _table_of(settings, name, party, frame)
     return tables
 
 
 def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """`read_labels`, from data frames."""
-    return {name: _made(settings, name, settings.label_owners[name], frame) for name, frame in frames.items()}
+    return {name: _table_of(settings, name, settings.label_owners[name], frame) for name, frame in frames.items()}
 
 
 def rows_asked_for(
@@ -118,11 +118,11 @@ def rows_asked_for(
                 f"There is no row to predict: no id is in all tables of {', '.join(map(repr, bring))}, who hold "
                 "columns, or there is none. Compare how ids are written."
             )
-        if some := {name: len(table) - len(ids) for name, table in held.items() if len(table) > len(ids)}:
-            told = ", ".join(f"{count:,} of '{name}'" for name, count in some.items())
+        if surplus := {name: len(table) - len(ids) for name, table in held.items() if len(table) > len(ids)}:
+            left_out = ", ".join(f"{count:,} of '{name}'" for name, count in surplus.items())
             warnings.warn(
-                f"Rows that not all parties hold cannot be predicted, and are left out: {told}. To predict without a "
-                'party, train with [federation] on_missing = "skip".',
+                f"Rows that not all parties hold cannot be predicted, and are left out: {left_out}. To predict without "
+                'a party, train with [federation] on_missing = "skip".',
                 stacklevel=2,
             )
     return AskedFor(settings, held, fitted, ids, owner)
@@ -150,14 +150,14 @@ def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, T
             at, names = np.concatenate(both[name]), mine.ids[np.concatenate(both[owner])]
             called[name] = mine if name == owner else renamed(table, at, names)
         return called
-    found = matched({name: table.keys for name, table in tables.items()})
-    return {name: shared(table, found[name]) for name, table in tables.items()}
+    rows = matched({name: table.keys for name, table in tables.items()})
+    return {name: shared(table, rows[name]) for name, table in tables.items()}
 
 
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
     """The ids in a .csv or .parquet file as they are written, whatever else it holds: of several keys, each row goes by
     the first that it has."""
-    return [one for some in written_pieces(path, keys, whose) for one in some]
+    return [name for piece in written_pieces(path, keys, whose) for name in piece]
 
 
 def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
@@ -183,7 +183,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
             else read(path, usecols=columns, chunksize=PIECE, **how)
         ):
             if known == [(first,)]:
-                yield [str(one) for one in frame[columns[0]]]
+                yield [str(cell) for cell in frame[columns[0]]]
             else:
                 yield written_in({column: frame[column].tolist() for column in columns}, keys)
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
         raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
 
 
-def _made(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
+def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
     """An owner's table from its file or frame."""
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
         return _people(settings, name, owner, source)
@@ -223,7 +223,7 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
     if isinstance(owner, PartySettings):
         groups = grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
     if isinstance(source, str):
-        added = [column for one in groups for column in one.columns]
+        added = [column for group in groups for column in group.columns]
         own = None if columns is None else [column for column in columns if column not in added]
         if own == [] and label is None:  # its features are of other tables alone
             frame = read_columns(source, owner=name, columns=named[:1])
@@ -245,12 +245,12 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
             "theirs alone and can be read. They are left out.",
             stacklevel=2,
         )
-    beside = [one for one in (label, *aside.values()) if one is not None]
+    beside = [column for column in (label, *aside.values()) if column is not None]
     chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*named, *beside)]
     check_present(chosen, [str(column) for column in frame.columns], owner=name, part="feature")
     wanted = list(dict.fromkeys([*chosen, *beside]))
-    some = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
-    table = table_from_frame(some, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
+    chosen_rows = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
+    table = table_from_frame(chosen_rows, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
     return replace(table, keys=tuple(texts[held] for texts in known.texts)) if len(settings.keys) > 1 else table
 
 
@@ -264,8 +264,8 @@ def the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[s
     """The table with labels, where one of those with columns has them."""
     owners = [name for name, table in columns.items() if table.label is not None]
     if len(owners) != 1:
-        found = ", ".join(map(repr, owners)) or "none"
-        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
+        named = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {named}.")
     if settings.data.align == "exact" and not settings.rows_differ:
         align(columns)  # that all hold the same ids
     return {owners[0]: columns[owners[0]]}
@@ -291,9 +291,9 @@ def aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[
     if len(settings.keys) > 1 and len(columns) > 1:
         ((owner, table),) = labelled.items()
         tables = {**columns, owner: with_labels(table)}
-        found, crossed = _matched(settings, tables, owner)
-        called = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
-        return Aligned({owner: shared(tables[owner], found[owner])}, called, crossed)
+        rows, crossed = _matched(settings, tables, owner)
+        called = {name: matched_names(held, rows[name]) for name, held in tables.items()}  # as all call rows
+        return Aligned({owner: shared(tables[owner], rows[owner])}, called, crossed)
     common = {name: _in_common_with(settings, name, table, columns, crossed) for name, table in labelled.items()}
     some_lack_labels = any(len(common[name]) < len(table) for name, table in labelled.items())
     return Aligned(common, columns, crossed, some_lack_labels)
@@ -322,17 +322,17 @@ def _in_common_with(
 
 def with_labels(table: Table) -> Table:
     """The rows that have a label; how many have none is said."""
-    found = table.labelled()
-    if not len(found):
+    labelled = table.labelled()
+    if not len(labelled):
         raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
-    if len(found) < len(table):
+    if len(labelled) < len(table):
         column = str(label_of(table).name)
         warnings.warn(
-            f"'{table.owner}' has {len(table) - len(found):,} rows without a label in {column!r}, of {len(table):,}. "
-            "They are left out.",
+            f"'{table.owner}' has {len(table) - len(labelled):,} rows without a label in {column!r}, of "
+            f"{len(table):,}. They are left out.",
             stacklevel=2,
         )
-    return found
+    return labelled
 
 
 def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Aligned:
@@ -349,11 +349,11 @@ def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mappin
         if name == owner:
             continue
         if settings.data.align == "private":
-            found, entries = _matched(settings, {owner: table, name: other}, owner, may_be_none=True)
-            held[name] = table.ids[np.concatenate(found[owner])]
+            rows, entries = _matched(settings, {owner: table, name: other}, owner, may_be_none=True)
+            held[name] = table.ids[np.concatenate(rows[owner])]
             if other.keys:
-                called[name] = renamed(other, np.concatenate(found[name]), held[name])
-                matched[name] = by_key(settings, found[name])
+                called[name] = renamed(other, np.concatenate(rows[name]), held[name])
+                matched[name] = by_key(settings, rows[name])
             _add(crossed, entries)
         else:
             held[name] = np.intersect1d(table.ids, other.ids)
@@ -369,8 +369,8 @@ def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mappin
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
     """Only the rows whose ids all parties hold, and what crossed to find them."""
-    found, entries = _matched(settings, tables, driver)
-    return {name: shared(table, found[name]) for name, table in tables.items()}, entries
+    rows, entries = _matched(settings, tables, driver)
+    return {name: shared(table, rows[name]) for name, table in tables.items()}, entries
 
 
 def _matched(
@@ -385,7 +385,7 @@ def _matched(
     through_bytes = settings.engine.through_bytes
     key, every = None, {}
     if len(settings.keys) == 1:
-        every = {name: one for name, (one,) in ids.items()}
+        every = {name: key_ids for name, (key_ids,) in ids.items()}
         key = kept.key_of(every, settings.alignment, driver, through_bytes=through_bytes)
     known = kept.look_up(key, every)
     if known is not None:
@@ -408,9 +408,9 @@ def _add(crossed: Crossed, entries: Crossed) -> None:
         crossed.setdefault(party, []).extend(noted)
 
 
-def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
+def by_key(settings: Settings, rows_by_key: Sequence[NDArray[np.int64]]) -> dict[str, int]:
     """How many rows each key matched."""
-    return {in_words(key): len(rows) for key, rows in zip(settings.keys, found, strict=True)}
+    return {in_words(key): len(rows) for key, rows in zip(settings.keys, rows_by_key, strict=True)}
 
 
 def label_of(table: Table) -> Any:

@@ -176,8 +176,8 @@ def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
     for name, amount in noise.items():
         if _spec(given).get(name) == "auto":
             spec = {key: value for key, value in spec.items() if key != "values"} | {name: amount}
-    mechanism = _made(MECHANISMS, spec, f"{where}: mechanism")
-    codec = _made(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
+    mechanism = _built(MECHANISMS, spec, f"{where}: mechanism")
+    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
     return Rule(mechanism, codec)
 
 
@@ -202,10 +202,10 @@ def _label_rule(given: Any, where: str, classes: int) -> Rule:
                 f"leave some of them unprotected; found classes = {spec['classes']!r}. Remove it."
             )
         spec = {**spec, "classes": classes}
-    return Rule(_made(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
+    return Rule(_built(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
 
 
-def _made(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any:
+def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any:
     settings = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in known:

@@ -27,7 +27,7 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
-from colonnade.rows.making import from_tables, heard, place
+from colonnade.rows.making import from_tables, place, sides_heard
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
 from colonnade.rows.tables import read_own, read_own_labels, with_labels
@@ -77,7 +77,7 @@ def own_columns(
         divided = None
         if sides and len(ids) == 1:
             ((owner, known),) = ids.items()
-            if (understood := heard(sides, known)) is not None:
+            if (understood := sides_heard(sides, known)) is not None:
                 ids, divided = {owner: understood[0]}, understood[1]
         part = replace(place(own.settings, ids, divided), outputs_elsewhere=outputs)
         if numbers is not None and len(ids) == 1:

@@ -22,7 +22,7 @@ from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.rows.making import told
+from colonnade.rows.making import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
@@ -126,7 +126,7 @@ def select(
     settled = wanted.settled(numbers=labels.dtype.kind == "f")
     rows, decryptor = dict.fromkeys(names, len(labels)), asked.reads
     check_parties(rows, len(labels), leader=own.name, decryptor=decryptor)
-    sides = told(every, held) if held.is_told else ""
+    sides = sides_to_tell(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every), holdings.outputs)
     engine, organisation, mine = own.settings.engine, organisation_of(own), None

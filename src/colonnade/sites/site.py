@@ -68,7 +68,7 @@ from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import told
+from colonnade.rows.making import sides_to_tell
 from colonnade.rows.tables import by_key
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
@@ -338,7 +338,7 @@ class Site:
         requests, rows = {}, {}
         for name in self.own.feature_owners:
             part, ids = (held, every) if not differ else ((one := self._part_of(name, holdings)), one.ids)
-            sides, mine = told(ids, part) if held.is_told else "", self.digest(folder.name, ids)
+            sides, mine = sides_to_tell(ids, part) if held.is_told else "", self.digest(folder.name, ids)
             again, numbers = resumed is not None, None
             if part.numbers is not None:
                 numbers = self.host.outbox.release(part.numbers, NUMBERS, ALIGN)
