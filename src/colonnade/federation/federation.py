@@ -152,11 +152,10 @@ class Federation:
             check_starts(settings, before, run.path)
             run.check_whole()
         fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
-        holdings = holdings_of(settings, tables, fitted=fitted)
-        made = cls(settings, holdings, record=record, between=between)
+        federation = cls(settings, holdings_of(settings, tables, fitted=fitted), record=record, between=between)
         if start_from is not None:
-            run.start(made)
-        return made
+            run.start(federation)
+        return federation
 
     @classmethod
     def from_frames(
@@ -251,7 +250,7 @@ class Federation:
         """`evaluate`, and beside it the scores on the rows of each of several label owners."""
         if self.elsewhere.score is not None:
             return self.elsewhere.score(split, model)
-        each, rows, found = {}, {}, {}
+        each, rows, qualities = {}, {}, {}
         subsets: dict[str, dict[str, float]] = {}
         for name, batches in self.agreed.items():
             if name in self.label_owners and split in batches.splits:
@@ -262,14 +261,14 @@ class Federation:
                 each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
                 if split in REPORTED:
                     encoder = self.holdings.encoder
-                    found[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
+                    qualities[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
                 if self.settings.rows_differ:
                     partners = [party for party in self.label_owners[name].peers if party != name]
                     subsets |= by_subset(self.holdings, partners, outputs, labels, mine)
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, found, subsets)
+        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, qualities, subsets)
 
     def predict(
         self,
@@ -291,7 +290,7 @@ class Federation:
         whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
         wanted, asked = asked_for(ids, known, whose, self.settings.names_of)
         asks = self.label_owners[name]
-        found: list[tuple[Tensor, list[str]]] = []
+        parts: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
         for places, away in groups:
             with self.asking(name, asked[places], away) as chunks:
@@ -302,14 +301,14 @@ class Federation:
                 if missing is not None:
                     missing.known_away = away
                 with self.asking(name, asked[places], away) as chunks:
-                    some = list(self._outputs(name, chunks, model))
-                found += [(part, [*away, *silent] if may_lack else silent) for part, silent in some]
+                    answered = list(self._outputs(name, chunks, model))
+                parts += [(part, [*away, *silent] if may_lack else silent) for part, silent in answered]
         finally:
             if missing is not None:
                 missing.known_away = ()
         order = torch.cat([places for places, _ in groups]).argsort()
-        outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
-        degraded = [" ".join(away) for some, away in found for _ in some]
+        outputs = torch.cat([part for part, _ in parts])[order.to(self.device)]
+        degraded = [" ".join(away) for part, away in parts for _ in part]
         said = None if missing is None and not may_lack else tuple(degraded[place] for place in order.tolist())
         column = self.settings.id_column_of(name)
         return dataclasses.replace(self.holdings.predicted(wanted, outputs), degraded=said, id_column=column)
@@ -406,7 +405,7 @@ class Federation:
         times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
         agreed = self.agreed_apart.get(party, self.agreed)
         alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
-        return [(one, split, n) for one in alone for split, n in times.items() if split in one.splits]
+        return [(batches, split, n) for batches in alone for split, n in times.items() if split in batches.splits]
 
     @property
     def accounts(self) -> dict[str, Account]:
@@ -453,14 +452,15 @@ class Federation:
             cohort.restack()
 
     def _playing(self, role: str) -> dict[str, Any]:
-        return {name: one.roles[role] for name, one in self.organisations.items() if role in one.roles}
+        roles_of = {name: organisation.roles for name, organisation in self.organisations.items()}
+        return {name: played[role] for name, played in roles_of.items() if role in played}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
         """Give each driver its peers: a label owner asks the parties with columns; where there are several label
         owners, the aggregation server asks them."""
         engine, algorithm = self.settings.engine, self.algorithm
         guarded = reaches or engine.on_missing != "fail"
-        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda one: one)
+        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         names = list(self.elsewhere.asked) or list(self.owners)

@@ -132,8 +132,8 @@ def _with_outbox(
     secret = settings.models_of(name) == "secret"
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
     if features and organisation.outbox.by_purpose:
-        told = [name for name, release in algorithm.releases.items() if release.of_training]
-        organisation.outbox.guard = UsedRows(name, agreed, partial(holdings.own_ids, name), of_training=told)
+        of_training = [name for name, release in algorithm.releases.items() if release.of_training]
+        organisation.outbox.guard = UsedRows(name, agreed, partial(holdings.own_ids, name), of_training=of_training)
     if rules and engine.noise == "secret":
         organisation.outbox.noise = Secret()
     if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
@@ -229,7 +229,7 @@ def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
     """Raise where rows cannot count as a column of the label owner says."""
     where = place_of(settings.section, name)
     if not find(settings.algorithm).weighs_rows:
-        able = ", ".join(known for known, one in ALGORITHMS.items() if one.weighs_rows)
+        able = ", ".join(known for known, algorithm in ALGORITHMS.items() if algorithm.weighs_rows)
         raise ConfigError(f"{where}: weights is for {able}, and the algorithm is {settings.algorithm}. Remove it.")
     if is_drawn:
         raise ConfigError(
@@ -252,7 +252,7 @@ def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor
                 "so that others learn little of them. Give the weights by class, as in { yes = 5.0 }."
             )
         return replace(loss, weights=balanced(labels, len(classes)))
-    names = [{str(one), str(one).lower(), f"{one:g}" if isinstance(one, float) else str(one)} for one in classes]
+    names = [{str(name), str(name).lower(), f"{name:g}" if isinstance(name, float) else str(name)} for name in classes]
     for name in wanted:
         if not any(name in known for known in names):
             raise ConfigError(
@@ -336,14 +336,14 @@ def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool
         return False
     chosen = features[torch.linspace(0, len(features) - 1, ROWS + 1).long()]
     before, outputs = generator.get_state(), []
-    for first in chosen[:2]:
+    for row in chosen[:2]:
         generator.set_state(before)
         trial = copy.deepcopy(model, {id(generator): generator}).train()
         with torch.no_grad():
-            outputs.append(trial(torch.cat([first[None], chosen[2:]]))[1:])
+            outputs.append(trial(torch.cat([row[None], chosen[2:]]))[1:])
     generator.set_state(before)
-    one, other = outputs
-    return not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+    first, second = outputs
+    return not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def check_parties(settings: Settings, holdings: Holdings) -> None:
@@ -406,7 +406,7 @@ def check_starts(settings: Settings, before: Settings, where: Path) -> None:
 def check_affordable(trained: Trained, to: str, chunks: Sequence[Rows], away: Collection[str] = ()) -> None:
     """Raise where a party here would refuse to release these rows to be predicted. It is asked before anybody is: who
     had answered by then would have charged its rows for nothing."""
-    names = [name for name, one in find(trained.settings.algorithm).releases.items() if one.is_as_wide_as_told]
+    names = [name for name, release in find(trained.settings.algorithm).releases.items() if release.is_as_wide_as_told]
     for party, account in trained.accounts.items():
         organisation = trained.organisations[party]
         role = organisation.roles.get("features")
@@ -430,7 +430,7 @@ def holdings_of(
     """
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
+    known = next((dict(state["labels"]) for state in (fitted or {}).values() if "labels" in state), None)
     encoder = None if known is None else Labels.from_state(known)
     held, labelled = tables or read_tables(settings), read_labels(settings)
     if len({*held, *labelled}) == 1:

@@ -48,12 +48,12 @@ def by_subset(
     kinds |= {f"without {party}": lacks[party] for party in partners if party in lacks}
     if len(partners) > 1 and len(lacks) == len(partners):
         kinds[ALONE] = torch.stack(list(lacks.values())).all(0)
-    found = {}
+    subsets = {}
     for kind, chosen in kinds.items():
         if bool(chosen.any()):
             at = chosen.to(outputs.device)
-            found[kind] = {"rows": int(chosen.sum()), **measured(holdings, outputs[at], labels[at])}
-    return found
+            subsets[kind] = {"rows": int(chosen.sum()), **measured(holdings, outputs[at], labels[at])}
+    return subsets
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:

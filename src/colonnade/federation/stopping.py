@@ -112,22 +112,22 @@ def chosen(trained: Watched, history: Sequence[Record]) -> Record:
     """What settings became that say "auto", by their names in a file, as far as it is known in this process."""
     by, validated = judged(trained, history)
     ways = {
-        name: Counter(WAYS[kind] for column in one.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
-        for name, one in trained.holdings.columns.items()
-        if one.preprocessor is not None
+        name: Counter(WAYS[kind] for column in columns.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
+        for name, columns in trained.holdings.columns.items()
+        if columns.preprocessor is not None
     }
-    told = [f"{name}: {', '.join(f'{n} {way}' for way, n in found.items())}" for name, found in ways.items() if found]
+    listed = {name: ", ".join(f"{n} {way}" for way, n in counts.items()) for name, counts in ways.items()}
     tables = trained.settings.to_mapping()
     open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
     known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
-    found = {
+    became = {
         "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
         "data": {"task": trained.holdings.encoder.task},
-        "preprocess": {"numbers": "; ".join(told)},
+        "preprocess": {"numbers": "; ".join(f"{name}: {counts}" for name, counts in listed.items() if counts)},
         "train": {"stop_on": by if validated and trained.settings.train.early_stop else ""},
         "federation": {"device": str(trained.device)},
     }
-    every = [(section, key, value) for section, table in found.items() for key, value in table.items()]
+    every = [(section, key, value) for section, table in became.items() for key, value in table.items()]
     return {
         f"{section}.{key}": value for section, key, value in every if tables[section][key] == "auto" and value != ""
     }

@@ -36,7 +36,7 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrain
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import check_affordable, models_told
-from colonnade.federation.soundness import silent, told
+from colonnade.federation.soundness import say_nothing, silent
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
@@ -247,7 +247,7 @@ class Participant:
         federation = self.federation
         is_one = federation.algorithm.nested is None and federation.algorithm.trains
         found = silent(federation.owners) if is_one else {}
-        return {"constant_outputs": found, "findings": told(found)} if found else {}
+        return {"constant_outputs": found, "findings": say_nothing(found)} if found else {}
 
 
 log = logging.getLogger("colonnade.party")
