@@ -149,7 +149,7 @@ class RunDirectory:
         number = number or (before[0]["number"] + 1 if before else 1)
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
-        kept = [one for one in before if one["number"] == self.common != number]
+        kept = [older for older in before if older["number"] == self.common != number]
         mark |= {"measured": self._measured()} | ({"before": kept[0]} if kept else {})
         federation.settle()
         for name, organisation in federation.organisations.items():
@@ -158,7 +158,7 @@ class RunDirectory:
                 organisation.ledger.flush(self.party(name) / LEDGER)
         new = f"{PARTIES}/*/checkpoint-{number:06d}"
         fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")
-        self.keep_mark(mark, *(file for some in fresh for file in self.path.glob(some)))
+        self.keep_mark(mark, *(file for pattern in fresh for file in self.path.glob(pattern)))
         for account in federation.accounts.values():
             account.settled()
             if finished:
@@ -166,7 +166,7 @@ class RunDirectory:
         for name in federation.organisations:
             left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
             for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
-                if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
+                if old not in [self._checkpoint(name, current) for current in (mark, *kept)]:
                     shutil.rmtree(old, ignore_errors=True)
 
     def finish(self) -> None:
@@ -184,10 +184,10 @@ class RunDirectory:
         here = [folder.name for folder in (self.path / PARTIES).glob("*") if folder.is_dir()]
         if len(here) != 1:
             return None
-        settings, told = self.settings(), (self.summary() or {}).get("party")
+        settings, part = self.settings(), (self.summary() or {}).get("party")
         named = {*settings.label_owners, *settings.parties}
         more = settings.data.dataset is None or len(named) > 1  # a run of tables has two parties or more
-        return here[0] if more or told == here[0] or {*self.widths()} - {*here} else None
+        return here[0] if more or part == here[0] or {*self.widths()} - {*here} else None
 
     def check_whole(self) -> None:
         """That the parts of all parties are here, as an attack or an explanation needs them."""
@@ -202,8 +202,8 @@ class RunDirectory:
     def widths(self) -> dict[str, tuple[int, ...]]:
         """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
         try:
-            found = files.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
-            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
+            shapes = files.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
+            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in shapes.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
@@ -211,8 +211,8 @@ class RunDirectory:
 
     def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
-        found = {name: list(shape) for name, shape in shapes.items()}
-        write_text(self.path / WIDTHS, files.json_with_digest(found))
+        listed = {name: list(shape) for name, shape in shapes.items()}
+        write_text(self.path / WIDTHS, files.json_with_digest(listed))
 
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:
@@ -327,13 +327,13 @@ class RunDirectory:
     def fitted_earlier(self, settings: Settings) -> dict[str, dict[str, Any]]:
         """The same where this run started from an earlier one, and took it over; else nothing: what a run learned from
         its own rows is learned again, and shows whether a table has changed since."""
-        found = self.all_fitted(settings)
-        return found if any(one.get("earlier") for one in found.values()) else {}
+        fitted = self.all_fitted(settings)
+        return fitted if any(state.get("earlier") for state in fitted.values()) else {}
 
     def salt(self) -> str:
         """What the one label owner divided its rows with, where it was a site of its own; "" where all know."""
         here = sorted(folder.name for folder in (self.path / PARTIES).glob("*") if (folder / COLUMNS).exists())
-        return next((str(found["salt"]) for name in here if "salt" in (found := self.fitted(name))), "")
+        return next((str(fitted["salt"]) for name in here if "salt" in (fitted := self.fitted(name))), "")
 
     def settings(self, allow_models: Sequence[str] = ()) -> Settings:
         """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
@@ -343,16 +343,17 @@ class RunDirectory:
         path = self.path / SETTINGS
         with suppress(OSError, UnicodeDecodeError):  # told by who reads it
             files.check_text(path, path.read_text(encoding="utf-8"))
-        found = Settings.from_toml(path, allow_models=allow_models, saved=True)
+        settings = Settings.from_toml(path, allow_models=allow_models, saved=True)
         if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
-            found = replace(found, data=replace(found.data, stratify=False))
-        return found
+            settings = replace(settings, data=replace(settings.data, stratify=False))
+        return settings
 
     def _check_links(self) -> None:
         """It may be somebody else's, and is written to by who predicts: a link would lead out of its folder."""
-        for found in (one for some in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*") for one in self.path.glob(some)):
-            if found.is_symlink():
-                raise CheckpointError(f"{found} is a link out of its run, which is one folder. Put the file there.")
+        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
+            for path in self.path.glob(pattern):
+                if path.is_symlink():
+                    raise CheckpointError(f"{path} is a link out of its run, which is one folder. Put the file there.")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs measured so far, up to the last checkpoint; when to stop follows from them."""
@@ -392,10 +393,10 @@ class RunDirectory:
         except OSError:
             return None
 
-    def write_quality(self, owner: str, found: Mapping[str, Any]) -> None:
+    def write_quality(self, owner: str, quality: Mapping[str, Any]) -> None:
         """How well the model ranks and decides on a label owner's rows: in its own folder."""
         with self._saving(f"'{owner}' cannot write to {self.party(owner)}"):
-            write_text(self.party(owner) / QUALITY, to_json(found) + "\n")
+            write_text(self.party(owner) / QUALITY, to_json(quality) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._saving(f"The run directory {self.path} cannot be written"):
@@ -451,7 +452,7 @@ def _fingerprint(federation: Trained) -> str:
     """A digest of the agreed batches and the ids behind their row numbers."""
     digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.ids
     for start in range(0, len(ids), 65_536):
-        digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())
+        digest.update("".join(f"\n{name}" for name in ids[start : start + 65_536].tolist()).encode())
     return digest.hexdigest()[:16]
 
 

@@ -86,7 +86,7 @@ class SelectionHost(Party):
         if name == SERVER:
             role.serves_for = frozenset({asker})
             others = [*own.feature_owners, asker, KEYS]
-            role.peers = self.site.peers([one for one in own.everybody if one in others], role.organisation)
+            role.peers = self.site.peers([party for party in own.everybody if party in others], role.organisation)
         self.site.roles.append(role)
         return Taking(rows, same)
 

@@ -74,7 +74,7 @@ class Home(Protocol):
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
     def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
-    def are_same(self, ids: Ids, run: str, told: str) -> bool: ...
+    def are_same(self, ids: Ids, run: str, digest: str) -> bool: ...
     def keep_crossed(self, run: Path, *more: Ledger) -> None: ...
 
 
@@ -148,8 +148,8 @@ class TakingPart(Host):
         participant, mark = self.participant(), self.participant().run.mark()
         self.pass_on(request)
         again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
-        told = f"it saved {mark['number']} last, and was asked to save {request.number}"
-        self.expect(again or request.number > mark["number"], told)
+        why = f"it saved {mark['number']} last, and was asked to save {request.number}"
+        self.expect(again or request.number > mark["number"], why)
         if not again:
             participant.save(request.step, request.number, request.common)
         return Done()

@@ -54,8 +54,8 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
         return settings
     then = run.settings(settings.allow_models)
     parties = {
-        name: dataclasses.replace(one, model=then.parties[name].model) if name in then.parties else one
-        for name, one in settings.parties.items()
+        name: dataclasses.replace(party, model=then.parties[name].model) if name in then.parties else party
+        for name, party in settings.parties.items()
     }
     return dataclasses.replace(
         settings, algorithm=then.algorithm, config=then.config, model=then.model, label_model=then.label_model,
@@ -246,8 +246,8 @@ class Participant:
         """How many of its numbers a row are the same in all its training rows, where any are."""
         federation = self.federation
         is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        found = silent(federation.owners) if is_one else {}
-        return {"constant_outputs": found, "findings": say_nothing(found)} if found else {}
+        constant = silent(federation.owners) if is_one else {}
+        return {"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}
 
 
 log = logging.getLogger("colonnade.party")
@@ -278,13 +278,13 @@ class Saves:
         """What `fit` tells is passed on to `watch`; when it has saved, which is every so many epochs, so do the
         others."""
 
-        def told(event: Step | Record) -> None:
+        def watched(event: Step | Record) -> None:
             if isinstance(event, dict) and every and event["epoch"] % every == 0:
                 self.save(event["step"])
             if watch is not None:
                 watch(event)
 
-        return told
+        return watched
 
     def best(self, take: bool) -> bool:
         """Everybody else keeps its model as the best, or has it again; False where somebody could not be told."""
@@ -323,8 +323,8 @@ def newest_common(kept: Mapping[str, Sequence[int]]) -> int:
         return max(common)
     if all(number <= 1 for numbers in kept.values() for number in numbers):
         return 0
-    told = "; ".join(f"'{name}' {' and '.join(map(str, numbers)) or 'none'}" for name, numbers in kept.items())
+    named = "; ".join(f"'{name}' {' and '.join(map(str, numbers)) or 'none'}" for name, numbers in kept.items())
     raise CheckpointError(
-        f"There is no checkpoint that all have: {told}. Somebody's folder of this run is missing or of another run. "
+        f"There is no checkpoint that all have: {named}. Somebody's folder of this run is missing or of another run. "
         "Put it back, or start a new run."
     )

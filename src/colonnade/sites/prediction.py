@@ -82,8 +82,8 @@ class Introduced:
         known = {to: self.introductions[to] for to, e in envelopes.items()
                  if isinstance(e.message, roles.Introduce) and to in self.introductions}  # fmt: skip
         others = {to: envelope for to, envelope in envelopes.items() if to not in known}
-        found = self.inner.exchange_each(others) if others else {}
-        return {to: known[to] if to in known else found[to] for to in envelopes}
+        answers = self.inner.exchange_each(others) if others else {}
+        return {to: known[to] if to in known else answers[to] for to in envelopes}
 
 
 @dataclass
@@ -144,10 +144,10 @@ class Session:
         if self._with_columns:
             known, columns = self.own_rows.now(self.fitted)
             held = torch.from_numpy(np.isin(ids, known))
-            some = columns(ids[held.numpy()] if held.any() else known[:1])
-            features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
+            prepared = columns(ids[held.numpy()] if held.any() else known[:1])
+            features = torch.zeros(len(ids), *prepared.shape[1:], dtype=prepared.dtype)
             if held.any():
-                features[held] = some
+                features[held] = prepared
             mine[own], away = Columns(features), {} if held.all() else {own: ~held}
         settings = self.own.settings
         asks = asked_by(settings, own, [own], ids)
@@ -167,14 +167,14 @@ class Session:
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
         """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        opened, found = self.opened(rows), []
+        opened, predictions = self.opened(rows), []
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         for places, away in rows.holdings.by_absence(wanted):
             group = wanted[places]
             self.take(rows, group, away)
             ids = rows.ids[group.numpy()].tolist()
-            found.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
-        return found
+            predictions.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
+        return predictions
 
     def warm(self) -> None:
         """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
@@ -196,14 +196,14 @@ class Session:
         """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
         introduce themselves again: what they send was written down in training."""
         own, settings = self.own.name, self.local
-        told = {
+        introductions = {
             name: roles.Introduction(shape, len(rows.ids), agreed_on(settings, rows.holdings, name)[own].fingerprint())
             for name, shape in self.shapes.items()
             if name != own
         }
 
         def reach(_: str, here: Transport) -> Transport:
-            return Introduced(self.carrier(here), told)
+            return Introduced(self.carrier(here), introductions)
 
         federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
         self.folder.load(federation, self.mark)
@@ -318,10 +318,10 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     try:
         session.look(asked)
         _check_held(asked, session.names, session)
-        found = session.ask(asked)
+        predictions = session.ask(asked)
     finally:
         session.close()
-    return _write(out, column, found, spelled, keys)
+    return _write(out, column, predictions, spelled, keys)
 
 
 def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
@@ -355,14 +355,14 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
 def _write(
     out: Path,
     column: str,
-    found: Sequence[tuple[torch.Tensor, Predictions]],
+    predictions: Sequence[tuple[torch.Tensor, Predictions]],
     spelled: Sequence[str],
     keys: Sequence[str],
 ) -> Path:
     """One line per id as it was spelled; `keys` are what they are compared by."""
     import pandas as pd
 
-    frame = pd.concat([one.to_frame("id") for _, one in found]).set_index("id").loc[list(keys)].reset_index()
+    frame = pd.concat([group.to_frame("id") for _, group in predictions]).set_index("id").loc[list(keys)].reset_index()
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     with replaced(out) as fresh:

@@ -133,18 +133,18 @@ def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
     if party is None or party.table is None:
         return None
     try:
-        about = [Path(one).stat() for one in (party.table, *(str(more["table"]) for more in party.tables.values()))]
+        about = [Path(path).stat() for path in (party.table, *(str(more["table"]) for more in party.tables.values()))]
     except OSError:
         return None
-    return tuple((one.st_mtime_ns, one.st_size) for one in about)
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in about)
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
     """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
-        index, features = {one: at for at, one in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
-        return whole.ids, lambda ids: features[[index[one] for one in ids.tolist()]]
+        index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
+        return whole.ids, lambda ids: features[[index[name] for name in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
     brings = replace(own.settings.parties[own.name], label=None, columns=names)
@@ -162,7 +162,7 @@ def has_columns(own: SiteConfig, fitted: State) -> bool:
 def digests_of(own: SiteConfig, ids: NDArray[Any]) -> list[bytes]:
     """Digests of ids, keyed with the agreed file's fingerprint."""
     key = own.agreed.encode()
-    return [hashlib.blake2b(one.encode(), key=key, digest_size=DIGEST).digest() for one in ids.tolist()]
+    return [hashlib.blake2b(name.encode(), key=key, digest_size=DIGEST).digest() for name in ids.tolist()]
 
 
 ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"
@@ -247,7 +247,7 @@ class Reader(Party):
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted, told = site.common_ids(asker), None
+            wanted, places = site.common_ids(asker), None
             self.expect(wanted is not None, "it was given no ids, and no alignment found any")
             assert wanted is not None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
@@ -257,16 +257,16 @@ class Reader(Party):
             asked = request.digests.tensor
             fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST
             self.expect(fits, f"digests are {DIGEST} bytes each")
-            wished = [bytes(one) for one in asked.cpu().numpy()]
+            wished = [bytes(digest) for digest in asked.cpu().numpy()]
             self._each_once(asker, len(wished), len(set(wished)))
-            found = [mine.get(one, -1) for one in wished]
-            wanted = known[[place for place in found if place >= 0]]
-            held = torch.tensor([place for place, row in enumerate(found) if row >= 0], dtype=torch.int64)
-            told = self.outbox.release(held, HELD)
+            rows = [mine.get(digest, -1) for digest in wished]
+            wanted = known[[place for place in rows if place >= 0]]
+            held = torch.tensor([place for place, row in enumerate(rows) if row >= 0], dtype=torch.int64)
+            places = self.outbox.release(held, HELD)
         self._each_once(asker, len(wanted), len(np.unique(wanted)))
         if len(wanted):
             site.answer(Asked(asker, wanted, columns(wanted), request.number, request.outputs), folder)
-        return Looked(told)
+        return Looked(places)
 
     @serves
     def take(self, request: Take, asker: str) -> Done:

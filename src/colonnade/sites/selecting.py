@@ -79,8 +79,8 @@ class LeadingHost(Party):
         own = self.site.own
         self.expect(own.selections is not None, "its owner tells nobody: its party.toml has no [selections]")
         self.expect(is_run(request.run), f"a {A_RUN}")
-        found, rows = select(self.site, request.run, request.keep, request.method, request.given)
-        return Chosen(json.dumps(found.to_json()), rows)
+        selection, rows = select(self.site, request.run, request.keep, request.method, request.given)
+        return Chosen(json.dumps(selection.to_json()), rows)
 
 
 @dataclass
@@ -99,9 +99,9 @@ class Between:
     def cost(self, seconds: float) -> Cost:
         left = self.others.ask(Leave()).values()
         counted = choosing.counted_by(self.leader, *([] if self.mine is None else [self.mine]))
-        for one in left:
-            counted.update(one.operations)
-        sent = self.leader.ledger.total("out") + sum(one.sent for one in left)
+        for done in left:
+            counted.update(done.operations)
+        sent = self.leader.ledger.total("out") + sum(done.sent for done in left)
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
@@ -151,14 +151,15 @@ def select(
         return Between(leader, others, mine)
 
     try:
-        found = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet, watch=watch)
+        how: Any = {"leader": own.name, "seed": engine.seed, "meet": meet, "watch": watch}
+        selection = choosing.choose(names, keep, method, settled, **how)
     finally:
         if mine is not None:
             site.roles.remove(mine)
         site.keep_crossed(own.runs / run, organisation.ledger)
-    if found.groups and settled.estimator != "kraskov":
-        found = replace(found, entropy=choosing.entropy(labels))
-    return keep_selection(own.runs / run, found), len(labels)
+    if selection.groups and settled.estimator != "kraskov":
+        selection = replace(selection, entropy=choosing.entropy(labels))
+    return keep_selection(own.runs / run, selection), len(labels)
 
 
 def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
@@ -171,31 +172,31 @@ def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[st
     check_run(run)
     settings_of(own, given)
     label_owners = site.peers(own.label_owners)
-    told = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
-    found: dict[str, Selection] = {}
-    for name, one in told.items():
-        found[name] = _chosen(name, one, own, method, next(iter(found.values()), None))
-    joint = choosing.jointly(found, {name: one.rows for name, one in told.items()}, keep)
+    answers = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
+    selections: dict[str, Selection] = {}
+    for name, answer in answers.items():
+        selections[name] = _chosen(name, answer, own, method, next(iter(selections.values()), None))
+    joint = choosing.jointly(selections, {name: answer.rows for name, answer in answers.items()}, keep)
     learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(". ")
     return keep_selection(own.runs / run, replace(joint, learned={**joint.learned, own.name: learned}))
 
 
-def _chosen(name: str, told: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
+def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
     """What a label owner found, if it is about those who hold columns here, in numbers, and by the groups that the
     others tested."""
     try:
-        found = Selection.from_json(json.loads(told.found))
-        numbers = [*found.scores.values(), *found.groups.values(), *found.errors.values(), found.entropy or 0.0]
-        numbers += asdict(found.cost).values()
+        selection = Selection.from_json(json.loads(answer.found))
+        numbers = [number for by in (selection.scores, selection.groups, selection.errors) for number in by.values()]
+        numbers += [selection.entropy or 0.0, *asdict(selection.cost).values()]
         parties, every = set(own.feature_owners), {*own.names, *own.label_owners, SERVER, KEYS}
-        mentioned = {*found.chosen, *found.level, *(one for group in found.groups for one in group)}
-        named = set(found.scores) == set(found.ranking) == parties and set(found.errors) in (set(), parties)
-        known = mentioned <= parties and set(found.learned) <= every and not found.each
-        same = first is None or found.groups.keys() == first.groups.keys()
-        fits = named and known and same and found.method == method and 0 < told.rows <= MOST_ROWS
-        if not fits or not all(abs(float(one)) <= LARGEST for one in numbers):
+        mentioned = {*selection.chosen, *selection.level, *(party for group in selection.groups for party in group)}
+        named = set(selection.scores) == set(selection.ranking) == parties and set(selection.errors) in (set(), parties)
+        known = mentioned <= parties and set(selection.learned) <= every and not selection.each
+        same = first is None or selection.groups.keys() == first.groups.keys()
+        fits = named and known and same and selection.method == method and 0 < answer.rows <= MOST_ROWS
+        if not fits or not all(abs(float(number)) <= LARGEST for number in numbers):
             raise ValueError
-        return replace(found, learned={who: printable(what) for who, what in found.learned.items()})
+        return replace(selection, learned={who: printable(what) for who, what in selection.learned.items()})
     except (ConfigError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
 
@@ -213,12 +214,12 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
         )
     site.read()
     site.partners().ask(Join(own.agreed))
-    found = site.compare("count")
+    alignments = site.compare("count")
     site.keep_crossed(own.runs / run)
     (own.runs / run).mkdir(parents=True, exist_ok=True)
-    told = [asdict(one) | {"learned": one.learned()} for one in found]
-    write_text(own.runs / run / ALIGNMENT, json.dumps(told, indent=2) + "\n")
-    return found
+    written = [asdict(alignment) | {"learned": alignment.learned()} for alignment in alignments]
+    write_text(own.runs / run / ALIGNMENT, json.dumps(written, indent=2) + "\n")
+    return alignments
 
 
 def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
@@ -243,8 +244,8 @@ def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
     return from_mapping(SelectionSettings, {**asdict(agreed), **given}, where="select")
 
 
-def keep_selection(folder: Path, found: Selection) -> Selection:
+def keep_selection(folder: Path, selection: Selection) -> Selection:
     """Written into this organisation's own folder; nobody is told."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / SELECTION, json.dumps(found.to_json(), indent=2) + "\n")
-    return found
+    write_text(folder / SELECTION, json.dumps(selection.to_json(), indent=2) + "\n")
+    return selection

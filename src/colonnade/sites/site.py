@@ -152,7 +152,7 @@ class Site:
         """The role that serves a request, and serves it to this sender where there is one."""
         able = [role for role in self.roles if kind in role.served()]
         if not able:
-            served = ", ".join(sorted({one.kind for role in self.roles for one in role.served()})) or "nothing"
+            served = ", ".join(sorted({request.kind for role in self.roles for request in role.served()})) or "nothing"
             raise BoundaryError(f"'{self.own.name}' does not serve {kind.kind}.\n    It serves: {served}.")
         return min(able, key=lambda role: sender not in (role.serves_for or ()))
 
@@ -189,7 +189,7 @@ class Site:
         """As a label owner, where ids are compared privately: find the rows that are common with all who hold columns,
         or with "count" only how many they are."""
         differ, every = self.own.settings.rows_differ, self.own.feature_owners  # one partner after the other, or all
-        return [self._align(mine, [one] if differ else every, reveal) for one, mine in self.id_owners.items()]
+        return [self._align(mine, [partner] if differ else every, reveal) for partner, mine in self.id_owners.items()]
 
     def align(self) -> None:
         """As a label owner: find the rows that are common with all who hold columns. Of several label owners, each can
@@ -215,8 +215,9 @@ class Site:
         own, encoder = self.own, None
         if self.describer is not None:
             others = [name for name in own.label_owners if name != own.name]
-            told = self.peers(others, self.describer.organisation).ask(Describe()) | {own.name: self.describer.told}
-            encoder = agreed_labels({name: told[name] for name in own.label_owners}, own.settings.data.task)
+            labels = {own.name: self.describer.described}
+            labels |= self.peers(others, self.describer.organisation).ask(Describe())
+            encoder = agreed_labels({name: labels[name] for name in own.label_owners}, own.settings.data.task)
         table = None if self.table is None else self.common(own.name)
         salt = self._salt() if resumed is None else str(resumed.fitted(own.name).get("salt", ""))
         holdings = replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
@@ -226,8 +227,8 @@ class Site:
             if len(own.settings.keys) > 1:  # a partner knows a row by another key, so numbers do not follow from it
                 mine = holdings.label_owners[own.name]
                 mine.numbers = numbers_of(mine.ids.tolist(), own.settings.engine.seed, mine.salt)
-                found = {name: by_key(own.settings, owner.found) for name, owner in self.id_owners.items()}
-                holdings = replace(holdings, matched=found)
+                counts = {name: by_key(own.settings, owner.found) for name, owner in self.id_owners.items()}
+                holdings = replace(holdings, matched=counts)
         holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
 
@@ -278,9 +279,9 @@ class Site:
         none, since whoever says which rows are common could guess them by it."""
         return "" if self.own.private else sha256("\n".join([self.own.agreed, run, *ids.tolist()]).encode()).hexdigest()
 
-    def are_same(self, ids: NDArray[np.str_], run: str, told: str) -> bool:
+    def are_same(self, ids: NDArray[np.str_], run: str, digest: str) -> bool:
         """Whether these are the ids of which a label owner told the digest; those compared privately are."""
-        return self.own.private or self.digest(run, ids) == told
+        return self.own.private or self.digest(run, ids) == digest
 
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
         """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. Where an
@@ -292,9 +293,9 @@ class Site:
         if table is not None and table.keys:  # rows are called by the keys that matched them
             table = matched_names(table, self.id_owners[own.driver].found)
         numbers = None if asked.numbers is None else asked.numbers.tensor
-        made = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
+        holdings = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
-        federation = Federation(settings, replace(made, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
+        federation = Federation(settings, replace(holdings, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
         participant = Participant(own, federation, folder, moment=asked.moment)
         with participant.budget.held():
             self._begin(participant, resumed)
@@ -337,7 +338,8 @@ class Site:
         every, count = self.shared_with(self.own.name, holdings), training_rows(holdings) if differ else 0
         requests, rows = {}, {}
         for name in self.own.feature_owners:
-            part, ids = (held, every) if not differ else ((one := self._part_of(name, holdings)), one.ids)
+            part = self._part_of(name, holdings) if differ else held
+            ids = part.ids if differ else every
             sides, mine = sides_to_tell(ids, part) if held.is_told else "", self.digest(folder.name, ids)
             again, numbers = resumed is not None, None
             if part.numbers is not None:
@@ -358,7 +360,7 @@ class Site:
         settings = as_trained(self.own.local, RunDirectory(folder)) if moment else self.own.local
         own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
         names = [name for name in own.names if name in asked]
-        elsewhere = Elsewhere({own.name}, names, counts=any(one.counts for one in prepared.values()))
+        elsewhere = Elsewhere({own.name}, names, counts=any(answer.counts for answer in prepared.values()))
         return Federation(
             settings, holdings, record=bool(moment), between=lambda _, here: self.carrier(here), elsewhere=elsewhere
         )
