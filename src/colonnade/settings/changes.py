@@ -36,7 +36,7 @@ WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
 
 
 def changes_of(given: Sequence[str]) -> list[Change]:
-    """Every KEY=VALUE of a command line."""
+    """Parse every KEY=VALUE of a command line."""
     changes: list[Change] = []
     for argument in given:
         key, equals, text = argument.partition("=")
@@ -53,7 +53,7 @@ def changes_of(given: Sequence[str]) -> list[Change]:
 
 
 def laid_over(tables: Mapping[str, Any], changes: Sequence[Change], where: str) -> dict[str, Any]:
-    """A file's tables with these values instead of theirs."""
+    """Give a file's tables, with these values in the place of theirs."""
     changed = dict(tables)
     for keys, value in changes:
         changed = _with(changed, keys, value, where, ())
@@ -73,7 +73,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 def _value(text: str) -> Any:
-    """None where it is no value; TOML has none that is None."""
+    """Read a value as TOML has it, or as a bare word; None, which is no value in TOML, where it is neither."""
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -29,13 +29,13 @@ KINDS: dict[str, type] = {"str": str, "bool": bool, "tuple": tuple, "any": objec
 
 @cache
 def known() -> dict[str, Any]:
-    """The whole table."""
+    """Read the whole table."""
     table: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return table
 
 
 def described(settings: type) -> dict[str, Any]:
-    """A class of settings as the table has it."""
+    """Describe a class of settings as the table has it."""
     hints = get_type_hints(settings)
     rules: dict[str, Any] = {}
     for setting in fields(settings):
@@ -46,7 +46,8 @@ def described(settings: type) -> dict[str, Any]:
 
 
 def algorithms() -> dict[str, Any]:
-    """What there is about each algorithm. Where they are imported already, one that joined them is among them."""
+    """List what is known about each algorithm. Where algorithms are imported already, one that joined them is in the
+    list."""
     written: dict[str, Any] = known()["algorithms"]
     imported = sys.modules.get("colonnade.algorithms")
     every: Mapping[str, Any] = {} if imported is None else imported.ALGORITHMS
@@ -54,12 +55,12 @@ def algorithms() -> dict[str, Any]:
 
 
 def described_algorithm(algorithm: Any) -> dict[str, Any]:
-    """An algorithm's record as the table has it."""
+    """Describe an algorithm's record as the table has it."""
     return {"about": algorithm.about, "reveals": algorithm.reveals, **described(algorithm.config)}
 
 
 def _class(table: Mapping[str, Any]) -> type:
-    """A class of settings with these rules, and none that go over several of them."""
+    """Make a class of settings with these rules; rules that compare several settings are not in it."""
     module, name = table["of"]
     settings: list[Any] = []
     for key, (kind, *rule) in table["settings"].items():
@@ -83,7 +84,7 @@ def check_early(path: Path) -> None:
 
 
 def _owners(tables: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Every organisation of a file: where it stands, what may stand there, and what does."""
+    """List every organisation of a file: where it stands, what may stand there, and what does."""
     for section, settings in known()["owners"].items():
         held = tables.get(section, {})
         listed = held if isinstance(held, list) else [{"name": name, "": owner} for name, owner in held.items()]

@@ -103,7 +103,7 @@ TO_FILL_IN = """
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What one organisation starts from."""
+    """What one organisation's site is started with."""
 
     name: str
     settings: Settings  # the agreed ones, with this organisation's own part under its name
@@ -156,7 +156,7 @@ class SiteConfig:
 
     @property
     def section(self) -> str:
-        """Where it stands in the agreed file; "" for one without data."""
+        """The heading under which this organisation stands in the agreed file; "" for one without data."""
         if self.name in self.settings.label_owners:
             return "label_owners"
         return self.settings.section if self.name in self.settings.parties else ""
@@ -167,7 +167,7 @@ class SiteConfig:
 
     @property
     def local(self) -> Settings:
-        """The same, without the names of the others: what this organisation alone builds. Several label owners stay
+        """The settings without the names of the others: what this organisation alone builds. Several label owners stay
         named, since data owners keep the rows of each apart."""
         if self.settings.label_owners:
             return self.settings
@@ -176,7 +176,7 @@ class SiteConfig:
 
 
 def read_own(path: Path) -> SiteConfig:
-    """A party.toml and the agreed file it names, checked against each other."""
+    """Read a party.toml and the agreed file that it names, and check each against the other."""
     tables = dict(read_toml(path, str(path)))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
@@ -263,8 +263,7 @@ def runs_of(path: Path) -> Path:
 
 
 def at_sites(settings: Settings) -> Settings:
-    """With every organisation's models secret, unless its owner says otherwise: so it is between sites, and in one
-    process not."""
+    """Make every organisation's models secret, unless its owner says otherwise, as they are between sites."""
 
     def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
         return {name: dataclasses.replace(owner, models=owner.models or "secret") for name, owner in owners.items()}
@@ -273,7 +272,7 @@ def at_sites(settings: Settings) -> Settings:
 
 
 def sites_of(settings: Settings) -> tuple[str, ...]:
-    """All that take part, in the agreed order: each a site."""
+    """List all who take part, in the agreed order: each has a site."""
     if settings.rows_differ and settings.data.dataset is None and settings.data.align != "private":
         raise ConfigError(
             'Between machines the label owner finds which of its rows a partner holds by [data] align = "private"; '
@@ -300,7 +299,7 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
 
 
 def all_sites(settings: Settings) -> tuple[str, ...]:
-    """Those that train, and where the agreed file has them, those that add up and decrypt in selections."""
+    """List those who train, and where the agreed file has them, those who add up and decrypt in selections."""
     names = sites_of(settings)
     if not settings.selection.servers:
         return names
@@ -351,7 +350,7 @@ def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
 
 
 def agreed_tables(settings: Settings) -> dict[str, Any]:
-    """What all must know, of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
+    """Keep what all must know of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
     tables = settings.to_mapping()
     public = settings.data.dataset is not None  # columns of a public data set say who gets which
 
@@ -372,7 +371,7 @@ def agreed_tables(settings: Settings) -> dict[str, Any]:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Equal at two organisations exactly when their copies agree."""
+    """Digest what is agreed: equal at two organisations exactly when their copies agree."""
     text = json.dumps(agreed_tables(settings), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -382,7 +381,7 @@ def write_agreed(folder: Path, settings: Settings) -> None:
 
 
 def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:
-    """One organisation's part of a file for one machine, as its party.toml beside the agreed file."""
+    """Write one organisation's part of a file for one machine, as its party.toml beside the agreed file."""
     sections = _sections(settings.to_mapping())
     section = next((heading for heading, parties in sections.items() if name in parties), "")
     party = sections[section][name] if section else {}
@@ -399,7 +398,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
 
 
 def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
-    """[serve] or another table of a party.toml of this machine, in the place of what it had."""
+    """Write [serve] or another table into a party.toml of this machine, in the place of what stood there."""
     path.write_text(to_toml({**read_toml(path, str(path)), name: dict(table)}), encoding="utf-8")
     read_own(path)
 
@@ -434,7 +433,7 @@ def _table(kind: type[T], tables: dict[str, Any], name: str, path: Path) -> T | 
 
 
 def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Under which heading who stands, with its settings."""
+    """Group organisations and their settings by the heading under which they stand."""
     if any(section in tables for section in LISTS):
         return {section: by_name(section, tables.get(section, [])) for section in LISTS}
     return {"parties": dict(tables.get("parties", {}))}
@@ -451,7 +450,7 @@ def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, fe
 
 
 def _resolved(settings: Settings, name: str, path: Path) -> Settings:
-    """With the table of an organisation where its own file says, relative to it."""
+    """Resolve the path of an organisation's table, which its own file gives relative to itself."""
     for section, owners in (("label_owners", settings.label_owners), ("parties", settings.parties)):
         if name not in owners:
             continue

@@ -76,7 +76,7 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
 
 
 def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
-    """A budget that no release could ever fit into is a mistake."""
+    """Refuse a budget that no release could ever fit into."""
     if not from_columns:
         raise ConfigError(
             f"{where} can never be kept: nothing that this algorithm releases of columns has a line for each row, so "

@@ -95,7 +95,7 @@ class PreprocessSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How long, and what is kept on the way."""
+    """How long training goes on, and what is kept on the way."""
 
     epochs: int = whole_or_auto(most=10**9)  # auto: as `federation_file.by_rows` says
     batch_size: int = whole_or_auto(most=10**12)
@@ -113,7 +113,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What carries and computes."""
+    """What carries the calls, and what computes."""
 
     seed: int = whole(default=0, least=0, most=2**63 - 1)
     device: str = "auto"  # "auto" takes a GPU when there is one
@@ -127,7 +127,7 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
     def around(self, transport: Transport) -> Transport:
-        """The same transport, with its lost calls made again."""
+        """Wrap a transport so that lost calls are made again."""
         return Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
 
 
@@ -137,7 +137,8 @@ TELLS = ("nothing", "verdict", "figures")
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
+    """The scores that `colonnade audit` must not find exceeded; where one is None, any will do. They may change after
+    the run."""
 
     label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
     inversion_ssim: float | None = None  # likeness of rebuilt pictures
@@ -147,7 +148,7 @@ class AuditSettings:
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """By kind of score, what it must not exceed."""
+        """By kind of score, the value that it must not exceed."""
         return {name: value for name, value in vars(self).items() if name != "tell"}
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class LabelOwnerSettings:
-    """One organisation with labels of rows of its own."""
+    """One organisation that holds labels of rows of its own."""
 
     table: str | None = None
     id: str | None = None  # its id column, where it is not called [data] id here
@@ -173,7 +174,7 @@ class LabelOwnerSettings:
 
 @dataclass(frozen=True)
 class PartySettings:
-    """One organisation's own part; with several machines, its own file."""
+    """One organisation's own part; where there are several machines, its own file."""
 
     table: str | None = None
     id: Any = None  # its id column, where it is not called [data] id here; or its keys, "" where it lacks one
@@ -190,7 +191,7 @@ class PartySettings:
     models: str | None = None  # "secret" or "seeded": where its initial weights come from
 
     def limit(self, name: str, section: str = "parties") -> Budget | None:
-        """The budget, once it is checked."""
+        """Check the budget, and give it."""
         return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
 
 
@@ -202,7 +203,7 @@ def place_of(section: str, name: str, part: str = "") -> str:
 
 
 def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
-    """An array of tables with names, as name -> the rest of the table."""
+    """Turn an array of tables with names into a table for each name."""
     if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise ConfigError(
             f'[[{section}]] must be tables, each with a name, as in\n    [[{section}]]\n    name = "north"\n'
@@ -225,7 +226,7 @@ def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
 
 
 def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
-    """The label owner, once its settings are checked."""
+    """Check the settings of a label owner."""
     where = place_of("label_owners", name)
     owner = from_mapping(LabelOwnerSettings, given, where=where)
     rows = owner.rows is None or (isinstance(owner.rows, int) and not isinstance(owner.rows, bool) and owner.rows >= 1)
@@ -285,8 +286,8 @@ def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...
 def check_keys(
     keys: Sequence[Key], parties: Mapping[str, Any], section: str, *, plain: bool, several: bool, tables: bool
 ) -> None:
-    """That all name the same keys; that there are tables which have them, where ids are not plain; and one key where
-    several hold labels."""
+    """Check that all name the same keys, that there are tables which have them where ids are not plain, and that there
+    is one key where several hold labels."""
     for name, party in parties.items():
         where = f"{place_of(section, name)}: id"
         own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
@@ -309,7 +310,7 @@ def check_keys(
 
 
 def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -> None:
-    """`rows` and `classes` deal out a named data set; a table has the rows it has."""
+    """Refuse `rows` and `classes` without a named data set, which they deal out: a table has the rows it has."""
     for name, owner in owners.items():
         for key in ("rows", "classes"):
             if dataset is None and vars(owner)[key] is not None:
@@ -335,7 +336,7 @@ def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]
 
 
 def with_paths(owner: Any, folder: Path) -> Any:
-    """An organisation's part, with its files named from this folder on."""
+    """Resolve the paths in an organisation's part, which are relative to this folder."""
     files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
     paths: dict[str, Any] = {key: str((folder / file).resolve()) for key, file in files.items() if file}
     more = vars(owner).get("tables", {})
@@ -358,7 +359,7 @@ def check_name(name: str) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Of all organisations: where a disk takes capitals and small letters for one, two would have one folder."""
+    """Refuse names of which two would share a folder, where a disk takes capitals and small letters for one."""
     alike: dict[str, str] = {}
     for name in names:
         check_name(name)
@@ -420,8 +421,8 @@ def dropout_of(rows: str, chosen: float | None) -> float:
 
 
 def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSettings, train: TrainSettings) -> None:
-    """That the algorithm can divide, draw and start as it is asked to, and do without a partner's part of a row, where
-    one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
+    """Check that the algorithm can divide, draw and start as it is asked to; that it can do without a partner's part of
+    a row, where one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
     several, differ = algorithm.nested is not None, data.rows == "label_owner"
     if several and data.split_by is not None:
         raise ConfigError(
