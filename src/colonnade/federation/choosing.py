@@ -26,7 +26,7 @@ def choose(
     given: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
 ) -> Selection:
-    """Select on training rows, by the file's settings and those given. Of several label owners each leads a selection
+    """Select on training rows, by the file's settings and those given. Each of several label owners leads a selection
     of its own, on rows of its own, and all of them together choose, unless one `owner` is named."""
     leaders = label_owners_of(settings) if owner is None else [asker_of(settings, owner)]
     selections, rows = {}, {}
@@ -38,8 +38,8 @@ def choose(
 
 
 def held_for(settings: Settings, owner: str) -> Holdings:
-    """What all who hold columns hold of a label owner's rows, prepared as for training with that one alone; of a public
-    data set, which is dealt to all label owners at once, its part of it."""
+    """Collect what all who hold columns hold of a label owner's rows, prepared as for training with that one alone. A
+    public data set is dealt to all label owners at once, so it gives all their parts."""
     if settings.data.dataset is None:
         alone = {name: label_owner for name, label_owner in settings.label_owners.items() if name == owner}
         settings = replace(settings, label_owners=alone)

@@ -23,9 +23,9 @@ Weights = dict[str, list[float]]
 def coefficients(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
 ) -> dict[str, Weights]:
-    """By organisation and prepared column a weight per output, and the intercept at the label owner. Where labels are
-    numbers, all are for labels of mean 0 and variance 1; what these were is the label owner's to know, and stands
-    there. Of an algorithm whose models are no weights of columns, nothing."""
+    """By organisation and prepared column, give a weight per output, and at the label owner the intercept. Where labels
+    are numbers, all weights are for labels of mean 0 and variance 1; which mean and variance these had stands at the
+    label owner, who may know it. An algorithm whose models are no weights of columns has none."""
     if algorithm.intercept is None:
         return {}
     weights: dict[str, Weights] = {}
@@ -41,7 +41,7 @@ def coefficients(
 
 
 def weights_of(federation: Any, party: str) -> Weights:
-    """A party's own, of a trained federation."""
+    """Give a party's own weights in a trained federation."""
     trained = federation.algorithm, federation.holdings, federation.owners, federation.label_owners
     weights = coefficients(*trained)
     if party not in weights:
@@ -52,8 +52,8 @@ def weights_of(federation: Any, party: str) -> Weights:
 def column_importance(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """By organisation the share of each of its columns, the largest first, for itself alone: of the splits of trees, or
-    of what its model sends. Each owner computes its own, and nobody is asked or told."""
+    """By organisation, give the share of each of its columns in the splits of trees or in what its model sends, the
+    largest first. Each owner computes its own for itself alone, and nobody is asked or told."""
     importance: dict[str, dict[str, float]] = {}
     for name, owner in owners.items():
         prepared = holdings.columns[name].preprocessor
@@ -71,7 +71,7 @@ def column_importance(
 
 
 def importance_of(federation: Any, party: str) -> dict[str, float]:
-    """A party's own, of a trained federation."""
+    """Give the importance of a party's own columns in a trained federation."""
     federation.settle()
     importance = column_importance(federation.algorithm, federation.holdings, federation.owners)
     if party not in importance:
@@ -82,8 +82,8 @@ def importance_of(federation: Any, party: str) -> dict[str, float]:
 def trees(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What a label owner says of its trees. Where a split is its own, its column and threshold stand there: this is
-    its own file."""
+    """Describe each label owner's trees. Where a split is its own, its column and threshold stand there: this is its
+    own file."""
     if algorithm.trees is None:
         return {}
     described: dict[str, dict[str, Any]] = {}
@@ -99,7 +99,7 @@ def trees(
 
 
 def write_own(federation: Any, folders: Mapping[str, Path], label_owners: Mapping[str, Any]) -> None:
-    """Into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
+    """Write into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
     federation.settle()
     algorithm, holdings, owners = federation.algorithm, federation.holdings, federation.owners
     for file, by_party in (

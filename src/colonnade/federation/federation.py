@@ -68,7 +68,7 @@ Between = Callable[[str, Transport], Transport]
 
 @dataclass
 class Elsewhere:
-    """What of a federation is not in this process."""
+    """The part of a federation that is not in this process."""
 
     here: Collection[str]  # the organisations that are
     asked: Sequence[str] = ()  # whom these ask elsewhere
@@ -123,7 +123,7 @@ class Federation:
     def from_toml(
         cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
     ) -> Federation:
-        """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
+        """Build it from a federation file; `seed` overrides the file's, `allow_models` lists code that it may name."""
         return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
 
     @classmethod
@@ -186,7 +186,7 @@ class Federation:
         return cls(checked, holdings, record=record)
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: who holds what."""
+        """Show in a notebook who holds what."""
         held = "".join(
             f"<tr><td>{escape(name)}</td><td>{escape(' and '.join(self.holdings.roles(name)) or 'no data')}</td></tr>"
             for name in self.organisations
@@ -216,7 +216,7 @@ class Federation:
         return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
 
     def save(self, folder: str | Path) -> None:
-        """Every party's state under its own folder; `load` continues or predicts from there."""
+        """Save every party's state under its own folder; `load` continues or predicts from there."""
         run = RunDirectory(Path(folder))
         run.begin(self)
         run.checkpoint(self)
@@ -230,7 +230,7 @@ class Federation:
         return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
 
     def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
-        """The outputs of each chunk of rows, and who was missing."""
+        """Compute the outputs of each chunk of rows, and who was missing."""
         asks = self.label_owners[owner]
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
@@ -247,7 +247,7 @@ class Federation:
             return self.score(split, model).all
 
     def score(self, split: str, model: str | None = None) -> Scores:
-        """`evaluate`, and beside it the scores on the rows of each of several label owners."""
+        """Do as `evaluate`, and give beside it the scores on the rows of each of several label owners."""
         if self.elsewhere.score is not None:
             return self.elsewhere.score(split, model)
         each, rows, qualities = {}, {}, {}
@@ -327,7 +327,7 @@ class Federation:
     def _of_new_rows(
         self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
     ) -> Predictions:
-        """By the same models on other rows; what crosses is in the same ledgers."""
+        """Predict other rows with the same models; what crosses is in the same ledgers."""
         if self.accounts:
             raise ConfigError(
                 "Budgets are counted in a run's journal, and new rows have none here. Save the run (fit(out=...)), and "
@@ -356,7 +356,7 @@ class Federation:
         return None if heads is None or self.driver is None else heads(self.driver)
 
     def owner_named(self, name: str | None) -> str:
-        """A label owner; the first where none is named."""
+        """Check the name of a label owner, or take the first where none is named."""
         if name is not None and name not in self.label_owners:
             hint = did_you_mean(name, list(self.label_owners))
             raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
@@ -369,7 +369,7 @@ class Federation:
 
     @property
     def drawn_by(self) -> dict[str, DpEvent]:
-        """Of label owners that learn from labels drawn at random, how they were drawn."""
+        """By label owner that learns from labels drawn at random, how they were drawn."""
         return {name: owner.drawn for name, owner in self.label_owners.items() if owner.drawn is not None}
 
     @property
@@ -401,7 +401,7 @@ class Federation:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
     def planned(self, party: str = "") -> list[tuple[Agreed, str, int]]:
-        """How often a whole run releases the rows of each label owner's splits; of a party, those that it holds."""
+        """Count how often a run releases the rows of each label owner's splits; of a party, those that it holds."""
         times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
         agreed = self.agreed_apart.get(party, self.agreed)
         alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
@@ -446,7 +446,7 @@ class Federation:
             cohort.settle()
 
     def restack(self) -> None:
-        """After states were loaded: stacked parties take them over."""
+        """Let stacked parties take over states that were loaded."""
         self.is_trained = True
         for cohort in self.cohorts:
             cohort.restack()

@@ -74,7 +74,7 @@ class Outcome:
     quality: dict[str, Record] = field(default_factory=dict)  # by label owner: curves, counts, costs on held-out rows
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it."""
+        """Show the metrics in a notebook."""
         metrics = beside_majority(self.summary)
         names = in_order(self.summary, dict.fromkeys(name for scores in metrics.values() for name in scores))
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
@@ -99,7 +99,7 @@ class Outcome:
         return f"<Outcome: {len(self.history)} epochs, {self.stopped.rstrip('.')}{measured}>"
 
     @property
-    def told(self) -> str:
+    def reason_for_all(self) -> str:
         """Why it stopped, as every party may know it: scores, and what was spent, are their owners' business."""
         return "a privacy budget is spent" if self.exhausted else self.early or "all epochs done"
 
@@ -181,7 +181,7 @@ def _fit(
 
 
 def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
-    """Claim the run's folder and write what can be resumed, or take over from there what is resumed. Whether that had
+    """Claim the run's folder and write what can be resumed, or take over what is resumed; tell whether that had
     finished."""
     begun = run is not None and resume and run.begun()
     if not federation.batches.done and not begun:
@@ -210,7 +210,7 @@ def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *,
 
 
 def _go_on(federation: Trainable, outcome: Outcome) -> str:
-    """A federation that was trained before goes on where training stood. Why nothing is left to train, or nothing."""
+    """Let a federation that was trained before go on where training stood; say why nothing is left to train, or ""."""
     done = federation.batches.done
     if not done:
         return ""
@@ -323,8 +323,8 @@ def summarise(
 def _scores(
     federation: Trainable, outcome: Outcome, known: dict[str, Scores], left_out: Collection[str]
 ) -> dict[str, Scores]:
-    """What is known, and the scores on the other splits as far as budgets allow; and how good the model is in detail,
-    on the rows that a report is about."""
+    """Measure the splits that are not known yet, as far as budgets allow; and on the rows that a report is about, how
+    good the model is in detail."""
     scores = dict(known)
     for split in federation.batches.splits:
         if split not in scores and split not in left_out:
@@ -339,7 +339,7 @@ def _scores(
 
 
 def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> dict[str, Scores]:
-    """What is known about this very model already: measuring it again would release its rows again."""
+    """Collect what is known about this very model already: measuring it again would release its rows again."""
     done = federation.batches.done
     if before is not None and before["rounds"] == done:
         owners, subsets = before.get("label_owners", {}), before.get("subsets", {})
@@ -358,7 +358,7 @@ def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> di
 
 
 def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
-    """What is wrong with the model, in sentences, and of whose outputs how many are the same in all rows."""
+    """Say in sentences what is wrong with the model, and of whose outputs how many are the same in all rows."""
     holdings = federation.holdings
     federation.settle()
     if federation.algorithm.nested is not None or not federation.algorithm.trains:
@@ -375,8 +375,8 @@ def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[s
 
 
 def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
-    """By split the largest class's share, and whether of two classes one was always said; no class by name. One label
-    owner knows it of its own rows; of several, none tells the others."""
+    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. The
+    one label owner knows it of its own rows; of several, none tells the others."""
     holdings = federation.holdings
     if holdings.encoder.task != "classification":
         return {}
@@ -389,7 +389,8 @@ def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Re
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
-    """Of each: its rows, how good the joint model is on them, and the rounds in which it was left out."""
+    """Describe each label owner: its rows, how good the joint model is on them, and the rounds in which it was left
+    out."""
     return {
         name: {
             "rows": {split: len(rows) for split, rows in share.splits.items()},
@@ -416,7 +417,7 @@ class _Clock:
 
 
 def _about(federation: Trainable, run: RunDirectory | None, *, resumed: bool) -> About:
-    """What trackers are told first."""
+    """Collect what trackers are told first."""
     settings, holdings = federation.settings, federation.holdings
     tags = {
         "algorithm": settings.algorithm,
@@ -451,7 +452,8 @@ def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
 
 
 def missing_of(federation: Trainable) -> Record | None:
-    """How often each party did not answer since this was last asked, and what was done; None where each must."""
+    """Count how often each party did not answer since this was last asked, and what was done; None where each must
+    answer."""
     minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
     return _added([missing.take() for missing in minding]) if minding else None
 

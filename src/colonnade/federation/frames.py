@@ -52,7 +52,7 @@ def settings_for(
 
 
 def check_frames(frames: Frames, what: str = "frames") -> None:
-    """A mapping of frames."""
+    """Check that this is a mapping of frames."""
     import pandas as pd
 
     if not isinstance(frames, Mapping):

@@ -27,7 +27,7 @@ KEPT = "nothing that it sends follows the labels; predictions do"
 
 
 def guarantees(trained: Trained, accounts: Mapping[str, Account] | None = None) -> list[Guarantee]:
-    """What was spent so far, party by party; or, with other `accounts`, what they count."""
+    """List what was spent so far, party by party; or, with other `accounts`, what they count."""
     parties = [(name, organisation.roles.keys()) for name, organisation in trained.organisations.items()]
     labelled = {name: organisation.roles.get("labels") for name, organisation in trained.organisations.items()}
     drawn = {n: role.drawn for n, role in labelled.items() if isinstance(role, roles.LabelOwner) and role.drawn}
@@ -35,7 +35,7 @@ def guarantees(trained: Trained, accounts: Mapping[str, Account] | None = None) 
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
-    """From the parties' own folders: the last checkpoint, and what was released since."""
+    """Read from the parties' own folders what was promised: the last checkpoint, and what was released since."""
     settings, mark = run.settings(), run.mark()
     parties, accounts, drawn = [], {}, {}
     folders = sorted((run.path / PARTIES).glob("*"))
@@ -100,7 +100,7 @@ def _promised(
 
 
 def _as_sent(release: Release, columns: Crossing) -> Release:
-    """With what became of it after the mechanism, such as a mask that leaves only the sum to be read."""
+    """Add what became of a release after the mechanism, such as a mask that leaves only the sum to be read."""
     event = columns.get(release.release, NON_PRIVATE)
     if event == NON_PRIVATE or costs_nothing(event):
         return release

@@ -28,7 +28,7 @@ class Learned:
 
 
 def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
-    """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
+    """Give one line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
     learned_from: dict[tuple[str, str, str], Learned] = {}
     for party, organisation in federation.organisations.items():
         path = None if run is None else run / PARTIES / party / LEDGER

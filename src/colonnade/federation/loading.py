@@ -130,7 +130,7 @@ def _claim(federation: Federation) -> None:
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:
-    """With these files in the place of the run's."""
+    """Put these files in the place of the run's."""
     given = dict(tables or {})
     moved = {n: replace(party, table=given.pop(n, party.table)) for n, party in settings.parties.items()}
     for name in given:

@@ -25,8 +25,8 @@ class Finding(UserWarning):
 def constant_loss(
     loss: Loss, known: Tensor, labels: Tensor, known_count: Tensor | None = None, count: Tensor | None = None
 ) -> float:
-    """The loss on these labels of the best that can be said without any column: the mean of those known, or the share
-    of each class among them; where rows count differently, as they do."""
+    """Give the loss on these labels of the best that can be said without any column: the mean of those known, or the
+    share of each class among them, with rows as they count."""
     weights = loss.weigh(known, known_count)
     if isinstance(loss, Squared):
         mean = known.float().mean() if weights is None else (known * weights).sum() / weights.sum()
@@ -78,8 +78,8 @@ def learned_nothing(
 
 
 def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:
-    """Of each party with a model, where any are: how many of its numbers a row are the same in all its training rows,
-    and of how many. One whose numbers all are tells nothing, whatever its columns are worth."""
+    """By party with a model, count how many of its numbers a row are the same in all its training rows, and how many it
+    has, where any are the same. One whose numbers all are tells nothing, whatever its columns are worth."""
     constant: dict[str, list[int]] = {}
     for name, owner in owners.items():
         rows = owner.organisation.batches.splits.get("train")
@@ -90,7 +90,7 @@ def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:
 
 
 def say_nothing(constant: Mapping[str, list[int]]) -> list[str]:
-    """A sentence for each party that says nothing at all."""
+    """Write a sentence for each party that says nothing at all."""
     return [
         f"'{name}' says nothing: the {width} numbers that its model gives are the same for every row, so what its "
         'columns are worth is not known. Its units died; use activation = "tanh" under [model], or a wider one.'

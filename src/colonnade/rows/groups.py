@@ -39,7 +39,7 @@ class GroupedTable:
 
     @property
     def columns(self) -> list[str]:
-        """What it adds to the owner's own table."""
+        """The columns that it adds to the owner's own table."""
         return [f"{self.name}.{column}.{way}" for column, ways in self.group.items() for way in ways]
 
 
@@ -107,7 +107,7 @@ def _grouped(table: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str
 
 
 def _as_numbers(cells: pd.Series[Any], owner: str, table: str) -> Any:
-    """Numbers or times, also where they are text."""
+    """Read cells as numbers or times, also where they are text."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(cells.dtype):

@@ -80,7 +80,7 @@ class LabelledRows:
         return Index(self.packed)
 
     def called(self, names: Ids, own: Ids) -> LabelledRows:
-        """The same rows by other names and in their order; `own` are these names here."""
+        """Give the same rows other names, in the order of these; `own` are the names that they have here."""
         rows = torch.from_numpy(self.index.find(own)[0])
         splits = {split: rows.argsort()[known] for split, known in self.splits.items()}
         numbers = None if self.numbers is None else self.numbers[rows]
@@ -115,7 +115,7 @@ class Holdings:
         encoder: Labels,
         **more: Any,
     ) -> Holdings:
-        """With one label owner, in whose order all rows stand."""
+        """Build holdings of one label owner, in whose order all rows stand."""
         kept = packed(ids)
         return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder, **more)
 
@@ -148,7 +148,7 @@ class Holdings:
 
     @property
     def trained_rows(self) -> Tensor:
-        """Those that any label owner trains on, in order."""
+        """The rows that any label owner trains on, in order."""
         trained = [held.trained for held in self.label_owners.values() if "train" in held.splits]
         return torch.from_numpy(np.unique(torch.cat(trained).numpy())) if trained else NOBODY
 
@@ -162,7 +162,7 @@ class Holdings:
         return self.loss.outputs if self.outputs_elsewhere is None else self.outputs_elsewhere
 
     def predicted(self, ids: Ids, outputs: Tensor) -> Predictions:
-        """Outputs of the joint model as labels and scores."""
+        """Translate outputs of the joint model into labels and scores."""
         labels = self.encoder.decode(self.loss.decide(outputs))
         if self.encoder.task == "regression":
             return Predictions(ids, labels, labels[:, None], ())
@@ -174,12 +174,12 @@ class Holdings:
         return self.ids if held is None or held.own is None else held.own
 
     def roles(self, party: str) -> list[str]:
-        """What an organisation holds."""
+        """List what an organisation holds: features, labels, or both."""
         held = {"features": party in self.columns, "labels": party in self.label_owners}
         return [role for role, holds in held.items() if holds]
 
     def state_of(self, party: str) -> State:
-        """How a party's columns and labels become numbers: kept in its own folder."""
+        """Describe how a party's columns and labels become numbers, which is kept in its own folder."""
         state: State = {}
         if party in self.columns and (prepared := self.columns[party].preprocessor) is not None:
             state["columns"] = prepared.state()
@@ -190,8 +190,8 @@ class Holdings:
         return state | ({"earlier": True} if self.earlier else {})
 
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
-        """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
-        whose they are, as names say it. Of a `party` that lacks rows, batches of those it holds."""
+        """Build each label owner's batches, and say where its rows are here. `make` gives the batches of some splits,
+        of which rows, and by whose name. For a `party` that lacks rows, they are batches of those that it holds."""
         return Agreed(
             {
                 name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
@@ -216,12 +216,12 @@ class Holdings:
         return {split: rows for split, rows in held.items() if len(rows)}
 
     def divided(self, cut: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Holdings:
-        """The same with each label owner's rows divided otherwise."""
+        """Divide each label owner's rows otherwise."""
         owners = {name: replace(held, splits=cut(held.splits)) for name, held in self.label_owners.items()}
         return replace(self, label_owners=owners)
 
     def by_absence(self, rows: Tensor) -> list[tuple[Tensor, list[str]]]:
-        """Places in `rows` and who lacks those rows: first where nobody does."""
+        """Group the places in `rows` by who lacks those rows; rows that nobody lacks come first."""
         if not self.away:
             return [(torch.arange(len(rows)), [])]
         lacks = torch.stack([lacking[rows] for lacking in self.away.values()], dim=1)
@@ -256,7 +256,7 @@ class Predictions:
         return frame
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it."""
+        """Show the predictions in a notebook."""
         shown: Any = self.to_frame()
         return str(shown.to_html(max_rows=10, notebook=True))
 
@@ -264,14 +264,14 @@ class Predictions:
 def labelled_rows(
     settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
 ) -> LabelledRows:
-    """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
-    in their order, and no name need say whose they are."""
+    """Describe a label owner's rows, which are `at` these places among all rows. Those of the one label owner are all
+    rows in their order, and no name need say whose they are."""
     kept = packed(ids)
     return LabelledRows(kept, labels, splits, at, owner) if settings.shared else LabelledRows(kept, labels, splits)
 
 
 def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
-    """These rows to predict by one label owner, and nothing of the others; no label is known."""
+    """Describe rows that one label owner is to predict, and no rows of the others; no label is known."""
     every = torch.arange(len(ids))
     asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
     nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
@@ -314,7 +314,7 @@ class AskedFor:
             )
 
     def holdings(self, wanted: Sequence[str] | Ids) -> Holdings:
-        """What organisations hold of the rows, or of some of them, in the order of these ids."""
+        """Say what organisations hold of the rows, or of some of them, in the order of these ids."""
         ids = np.asarray(wanted, dtype=np.str_)
         held_columns, away = {}, {}
         for name, prepared in self.prepared.items():
@@ -333,7 +333,7 @@ class AskedFor:
         return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
 
     def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The rows of a party's table that have these ids, and which of the ids they are."""
+        """Find the rows of a party's table that have these ids, and which of the ids they are."""
         if name in self.columns and not self.may_lack:
             return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
         if name in self.columns:
@@ -348,14 +348,14 @@ class AskedFor:
 
 
 def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
-    """What its owner calls the rows that it holds; of the others it calls none."""
+    """List what an owner calls each row that it holds; the other rows keep their ids."""
     own = ids.astype(object)
     own[held.numpy()] = names
     return own.astype(np.str_)
 
 
 def loss_for(encoder: Labels) -> Loss:
-    """What a label owner trains with, from the kind of label."""
+    """Choose the loss that a label owner trains with, by the kind of its label."""
     if encoder.task == "regression":
         return Squared()
     classes = len(encoder.classes)
@@ -363,7 +363,7 @@ def loss_for(encoder: Labels) -> Loss:
 
 
 def listed(ids: Sequence[object]) -> list[str]:
-    """Ids to predict as text; at least one."""
+    """Give the ids to predict as text; there must be at least one."""
     if isinstance(ids, str):
         raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
     if not len(ids):
@@ -374,7 +374,7 @@ def listed(ids: Sequence[object]) -> list[str]:
 def asked_for(
     ids: Sequence[str] | None, index: Index, whose: str, names_of: Callable[[list[str]], list[str]]
 ) -> tuple[Ids, Tensor]:
-    """The ids to predict as they are spelled, all that are known where none are given, and their row numbers.
+    """Give the ids to predict as they are spelled, or all known ones where none are given, and their row numbers.
     `names_of` says what rows are called that are spelled so."""
     if ids is None:
         return unpacked(index.packed), torch.arange(len(index))

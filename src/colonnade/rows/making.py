@@ -103,7 +103,8 @@ def from_tables(
 
 
 def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, str]:
-    """The rows of the one label owner, divided as it alone may know, and whether its labels are classes or numbers."""
+    """Place and divide the rows of the one label owner, as it alone may know, and tell whether its labels are classes
+    or numbers."""
     ((owner, table),) = common.rows.items()
     task: Any = settings.data.task
     known = Labels.fit(label_of(table), owner=owner, task=task)
@@ -115,8 +116,8 @@ def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, s
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
-    """How the one label owner divides its rows, and whether others must be told. Where its labels are drawn at random
-    before they are used, sides do not follow them: that would tell more than its epsilon allows."""
+    """Divide the rows of the one label owner, and tell whether others must be told how. Where its labels are drawn at
+    random before they are used, sides do not follow them: that would tell more than its epsilon allows."""
     data, seed = settings.data, settings.engine.seed
     party = settings.parties.get(owner)
     drawn = party is not None and LABELS in party.outbox
@@ -136,8 +137,8 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
 
 
 def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tensor] | None = None) -> Holdings:
-    """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it.
-    With one label owner its rows may be `divided` already, by who knows more than ids."""
+    """Sort all rows by id, and say where those of each label owner are and how it divides them. Nobody's data are in
+    it. The rows of the one label owner may be `divided` already, by who knows more than ids."""
     data, seed = settings.data, settings.engine.seed
     splits = {
         owner: divide(known, data, seed, owner, shared=settings.shared) if divided is None else dict(divided)
@@ -183,7 +184,7 @@ def divide(
 
 
 def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings, owner: str) -> dict[str, Tensor]:
-    """Rows in this order: the first are test rows, then come validation rows."""
+    """Cut rows in this order: the first are test rows, and validation rows follow."""
     if held_out >= len(order):
         raise ConfigError(
             f"[data] validation = {data.validation} and test = {data.test} leave '{owner}' none of its {len(order)} "
@@ -201,7 +202,8 @@ def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings,
 
 
 def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row's place among those of its class, from 0 to 1; the last of each class is a training row for certain."""
+    """Give each row a place among those of its class, from 0 to 1; the last of each class is a training row for
+    certain."""
     order = np.lexsort((place, strata))
     _, start, count = np.unique(strata[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(start, count)
@@ -213,7 +215,7 @@ def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np
 
 
 def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
-    """By a column of times or numbers: the latest rows are test rows, and those before them validation rows."""
+    """Divide rows by a column of times or numbers: the latest are test rows, and those before them validation rows."""
     times = read_times(cells)
     if times is None:
         raise DataError(
@@ -233,8 +235,8 @@ def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
 
 
 def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owner: str, above: int = 0) -> int:
-    """How many of the latest rows a side takes, together with those that come after it: all from `start` on, or a
-    share. Rows of one time are on one side."""
+    """Count the latest rows that a side takes, together with those that come after it: all from `start` on, or a share.
+    Rows of one time are on one side."""
     if start is None:
         if not share:
             return above
@@ -251,7 +253,7 @@ def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owne
 
 
 def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
-    """The number of each row's side, where those of the listed ids are the test rows."""
+    """Give the number of each row's side, where the rows of the listed ids are the test rows."""
     there = np.isin(ids, listed)
     if not there.any():
         raise DataError(
@@ -269,7 +271,7 @@ def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
 
 
 def named_sides(cells: Any) -> NDArray[np.int64] | None:
-    """The number of each cell's side, if all name one."""
+    """Give the number of each cell's side; None unless every cell names one."""
     known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
     numbers = [known.get(str(cell).strip().lower(), -1) for cell in cells]
     return None if -1 in numbers else np.array(numbers, dtype=np.int64)
@@ -284,7 +286,7 @@ def completed(
     strata: NDArray[np.int64] | None,
     salt: str,
 ) -> dict[str, Tensor]:
-    """Where no row is for validation, some of the training rows are, as many as the settings say."""
+    """Complete the sides: where no row is for validation, some training rows are, as many as the settings say."""
     rows = {name: np.flatnonzero(sides == side) for side, name in enumerate(SIDES)}
     if not len(rows["train"]):
         raise DataError(f"'{owner}' has no training row left: all are validation or test rows. Mark some as train.")
@@ -299,7 +301,8 @@ def completed(
 
 
 def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
-    """The sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left out."""
+    """Write down the sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left
+    out."""
     sides = np.full(len(ids), 3, dtype=np.uint8)
     at = np.searchsorted(ids, held.ids)
     for side, name in enumerate(SIDES):
@@ -317,7 +320,8 @@ def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
 
 
 def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
-    """The rows that are not left out, and their sides, as `sides_to_tell` has them; None where it is of other rows."""
+    """Read what `sides_to_tell` wrote: the rows that are not left out, and their sides; None where it is about other
+    rows."""
     count, _, packed = text.partition(":")
     if count != str(len(ids)):
         return None
@@ -339,7 +343,7 @@ def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
 def check_sides(
     data: DataSettings, splits: Mapping[str, Mapping[str, Tensor]], at: Mapping[str, Tensor], rows: int
 ) -> None:
-    """That no row is on one side of the division at one label owner and on another at another."""
+    """Check that no row is on one side of the division at one label owner and on another at another."""
     least, most = torch.full((rows,), 4, dtype=torch.int8), torch.zeros(rows, dtype=torch.int8)
     for owner, divided in splits.items():
         for side, name in enumerate(SIDES, 1):
@@ -357,7 +361,7 @@ def check_sides(
 
 
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
-    """One organisation's columns of all rows, prepared on the training rows of all label owners, or as was `fitted`."""
+    """Prepare one organisation's columns of all rows, on the training rows of all label owners or as was `fitted`."""
     train = placed.trained_rows
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
@@ -373,7 +377,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, f
 
 
 def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]:
-    """All rows of an owner in an order that follows from its own names, and which of them nobody holds out."""
+    """Order all rows of an owner by its own names, and tell which of them nobody holds out."""
     mine = table.taking(np.argsort(table.ids if table.own is None else table.own))
     out = np.delete(ids, train.numpy())
     return mine, torch.from_numpy((~np.isin(mine.ids, out)).nonzero()[0])
@@ -382,7 +386,7 @@ def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]
 def _prepared(
     settings: Settings, name: str, table: Table, rows: Tensor, placed: Holdings, fitted: State | None
 ) -> Preprocessor:
-    """How its columns become numbers: learned from these rows, unless it was `fitted` before."""
+    """Learn from these rows how columns become numbers, unless it was `fitted` before."""
     if fitted is not None:
         return Preprocessor.from_state(fitted)
     return Preprocessor.fit(table, rows, **prepared_as(settings, name, placed.outputs))
@@ -391,8 +395,8 @@ def _prepared(
 def _some_columns(
     settings: Settings, name: str, table: Table, placed: Holdings, held: Tensor, fitted: State | None
 ) -> Columns:
-    """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
-    those that are held out from training: few may be common, and nobody else is needed for it."""
+    """Prepare the columns of an owner that holds some of the rows only; they are zero in the others. It learns from all
+    its own rows but those that are held out from training: few may be common, and nobody else is needed for it."""
     ids = placed.ids
     mine, learned = _not_held_out(table, ids, placed.trained_rows)
     prepared = _prepared(settings, name, mine, learned, placed, fitted)
@@ -404,7 +408,7 @@ def _some_columns(
 
 
 def _weights(table: Table, train: Tensor) -> Tensor | None:
-    """How much each row counts, where a column of the label owner says so; checked."""
+    """Check how much each row counts, where a column of the label owner says so; None where all count alike."""
     import pandas as pd
 
     if (cells := table.aside.get("weights")) is None:

@@ -54,8 +54,9 @@ def from_dataset(settings: Settings) -> Holdings:
 
 
 def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:
-    """Which training rows of a data set each label owner gets: its classes in the proportions they have in the data
-    set. Those who want certain classes choose first; whoever is then short of a class gets more of its others."""
+    """Choose the training rows of a data set that each label owner gets: its classes in the proportions they have in
+    the data set. Those who want certain classes choose first; whoever is then short of a class gets more of its others.
+    """
     owners = settings.label_owners
     free = torch.ones(len(y), dtype=torch.bool)
     dealt: dict[str, Tensor] = {}
@@ -81,7 +82,8 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
 
 
 def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
-    """`count` as whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others give."""
+    """Split `count` into whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others
+    give."""
     exact, open_ = [0.0] * len(sizes), set(range(len(sizes)))
     while open_:
         wanted = count - sum(most[at] for at in range(len(sizes)) if at not in open_)
@@ -102,12 +104,12 @@ def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
 
 
 def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
-    """All rows, the official test rows last, with their columns divided; prepared on the training rows."""
+    """Divide the columns of all rows, the official test rows last, and prepare them on the training rows."""
     return (_cut_table if source.kind == "tabular" else _cut_array)(source, settings, train)
 
 
 def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
-    """Columns as the parties' settings name them, or in runs; each party prepares its own."""
+    """Divide columns as the parties' settings name them, or else into runs; each party prepares its own."""
     import pandas as pd
 
     frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)

@@ -41,7 +41,7 @@ PIECE = 65_536  # rows read at a time
 
 
 def read_tables(settings: Settings) -> dict[str, Table]:
-    """The tables of all that hold columns, and of one label owner."""
+    """Read the tables of all that hold columns, and of the one label owner."""
     if not settings.parties:
         where = place_of(settings.section, "NAME")
         raise ConfigError(f"Nobody holds columns. Add {where} with table = ..., or [data] dataset = ...")
@@ -49,12 +49,12 @@ def read_tables(settings: Settings) -> dict[str, Table]:
 
 
 def read_labels(settings: Settings) -> dict[str, Table]:
-    """The tables of several label owners."""
+    """Read the tables of several label owners."""
     return {name: read_own_labels(settings, name) for name in settings.label_owners}
 
 
 def read_own(settings: Settings, name: str) -> Table:
-    """The table of one that holds columns, and perhaps the labels."""
+    """Read the table of a party that holds columns, and perhaps the labels."""
     party = settings.parties[name]
     if party.table is None:
         raise ConfigError(
@@ -65,7 +65,7 @@ def read_own(settings: Settings, name: str) -> Table:
 
 
 def read_own_labels(settings: Settings, name: str) -> Table:
-    """Of one of several label owners: ids and labels, whatever else its file holds."""
+    """Read the ids and labels of one of several label owners, whatever else its file holds."""
     owner = settings.label_owners[name]
     for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
         if value is None:
@@ -74,7 +74,7 @@ def read_own_labels(settings: Settings, name: str) -> Table:
 
 
 def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
-    """`read_tables`, from data frames."""
+    """Do as `read_tables`, with data frames."""
     tables = {}
     for name, frame in frames.items():
         party = settings.parties.get(name)
@@ -86,7 +86,7 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
 
 
 def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
-    """`read_labels`, from data frames."""
+    """Do as `read_labels`, with data frames."""
     return {name: _table_of(settings, name, settings.label_owners[name], frame) for name, frame in frames.items()}
 
 
@@ -97,9 +97,9 @@ def rows_asked_for(
     owner: str | None = None,
     frames: Mapping[str, pd.DataFrame] | None = None,
 ) -> AskedFor:
-    """Rows to predict by a label owner, of the tables that settings name or of these frames: those of `ids`, each once
-    and as all compare them, or every row that can be predicted. Parties bring the columns that they trained with; a
-    label column is neither needed nor read."""
+    """Collect the rows that a label owner is to predict, of the tables that settings name or of these frames: those of
+    `ids`, each once and as all compare them, or every row that can be predicted. Parties bring the columns that they
+    trained with; a label column is neither needed nor read."""
     trained = {n: tuple(c["name"] for c in s["columns"]["columns"]) for n, s in fitted.items() if "columns" in s}
     no_label: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
     bring = {n: replace(settings.parties.get(n, PartySettings()), columns=c, **no_label) for n, c in trained.items()}
@@ -129,13 +129,13 @@ def rows_asked_for(
 
 
 def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:
-    """Ids to predict as all compare them: several may name one row."""
+    """List ids to predict once each, as all compare them: several spellings may name one row."""
     return list(dict.fromkeys(settings.names_of(listed(ids))))
 
 
 def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
-    """To predict where all tables are here: rows that a key matches are called by it at all, as they were in training;
-    where rows differ, as the label owner calls them. Tables of one key are called alike as they are."""
+    """Give rows one name at all parties, where all tables are here to predict: that of the key that matches them, as in
+    training; or, where rows differ, the label owner's. Tables of one key are called alike as they are."""
     if len(tables) < 2 or not all(table.keys for table in tables.values()):
         return dict(tables)
     if settings.rows_differ:
@@ -155,13 +155,13 @@ def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, T
 
 
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
-    """The ids in a .csv or .parquet file as they are written, whatever else it holds: of several keys, each row goes by
-    the first that it has."""
+    """List the ids in a .csv or .parquet file as they are written, whatever else it holds. Where there are several
+    keys, each row goes by the first that it has."""
     return [name for piece in written_pieces(path, keys, whose) for name in piece]
 
 
 def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
-    """`written_ids`, some rows at a time."""
+    """Do as `written_ids`, some rows at a time."""
     import pandas as pd
     import pyarrow.parquet
 
@@ -193,7 +193,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
 
 
 def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
-    """An owner's table from its file or frame."""
+    """Build an owner's table from its file or frame."""
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
         return _people(settings, name, owner, source)
     how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": _columns_of(owner)}
@@ -203,12 +203,12 @@ def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.Data
 
 
 def _columns_of(owner: Owner) -> Sequence[str] | None:
-    """The features that an owner brings: of one of several label owners none, whatever its file holds."""
+    """List the features that an owner brings; one of several label owners brings none, whatever its file holds."""
     return owner.columns if isinstance(owner, PartySettings) else ()
 
 
 def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
-    """The keys in an owner's file, and no other column."""
+    """Read the keys in an owner's file, and no other column."""
     keys = settings.keys_of(owner)
     columns = list(dict.fromkeys(column for key in keys for column in key if column))
     frame = read_columns(path, owner=name, columns=columns)
@@ -217,7 +217,7 @@ def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
 
 
 def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
-    """An owner's table whose rows have several keys, are written in many ways, or have other tables beside them."""
+    """Build an owner's table whose rows have several keys, are written in many ways, or have tables beside them."""
     keys, label, columns, groups = settings.keys_of(owner), owner.label, _columns_of(owner), []
     aside, named = settings.aside_of(owner), [column for key in keys for column in key if column]
     if isinstance(owner, PartySettings):
@@ -255,13 +255,13 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
 
 
 def lost(known: Keyed, settings: Settings) -> dict[str, Any]:
-    """How many rows no key can match, and of each key how many it cannot, and why."""
+    """Count the rows that no key can match, and for each key those that it cannot match, and why."""
     by_key: Mapping[str, Any] = {in_words(key): why for key, why in zip(settings.keys, known.lost, strict=True)}
     return {"without any key": int((known.own == "").sum()), "by key": by_key}
 
 
 def the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
-    """The table with labels, where one of those with columns has them."""
+    """Find the table with labels among those with columns."""
     owners = [name for name, table in columns.items() if table.label is not None]
     if len(owners) != 1:
         named = ", ".join(map(repr, owners)) or "none"
@@ -273,7 +273,7 @@ def the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[s
 
 @dataclass
 class Aligned:
-    """Tables whose rows are called alike: of each label owner those that train, and of the others all columns."""
+    """Tables whose rows are called alike: each label owner's rows that train, and the columns of all."""
 
     rows: Mapping[str, Table]
     columns: Mapping[str, Table]
@@ -302,8 +302,8 @@ def aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[
 def _in_common_with(
     settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed
 ) -> Table:
-    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id; without those that
-    have no label. `crossed` grows by what crossed for it."""
+    """Keep a label owner's rows that all who hold columns hold too and that have a label, in the agreed order: sorted
+    by id. `crossed` grows by what crossed to find them."""
     if settings.data.align == "private":
         others = {name: held for name, held in columns.items() if name != owner}
         table = with_labels(table)  # first: nobody need know of the others
@@ -321,7 +321,7 @@ def _in_common_with(
 
 
 def with_labels(table: Table) -> Table:
-    """The rows that have a label; how many have none is said."""
+    """Keep the rows that have a label, and say how many have none."""
     labelled = table.labelled()
     if not len(labelled):
         raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
@@ -336,9 +336,9 @@ def with_labels(table: Table) -> Table:
 
 
 def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> Aligned:
-    """All rows of the label owner in the order of their ids, and columns with rows called as the label owner does. Each
-    partner is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody
-    holds a column are left out."""
+    """Compare each partner with the label owner alone, so that nobody learns what another partner holds. All rows of
+    the label owner are kept in the order of their ids, but those of which nobody holds a column; columns have rows
+    called as the label owner does."""
     ((owner, table),) = labelled.items()
     table = with_labels(table)  # first: nobody need know of the others
     if owner in columns:
@@ -368,7 +368,7 @@ def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mappin
 
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
-    """Only the rows whose ids all parties hold, and what crossed to find them."""
+    """Keep the rows whose ids all parties hold, and give what crossed to find them."""
     rows, entries = _matched(settings, tables, driver)
     return {name: shared(table, rows[name]) for name, table in tables.items()}, entries
 
@@ -376,8 +376,8 @@ def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> t
 def _matched(
     settings: Settings, tables: Mapping[str, Table], driver: str, *, may_be_none: bool = False
 ) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
-    """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
-    what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
+    """Find each party's rows that all hold, by each key, without anybody showing the others the rest; and give what
+    crossed for it. As long as ids and settings are the same, they are found once (`alignment.kept`)."""
     from colonnade.alignment import align_here, kept  # and no protocol where rows are found by their names
 
     settings.alignment.check_trains()
@@ -409,7 +409,7 @@ def _add(crossed: Crossed, entries: Crossed) -> None:
 
 
 def by_key(settings: Settings, rows_by_key: Sequence[NDArray[np.int64]]) -> dict[str, int]:
-    """How many rows each key matched."""
+    """Count the rows that each key matched."""
     return {in_words(key): len(rows) for key, rows in zip(settings.keys, rows_by_key, strict=True)}
 
 

@@ -53,7 +53,7 @@ ALIKE = ("run", "party", "during", "direction", "peer", "release", "mechanism")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines; empty is any."""
+    """Which lines are asked for; what is empty may be anything."""
 
     run: str = ""
     party: str = ""
@@ -66,7 +66,7 @@ class Wanted:
 
 
 def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
-    """Those that are wanted, added up, in the order of runs."""
+    """Collect the crossings that are wanted, added up, in the order of runs."""
     wanted, totals = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
     lines: list[Crossing] = []
     runs = runs_at(place)
@@ -101,7 +101,7 @@ def _added(a: Crossing, b: Crossing) -> Crossing:
 
 
 def runs_at(place: Path) -> list[Path]:
-    """The run directories of a place, the one begun first first."""
+    """List the run directories of a place, in the order in which they began."""
     if place.is_file():
         place = runs_of(place)
     runs = [place] if (place / PARTIES).is_dir() else [folder.parent for folder in place.glob(f"*/{PARTIES}")]
@@ -114,7 +114,7 @@ def runs_at(place: Path) -> list[Path]:
 
 
 def begun(run: Path) -> float:
-    """Seconds since 1970; what it was asked is written once, when it begins."""
+    """Tell when a run began, in seconds since 1970: its settings are written once, when it begins."""
     settings = run / SETTINGS
     return (settings if settings.exists() else run).stat().st_mtime
 
@@ -148,7 +148,7 @@ def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[
 
 
 def to_csv(table: Iterable[Crossing]) -> str:
-    """For spreadsheets, too: what a tensor that was received is called, its sender says."""
+    """Write crossings as CSV that spreadsheets may open, too: a sender chooses what its tensors are called."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in fields(Crossing)])

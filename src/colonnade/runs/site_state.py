@@ -38,7 +38,7 @@ class RunState:
 
 @dataclass
 class SiteState:
-    """How a site is."""
+    """The state of a site, as who runs it wants to know it."""
 
     name: str
     runs: list[RunState] = field(default_factory=list)
@@ -51,12 +51,12 @@ class SiteState:
 
     @property
     def healthy(self) -> bool:
-        """It can take part in a run now."""
+        """Whether it can take part in a run now."""
         return not self.draining and (self.certificate_days is None or self.certificate_days > 0) and self.disk_free > 0
 
 
 def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
-    """How the site is of an organisation whose runs are here, and its startup kit."""
+    """Tell the state of an organisation's site from its runs, and from its startup kit where there is one."""
     site = SiteState(name, draining=(runs / DRAINING).exists())
     for folder in sorted((parties.parent for parties in runs.glob(f"*/{PARTIES}")), key=begun):
         site.runs.append(_run(folder))
@@ -121,7 +121,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def drain(runs: Path, on: bool) -> None:
-    """Take no new runs from here on, or take them again."""
+    """Take no new runs from here on; or, with `on` false, take them again."""
     runs.mkdir(parents=True, exist_ok=True)
     if on:
         (runs / DRAINING).touch()
@@ -130,7 +130,7 @@ def drain(runs: Path, on: bool) -> None:
 
 
 def prometheus(state: SiteState) -> str:
-    """The same, as Prometheus reads it."""
+    """Write the state of a site as Prometheus reads it."""
     kinds = ("training", "finished", "broken off")
     lines = [
         *_gauge("site_up", "Whether this site can take part in a run", {"": float(state.healthy)}),
@@ -155,7 +155,7 @@ def _gauge(name: str, about: str, values: dict[str, float]) -> list[str]:
 
 
 class AsJson(logging.Formatter):
-    """One line of JSON. An exception's text may quote data: its kind is enough."""
+    """Writes one line of JSON for each event. An exception's text may quote data, so its kind is enough."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -58,8 +58,8 @@ class Leave(Request[WorkDone]):
 
 
 def organisation_of(own: SiteConfig) -> Organisation:
-    """For one selection: rows go by pseudo ids in it. Queries are drawn by the agreed seed, as in one process; keys and
-    the shuffle that pseudo ids come from never are."""
+    """Build an organisation for one selection, in which rows go by pseudo ids. Queries are drawn by the agreed seed, as
+    in one process; keys and the shuffle that pseudo ids come from never are."""
     return Organisation.at(own.name, Batches({}, batch_size=1, epochs=1, seed=0), seed=own.settings.engine.seed)
 
 
@@ -97,7 +97,7 @@ class SelectionHost(Party):
         return WorkDone(dict(choosing.counted_by(self.role)), self.end())
 
     def end(self) -> int:
-        """Another selection may begin; what crossed is written down. Gives how many bytes left."""
+        """End this selection, so that another may begin; what crossed is written down. It gives how many bytes left."""
         if self.role is None:
             return 0
         sent = self.role.ledger.total("out")
@@ -107,7 +107,8 @@ class SelectionHost(Party):
         return sent
 
     def _part(self, request: TakePart, asker: str) -> tuple[Party, int, bool]:
-        """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
+        """Build what this organisation is in a selection, and tell how many rows it shares with the asker and whether
+        they are the same."""
         own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
             return AggregationServer(organisation_of(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
@@ -133,7 +134,7 @@ class SelectionHost(Party):
 def participant(
     organisation: Organisation, own: SiteConfig, holdings: Holdings, leader: str, request: TakePart
 ) -> Candidate:
-    """An organisation's columns of a leader's training rows, as it lets them be compared."""
+    """Build an organisation's columns of a leader's training rows, as it lets them be compared."""
     agreed, trained = own.settings.selection, holdings.label_owners[leader].trained
     columns = as_columns(own.name, holdings.columns[own.name].features.flatten(1), trained.numpy())
     candidate = Candidate(

@@ -79,8 +79,8 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
 
 
 def met(site: Site) -> Peers:
-    """As the aggregation server: label owners, who have found the rows that they share with those who hold columns. It
-    has no line to anybody else."""
+    """Give the label owners, as the aggregation server meets them: they have found the rows that they share with those
+    who hold columns. It has no line to anybody else."""
     own = site.own
     site.routes = {name: site.routes[name] for name in own.label_owners}
     others = site.peers(own.label_owners)
@@ -108,8 +108,8 @@ def _train(
 
 
 def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: bool = False) -> Federation:
-    """The aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its losses
-    and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
+    """Build the aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its
+    losses and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
     nobody = np.array([], dtype=np.str_)
     owners, start = {}, 0
     for name, about in ready.items():
@@ -146,7 +146,7 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
 
 
 def _check(name: str, ready: Ready) -> None:
-    """What a label owner says of its rows is what the server finds room for."""
+    """Check that the server has room for what a label owner says of its rows."""
     fits = all(split in SIDES and rows >= 0 for split, rows in ready.rows.items()) and ready.task in HEADLINE
     if not fits or sum(ready.rows.values()) > MOST_COUNTED:
         cause = f"it says that it has {str(ready.rows)[:80]} rows for {ready.task[:20]!r}; at most {MOST_COUNTED:,} fit"
@@ -154,8 +154,8 @@ def _check(name: str, ready: Ready) -> None:
 
 
 def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
-    """What an organisation can check by itself before anybody calls: its table, columns, model, rules and budget, as if
-    it shared all its rows; one without data has none of these."""
+    """Build what an organisation can check by itself before anybody calls: its table, columns, model, rules and budget,
+    as if it shared all its rows; one without data has none of these."""
     if own.name not in (*own.label_owners, *own.feature_owners):
         return None
     site = Site(own)

@@ -62,7 +62,7 @@ class Describer(Party):
 
 
 def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
-    """The labels of one label owner's training rows, which may all be of one class."""
+    """Describe the labels of one label owner's training rows, which may all be of one class."""
     if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
         return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)
@@ -71,7 +71,7 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
 
 
 def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdings:
-    """What a label owner holds, as far as it can tell without the other label owners."""
+    """Build what a label owner holds, as far as it can tell without the other label owners."""
     encoder = None
     if len(own.label_owners) > 1 and table is not None:  # others may know other classes
         assert table.label is not None
@@ -82,7 +82,7 @@ def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdin
 
 
 def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
-    """What all of them together mean, in the order of the label owners."""
+    """Agree on what the labels of all label owners together mean, in the order of these."""
     owner = ", ".join(by_owner)
     classes = {name: _classes(name, labels) for name, labels in by_owner.items()}
     if all(labels.measured for labels in by_owner.values()):
@@ -106,7 +106,7 @@ def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
 
 
 def _classes(name: str, labels: Described) -> list[Any]:
-    """What a label owner calls its classes; what cannot be used is refused, with its name."""
+    """Read what a label owner calls its classes; what cannot be used is refused, with its name."""
     try:
         classes = json.loads(labels.classes)
     except (ValueError, RecursionError):

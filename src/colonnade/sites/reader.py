@@ -43,7 +43,7 @@ Prepare = Callable[[Ids], torch.Tensor]
 
 
 def read_own_table(own: SiteConfig) -> Table:
-    """This organisation's table in the order of its ids."""
+    """Read this organisation's table, in the order of its ids."""
     labels = own.section == "label_owners"
     table = (read_own_labels if labels else read_own)(own.settings, own.name)
     if own.name in own.feature_owners and not table.columns:
@@ -90,8 +90,8 @@ def own_columns(
 
 
 def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:
-    """Of a label owner: its rows, and the columns that it has beside its labels. Several agree on an `encoder`; one
-    draws its split with a `salt` of its own."""
+    """Build what a label owner holds: its rows, and the columns that it has beside its labels. Several agree on an
+    `encoder`; one draws its split with a `salt` of its own."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -113,7 +113,7 @@ class OwnRows:
         self._rows: tuple[Ids, Prepare] | None = None
 
     def now(self, fitted: State) -> tuple[Ids, Prepare]:
-        """The ids, and the columns of some of them, prepared as in training."""
+        """Give the ids, and what prepares the columns of some of them as in training."""
         seen = written(self.own)
         if self._rows is None or fitted != self._fitted:
             self._rows = rows_of(self.own, fitted)
@@ -128,7 +128,7 @@ class OwnRows:
 
 
 def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
-    """When an organisation's tables were written, and their sizes; None where it has none."""
+    """Tell when an organisation's tables were written, and their sizes; None where it has none."""
     party = own.settings.parties.get(own.name)
     if party is None or party.table is None:
         return None
@@ -140,7 +140,8 @@ def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
-    """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
+    """Give the ids in an organisation's table as it is now, and what prepares its columns of some of them as in
+    training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
         index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
@@ -184,7 +185,7 @@ class Asked:
     outputs: int
 
     def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
-        """These rows alone, as the organisation holds them."""
+        """Build holdings of these rows alone, as the organisation holds them."""
         columns, asked = {own.name: Columns(self.columns)}, asked_by(own.settings, self.by, own.label_owners, self.ids)
         known_to, server = int(run.fitted(own.name).get("known_to", 1)), own.settings.server
         encoder = Labels(", ".join(own.label_owners), "classification")  # what labels mean is known elsewhere
@@ -289,7 +290,7 @@ class Reader(Party):
         return Done()
 
     def leave(self) -> None:
-        """Account and ledger are written; another may begin."""
+        """Write account and ledger; another may begin."""
         participant = self.site.participant
         if participant is not None and participant.predicts:
             participant.budget.settle()
@@ -297,7 +298,7 @@ class Reader(Party):
 
     @contextmanager
     def answering(self, asker: str) -> Iterator[None]:
-        """Around every call that this organisation answers, whichever of its roles does."""
+        """Surround every call that this organisation answers, whichever of its roles does."""
         with self._counting:
             self._calls[asker] += 1
         try:
@@ -308,7 +309,7 @@ class Reader(Party):
                 self._heard[asker] = time.monotonic()
 
     def _each_once(self, asker: str, asked: int, different: int) -> None:
-        """Each copy of a row would leave with noise of its own, and their mean has less."""
+        """Refuse rows asked for twice: each copy would leave with noise of its own, and their mean has less."""
         why = f"'{asker}' asked for {asked} rows of which only {different} differ, and each is asked for once"
         self.expect(asked == different, why)
 

@@ -108,8 +108,8 @@ class Between:
 def select(
     site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any], watch: Watch | None = None
 ) -> tuple[Selection, int]:
-    """As a label owner: choose `keep` of those who hold columns, and write it into this organisation's own folder; with
-    over how many rows. `given` are settings of the leader's own."""
+    """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
+    it and over how many rows it was. `given` are settings of the leader's own."""
     own = site.own
     check_run(run)
     choosing.check_method(method)
@@ -163,7 +163,7 @@ def select(
 
 
 def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
-    """As who drives: for the label owner that this is, or for several label owners jointly, one after the other."""
+    """Select as who drives: for the label owner that this is, or for several jointly, one after the other."""
     own = site.own
     if own.name in own.label_owners:
         return select(site, run, keep, method, given)[0]
@@ -182,8 +182,8 @@ def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[st
 
 
 def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
-    """What a label owner found, if it is about those who hold columns here, in numbers, and by the groups that the
-    others tested."""
+    """Read what a label owner found. It must be about those who hold columns here, in numbers, and by the groups that
+    the others tested."""
     try:
         selection = Selection.from_json(json.loads(answer.found))
         numbers = [number for by in (selection.scores, selection.groups, selection.errors) for number in by.values()]
@@ -202,8 +202,8 @@ def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Sele
 
 
 def count_at(site: Leading, run: str) -> list[Alignment]:
-    """As a label owner: how many rows are common with all who hold columns, or where rows may differ, with each. Nobody
-    learns which they are; each site charges it as an alignment, or refuses."""
+    """Count, as a label owner, how many rows are common with all who hold columns, or where rows may differ, with each.
+    Nobody learns which they are; each site charges it as an alignment, or refuses."""
     own = site.own
     check_run(run)
     if own.name not in own.label_owners:
@@ -223,7 +223,7 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
 
 
 def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
-    """The agreed ones, with those of the leader's own."""
+    """Lay the leader's own settings over the agreed ones."""
     agreed = own.settings.selection
     if own.settings.rows_differ:
         raise ConfigError(
@@ -245,7 +245,7 @@ def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
 
 
 def keep_selection(folder: Path, selection: Selection) -> Selection:
-    """Written into this organisation's own folder; nobody is told."""
+    """Write a selection into this organisation's own folder; nobody is told."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / SELECTION, json.dumps(selection.to_json(), indent=2) + "\n")
     return selection
