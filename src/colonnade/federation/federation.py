@@ -31,7 +31,6 @@ from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, Diverged
-from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
 from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
 from colonnade.federation.frames import check_frames, settings_for
@@ -48,7 +47,7 @@ from colonnade.federation.organisation import (
     training_rows,
     warn_untrained,
 )
-from colonnade.federation.scores import Scores, by_subset, mean_scores, measured
+from colonnade.federation.scores import Scores, by_subset, mean_scores, measured, quality_of
 from colonnade.privacy import Account
 from colonnade.rows.holdings import Holdings, Predictions, asked_for
 from colonnade.rows.making import from_tables
@@ -116,7 +115,7 @@ class Federation:
         self.history: list[Record] = []  # of the epochs that `fit` trained
         self.is_trained = not self.algorithm.trains  # or was loaded
         self.recording: Recording | None = None
-        self.cohorts: list[Cohort] = []
+        self.cohorts: list[Cohort] = []  # none before it trains
         self._connect(between or (lambda _, transport: transport), record, between is not None)
 
     @classmethod
@@ -200,6 +199,7 @@ class Federation:
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch or one round per step."""
         self.is_trained = True
+        self._stack()
         try:
             for step in self.algorithm.steps(self.driver, self.driver.peers, self.batches):
                 if not np.isfinite(step.loss):
@@ -260,8 +260,7 @@ class Federation:
                 weighted = self.label_owners[name].weighted_loss(outputs, mine.to(self.device))
                 each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
                 if split in REPORTED:
-                    encoder = self.holdings.encoder
-                    qualities[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
+                    qualities[name] = quality_of(self.holdings, outputs, labels)
                 if self.settings.rows_differ:
                     partners = [party for party in self.label_owners[name].peers if party != name]
                     subsets |= by_subset(self.holdings, partners, outputs, labels, mine)
@@ -418,10 +417,7 @@ class Federation:
         self.settle()
         all_keep = self.elsewhere.best(False)
         for organisation in self.organisations.values():
-            if all_keep:
-                organisation.keep_best()
-            else:
-                organisation.drop_best()
+            organisation.keep_best() if all_keep else organisation.drop_best()
 
     def take_best(self) -> bool:
         """Training has ended, and everybody has its best models again; False where they are not known to all."""
@@ -450,16 +446,16 @@ class Federation:
         self.is_trained = True
         for cohort in self.cohorts:
             cohort.restack()
+        self._stack()
 
     def _playing(self, role: str) -> dict[str, Any]:
-        roles_of = {name: organisation.roles for name, organisation in self.organisations.items()}
-        return {name: played[role] for name, played in roles_of.items() if role in played}
+        return {name: member.roles[role] for name, member in self.organisations.items() if role in member.roles}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
         """Give each driver its peers: a label owner asks the parties with columns; where there are several label
         owners, the aggregation server asks them."""
         engine, algorithm = self.settings.engine, self.algorithm
-        guarded = reaches or engine.on_missing != "fail"
+        self.guarded = guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
@@ -471,9 +467,6 @@ class Federation:
                 owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, algorithm)
             owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
-            if algorithm.nested is None:
-                self.cohorts = [] if guarded else self._cohorts()
-                transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
             owner.peers.transport = around(self._recorded(transport, record))
             if guarded:
                 owner.peers.look(owner.rows, owner.widths, algorithm.releases, algorithm.of_told_width)
@@ -492,8 +485,15 @@ class Federation:
         self.recording = Recording(transport, beside=self.recording) if record else None
         return self.recording or transport
 
-    def _cohorts(self) -> list[Cohort]:
-        engine, rows = self.settings.engine, self.settings.train.batch_size
-        if engine.cohort == "off" or engine.through_bytes or self.peers.presence is not None:
-            return []
-        return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
+    def _stack(self) -> None:
+        """Let parties of one shape compute as one where that pays: once they train, or have the states of who did."""
+        settings, engine = self.settings, self.settings.engine
+        apart = self.guarded or settings.rows_differ or settings.party_dropout or self.algorithm.nested is not None
+        if self.cohorts or self.driver is None or apart or engine.cohort == "off" or engine.through_bytes:
+            return
+        rows, wanted = settings.train.batch_size, engine.cohort == "on"
+        self.cohorts = [Cohort(group) for group in groups(self.owners) if wanted or worth_stacking(group, rows)]
+        if self.cohorts and self.recording is not None:
+            self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
+        elif self.cohorts:
+            self.peers.transport = Cohorts(self.peers.transport, self.cohorts)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colonnade.evaluate.metrics import WEIGHTED, Quality, measure
+from colonnade.evaluate.metrics import WEIGHTED, Quality, measure, quality
 from colonnade.rows.holdings import Holdings
 
 EVERYBODY, ALONE = "everybody", "label owner alone"
@@ -35,6 +35,11 @@ def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: floa
     for name in {"rmse", "mae"} & set(scores):
         scores[name] *= holdings.encoder.scale
     return scores
+
+
+def quality_of(holdings: Holdings, outputs: Tensor, labels: Tensor) -> Quality:
+    """Measure how well outputs rank and decide, with classes and errors as the label has them."""
+    return quality(holdings.loss, outputs, labels, holdings.encoder.classes, holdings.encoder.scale)
 
 
 def by_subset(
