@@ -37,7 +37,7 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "hasattr, getattr of a fixed name": (0, 0),
     "pairs of classes alike": (0, 0),
     "switches on several label owners": (8, 8),
-    "files entered by a federation from TOML": (27, 22),
+    "files entered by a federation from TOML": (25, 22),
     "files entered by predict": (29, 25),
     "files entered by a step of VIMADMM": (14, 17),
     "files entered by predict at a site": (37, 35),

@@ -19,8 +19,7 @@ from tests.federation.small import frames, quick, write
 from colonnade.cli.predict import _write
 from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
-from colonnade.rows.holdings import Holdings
-from colonnade.rows.tables import AskedFor
+from colonnade.rows.holdings import AskedFor, Holdings
 
 
 def ids_file(folder: Path, ids: list[str]) -> Path:

@@ -185,6 +185,22 @@ def test_a_cohort_gives_the_same_numbers(settings: Any) -> None:
         torch.testing.assert_close(mine[place], its[place], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("record", [False, True])
+def test_parties_are_stacked_once_they_train(record: bool, tmp_path: Path) -> None:
+    """Whoever is built to be looked at, or to get the states of another, is not stacked for nothing."""
+    stacked = quick(train={"epochs": 1}, federation={"device": "cpu", "cohort": "on"})
+    one = federation(settings=stacked, record=record)
+    assert not one.cohorts
+    for _ in one.train():
+        assert [list(cohort.members) for cohort in one.cohorts] == [["clinic", "lab"]]
+        assert not one.cohorts[0].fresh, "it did not run stacked"
+    assert one.recording is None or one.recording.of("lab").total() > 0
+    one.save(tmp_path / "run")
+    loaded = load(tmp_path / "run", frames=frames(), record=record)
+    assert [list(cohort.members) for cohort in loaded.cohorts] == [["clinic", "lab"]]
+    assert torch.equal(loaded.outputs("test"), one.outputs("test"))
+
+
 def test_each_party_may_have_a_model_of_its_own() -> None:
     lab = {"model": {"name": "linear", "width": 9}}
     clinic = {"model": {"name": "tests.federation.small:Tower", "depth": 2}}

@@ -167,7 +167,7 @@ def test_it_stops_when_patience_ends_and_keeps_the_models_that_validated_best(
     outcome = one.fit(tmp_path / "run")
     assert len(outcome.history) == 5, "one dip, or two, end nothing"
     assert outcome.stopped == "validation AUC was best, 0.9000 in epoch 2, and did not improve since"
-    assert outcome.told == "validation AUC did not improve"
+    assert outcome.reason_for_all == "validation AUC did not improve"
     assert (outcome.summary["rounds"], outcome.summary["best_epoch"]) == (20, 2)
     kept = {place: t for place, t in models_of(one).items() if "/last/" not in place}
     assert equal(kept, after(2)), "and not those of the fifth epoch"
@@ -232,7 +232,7 @@ def test_vims_criterion_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = federation(settings=quick(train={"epochs": 6, "patience_drop": 0.02})).fit()
     assert len(outcome.history) == 4
     assert outcome.stopped == "validation accuracy fell from 0.9000 to 0.8790"
-    assert outcome.told == "validation accuracy fell"
+    assert outcome.reason_for_all == "validation accuracy fell"
     assert outcome.summary["rounds"] == 16
 
 
@@ -245,7 +245,7 @@ def test_it_does_not_stop_when_told_not_to(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_stops_when_the_loss_no_longer_changes() -> None:
     still = splitnn(algorithm={"learning_rate": 1e-9}, train={"epochs": 9})
     outcome = federation(settings=still).fit()
-    assert outcome.told == outcome.stopped == "converged: the training loss no longer changes"
+    assert outcome.reason_for_all == outcome.stopped == "converged: the training loss no longer changes"
     assert len(outcome.history) == 4  # three changes in a row
     moving = splitnn(train={"epochs": 5})
     assert len(federation(settings=moving).fit().history) == 5
@@ -278,7 +278,7 @@ def test_a_spent_budget_ends_the_run_with_a_saved_model(
     outcome = one.fit(tmp_path / "run")
     assert outcome.exhausted
     assert outcome.stopped == "'lab' will not release \"embedding\" again: its budget is spent."
-    assert outcome.told == "a privacy budget is spent"
+    assert outcome.reason_for_all == "a privacy budget is spent"
     assert (len(outcome.history), outcome.summary["rounds"]) == (1, 6)
     assert outcome.summary["metrics"] == {"validation": outcome.history[0]["validation"]}, "nothing is released for it"
     assert outcome.summary["best_epoch"] == 1

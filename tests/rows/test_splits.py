@@ -18,8 +18,7 @@ from colonnade.datasets.table import packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import from_tables
-from colonnade.rows.splits import divide, heard, told
+from colonnade.rows.making import divide, from_tables, sides_heard, sides_to_tell
 from colonnade.rows.tables import tables_of
 from colonnade.runs import run_directory
 from colonnade.settings.sections import DataSettings
@@ -167,14 +166,14 @@ def test_others_hear_what_they_are_told_and_nothing_of_other_rows() -> None:
     strata = np.repeat([0, 1], 100)
     kept = np.sort(np.random.default_rng(0).permutation(200)[:190])
     splits = divide(IDS[kept], DataSettings(), 0, "clinic", strata=strata[kept])
-    text = told(IDS, LabelledRows(packed(IDS[kept]), torch.zeros(190), splits))
-    understood = heard(text, IDS)
+    text = sides_to_tell(IDS, LabelledRows(packed(IDS[kept]), torch.zeros(190), splits))
+    understood = sides_heard(text, IDS)
     assert understood is not None
     assert understood[0].tolist() == IDS[kept].tolist()
     assert {k: v.tolist() for k, v in understood[1].items()} == {k: v.tolist() for k, v in splits.items()}
     for wrong in ("", "200:", "200:!!", text[:-8], text.replace("200:", "199:")):
-        assert heard(wrong, IDS) is None
-    assert heard(text, IDS[:10]) is None
+        assert sides_heard(wrong, IDS) is None
+    assert sides_heard(text, IDS[:10]) is None
 
 
 def test_an_order_that_others_do_not_know_hides_the_classes() -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("coincurve", reason='private alignment needs pip install "co
 
 from colonnade.datasets.table import packed
 from colonnade.rows.holdings import LabelledRows
-from colonnade.rows.splits import told
+from colonnade.rows.making import sides_to_tell
 from colonnade.sites.messages import Join, Prepare, Prepared
 from colonnade.sites.site import Site
 
@@ -38,7 +38,7 @@ def only(lab: Site, ids: list[str], among: list[str]) -> str:
     """Sides that leave all rows out but some."""
     kept, listed = np.array(ids), np.array(among)
     assert lab.table is not None
-    return told(listed, LabelledRows(packed(kept), torch.empty(0), {"train": torch.arange(len(kept))}))
+    return sides_to_tell(listed, LabelledRows(packed(kept), torch.empty(0), {"train": torch.arange(len(kept))}))
 
 
 def answer(base: Path, align: str, secret: str, guess: str) -> Prepared:

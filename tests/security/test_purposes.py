@@ -23,7 +23,7 @@ from colonnade.algorithms.multi_vfl_data_owner import Embed as EmbedBy
 from colonnade.core import Outbox, Released
 from colonnade.errors import BudgetExhausted, PartyError
 from colonnade.federation import load
-from colonnade.rows.splits import divide
+from colonnade.rows.making import divide
 from colonnade.settings.party_file import AGREED, OWN, read_own
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Join

@@ -19,7 +19,7 @@ from colonnade.evaluate.metrics import measure
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import NOBODY, Holdings
-from colonnade.rows.splits import told
+from colonnade.rows.making import sides_to_tell
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.participant import Participant
 from colonnade.sites.reader import own_columns, read_own_table
@@ -39,7 +39,7 @@ def part(base: Path, whole: Federation, name: str) -> Holdings:
         return replace(every, columns={}, label_owners={name: held}, packed=held.packed, known_to=1)
     if not every.server:
         table = read_own_table(own)
-        return own_columns(own, table, {"clinic": table.ids}, every.outputs, told(table.ids, every.labelled))
+        return own_columns(own, table, {"clinic": table.ids}, every.outputs, sides_to_tell(table.ids, every.labelled))
     owners = {k: replace(held, labels=NOBODY) for k, held in every.label_owners.items()}
     columns = {name: every.columns[name]}
     return replace(every, columns=columns, label_owners=owners, outputs_elsewhere=every.outputs)

@@ -19,7 +19,7 @@ from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import Before, gather, metric_of, separable, tsne
 from colonnade.explain.holdings import regions
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.federation.soundness import silent, told
+from colonnade.federation.soundness import say_nothing, silent
 from colonnade.runs.run_directory import to_json
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def explain(
     )
     for name, values in heads.items():
         report.add(name, values)
-    report.notes += told(silent(federation.owners)) if alone else []
+    report.notes += say_nothing(silent(federation.owners)) if alone else []
     report.notes += [] if "head_norm" in report.measures else [_without_heads(federation)]
     if embeddings is None:
         report.notes += [SUMMED, *([] if rows is None else ["All rows were used: a sample needs separate releases."])]

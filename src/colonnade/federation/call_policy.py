@@ -35,14 +35,14 @@ from colonnade.settings.federation_file import Settings
 
 
 def stand_ins(rule: str, driver: LabelOwner, algorithm: AnyAlgorithm) -> Missing:
-    """What stands in for a party that does not answer. The driver has met everybody."""
+    """Build what stands in for a party that does not answer. The driver has met everybody."""
     return Missing(rule, algorithm.missing(driver.config), driver.outbox, driver.rows, len(driver.labels), driver.y)
 
 
 def presence_of(
     settings: Settings, holdings: Holdings, driver: LabelOwner, names: Sequence[str], algorithm: AnyAlgorithm
 ) -> Presence:
-    """Which party holds which rows, where this differs or a partner is to be left out at random."""
+    """Say which party holds which rows, where this differs or a partner is to be left out at random."""
     per_row, slopes = algorithm.per_row, algorithm.named(Kind.GRADIENT, Kind.LOGIT_GRADIENT)
     dropout, seed = settings.party_dropout, settings.engine.seed
     return Presence(
@@ -65,10 +65,10 @@ def left_out(peers: Peers, parties: Collection[str]) -> AbstractContextManager[N
 
 
 def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[str], outputs: Tensor) -> Tensor:
-    """Outputs to which some parties added nothing, made to mean what outputs of everybody mean: scaled by one number
-    and shifted by one each, as fits the validation rows best without these parties. As they are where that is not
-    known: there are no validation rows, or this model learned to do without a partner; and where their last answers
-    stand in for them."""
+    """Make outputs to which some parties added nothing mean what outputs of everybody mean: they are scaled by one
+    number and shifted by one each, as fits the validation rows best without these parties. Outputs stay as they are
+    where there are no validation rows, where this model learned to do without a partner, and where last answers stand
+    in for parties."""
     missing = driver.peers.missing
     combines = algorithm.combine is not None and not algorithm.grows  # of what grows, answers are to single steps
     skips = missing is not None and missing.rule == "skip" and driver.peers.presence is None
@@ -86,8 +86,8 @@ def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[s
 
 
 def _fitted(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Platt's scaling: of scale and shift those with the least loss. A weak pull towards a scale of 1 keeps it finite
-    where few rows are told apart without an error."""
+    """Fit Platt's scaling: the scale and the shifts with the least loss. A weak pull towards a scale of 1 keeps it
+    finite where few rows are told apart without an error."""
     log_scale = torch.zeros((), dtype=torch.float64, device=outputs.device, requires_grad=True)
     shift = torch.zeros(outputs.shape[-1], dtype=torch.float64, device=outputs.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([log_scale, shift], max_iter=100, line_search_fn="strong_wolfe")

@@ -26,22 +26,22 @@ def choose(
     given: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
 ) -> Selection:
-    """Select on training rows, by the file's settings and those given. Of several label owners each leads a selection
+    """Select on training rows, by the file's settings and those given. Each of several label owners leads a selection
     of its own, on rows of its own, and all of them together choose, unless one `owner` is named."""
     leaders = label_owners_of(settings) if owner is None else [asker_of(settings, owner)]
-    found, rows = {}, {}
+    selections, rows = {}, {}
     for name in leaders:
         holdings = held_for(settings, name)
-        found[name] = _for_one(settings, holdings, name, keep, method, given or {}, watch)
+        selections[name] = _for_one(settings, holdings, name, keep, method, given or {}, watch)
         rows[name] = len(holdings.label_owners[name].splits["train"])
-    return found[leaders[0]] if len(leaders) == 1 else jointly(found, rows, keep)
+    return selections[leaders[0]] if len(leaders) == 1 else jointly(selections, rows, keep)
 
 
 def held_for(settings: Settings, owner: str) -> Holdings:
-    """What all who hold columns hold of a label owner's rows, prepared as for training with that one alone; of a public
-    data set, which is dealt to all label owners at once, its part of it."""
+    """Collect what all who hold columns hold of a label owner's rows, prepared as for training with that one alone. A
+    public data set is dealt to all label owners at once, so it gives all their parts."""
     if settings.data.dataset is None:
-        alone = {name: one for name, one in settings.label_owners.items() if name == owner}
+        alone = {name: label_owner for name, label_owner in settings.label_owners.items() if name == owner}
         settings = replace(settings, label_owners=alone)
     return holdings_of(settings)
 
@@ -64,7 +64,8 @@ def _for_one(
     mine = slice(None) if held.rows is None else held.rows
     features = {name: columns.features.flatten(1)[mine] for name, columns in holdings.columns.items()}
     how = {**asdict(chosen), "seed": settings.engine.seed, "through_bytes": settings.engine.through_bytes}
-    found = select_here(features, held.labels, keep=keep, method=method, leader=owner, rows=rows, watch=watch, **how)
-    if found.method in ("lasso", "random") or chosen.estimator == "kraskov":
-        return found
-    return replace(found, entropy=entropy(as_labels(owner, held.labels, rows.numpy(), chosen)))
+    how |= {"keep": keep, "method": method, "leader": owner}
+    selection = select_here(features, held.labels, rows=rows, watch=watch, **how)
+    if selection.method in ("lasso", "random") or chosen.estimator == "kraskov":
+        return selection
+    return replace(selection, entropy=entropy(as_labels(owner, held.labels, rows.numpy(), chosen)))

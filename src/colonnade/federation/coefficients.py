@@ -23,38 +23,38 @@ Weights = dict[str, list[float]]
 def coefficients(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
 ) -> dict[str, Weights]:
-    """By organisation and prepared column a weight per output, and the intercept at the label owner. Where labels are
-    numbers, all are for labels of mean 0 and variance 1; what these were is the label owner's to know, and stands
-    there. Of an algorithm whose models are no weights of columns, nothing."""
+    """By organisation and prepared column, give a weight per output, and at the label owner the intercept. Where labels
+    are numbers, all weights are for labels of mean 0 and variance 1; which mean and variance these had stands at the
+    label owner, who may know it. An algorithm whose models are no weights of columns has none."""
     if algorithm.intercept is None:
         return {}
-    found: dict[str, Weights] = {}
+    weights: dict[str, Weights] = {}
     for name, owner in owners.items():
         prepared, (weight,) = holdings.columns[name].preprocessor, owner.model.parameters()
         names = [f"column {at}" for at in range(weight.shape[1])] if prepared is None else prepared.names
-        found[name] = dict(zip(names, weight.detach().T.tolist(), strict=True))
+        weights[name] = dict(zip(names, weight.detach().T.tolist(), strict=True))
     for name, owner in label_owners.items():
         units = {MEAN: [holdings.encoder.mean], SCALE: [holdings.encoder.scale]}
         units = units if holdings.encoder.task == "regression" else {}
-        found[name] = {INTERCEPT: algorithm.intercept(owner).tolist(), **units, **found.get(name, {})}
-    return found
+        weights[name] = {INTERCEPT: algorithm.intercept(owner).tolist(), **units, **weights.get(name, {})}
+    return weights
 
 
 def weights_of(federation: Any, party: str) -> Weights:
-    """A party's own, of a trained federation."""
+    """Give a party's own weights in a trained federation."""
     trained = federation.algorithm, federation.holdings, federation.owners, federation.label_owners
-    found = coefficients(*trained)
-    if party not in found:
+    weights = coefficients(*trained)
+    if party not in weights:
         raise ConfigError(f"There are no coefficients of {party!r}: its model is none of one weight per column.")
-    return found[party]
+    return weights[party]
 
 
 def column_importance(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """By organisation the share of each of its columns, the largest first, for itself alone: of the splits of trees, or
-    of what its model sends. Each owner computes its own, and nobody is asked or told."""
-    found: dict[str, dict[str, float]] = {}
+    """By organisation, give the share of each of its columns in the splits of trees or in what its model sends, the
+    largest first. Each owner computes its own for itself alone, and nobody is asked or told."""
+    importance: dict[str, dict[str, float]] = {}
     for name, owner in owners.items():
         prepared = holdings.columns[name].preprocessor
         if algorithm.column_importance is not None:
@@ -62,53 +62,53 @@ def column_importance(
         elif prepared is not None and algorithm.local_model is not None and algorithm.nested is None:
             held = torch.arange(len(owner.features))
             held = held[~holdings.away[name]] if name in holdings.away else held
-            some = torch.linspace(0, len(held) - 1, min(ROWS, len(held))).long()
-            shares = owner.column_shares(prepared.spans, held[some])
+            sample = torch.linspace(0, len(held) - 1, min(ROWS, len(held))).long()
+            shares = owner.column_shares(prepared.spans, held[sample])
         else:
             continue
-        found[name] = dict(sorted(shares.items(), key=lambda one: -one[1]))
-    return found
+        importance[name] = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    return importance
 
 
 def importance_of(federation: Any, party: str) -> dict[str, float]:
-    """A party's own, of a trained federation."""
+    """Give the importance of a party's own columns in a trained federation."""
     federation.settle()
-    found = column_importance(federation.algorithm, federation.holdings, federation.owners)
-    if party not in found:
+    importance = column_importance(federation.algorithm, federation.holdings, federation.owners)
+    if party not in importance:
         raise ConfigError(f"There is no importance of the columns of {party!r}: it has no model of named columns here.")
-    return found[party]
+    return importance[party]
 
 
 def trees(
     algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """What a label owner says of its trees. Where a split is its own, its column and threshold stand there: this is
-    its own file."""
+    """Describe each label owner's trees. Where a split is its own, its column and threshold stand there: this is its
+    own file."""
     if algorithm.trees is None:
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for name, owner in label_owners.items():
-        found[name] = dict(algorithm.trees(owner))
-        for tree in found[name]["first"] if name in owners else ():
+        described[name] = dict(algorithm.trees(owner))
+        for tree in described[name]["first"] if name in owners else ():
             own = owners[name].rounds[tree["round"]]
             for node in tree["nodes"]:
                 if node["party"] == name:
                     column, threshold = (own[key][node["split"]].item() for key in ("column", "threshold"))
                     node |= {"column": _named(holdings, name, column), "threshold": threshold}
-    return found
+    return described
 
 
 def write_own(federation: Any, folders: Mapping[str, Path], label_owners: Mapping[str, Any]) -> None:
-    """Into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
+    """Write into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
     federation.settle()
     algorithm, holdings, owners = federation.algorithm, federation.holdings, federation.owners
-    for file, found in (
+    for file, by_party in (
         (COEFFICIENTS, coefficients(algorithm, holdings, owners, label_owners)),
         (IMPORTANCE, column_importance(algorithm, holdings, owners)),
         (TREES, trees(algorithm, holdings, owners, label_owners)),
     ):
-        for name, told in found.items():
-            (folders[name] / file).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        for name, own in by_party.items():
+            (folders[name] / file).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
 
 
 def _named(holdings: Holdings, party: str, column: int) -> str:

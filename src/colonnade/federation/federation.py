@@ -31,7 +31,6 @@ from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, Diverged
-from colonnade.evaluate.metrics import quality
 from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
 from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
 from colonnade.federation.frames import check_frames, settings_for
@@ -48,7 +47,7 @@ from colonnade.federation.organisation import (
     training_rows,
     warn_untrained,
 )
-from colonnade.federation.scores import Scores, by_subset, mean_scores, measured
+from colonnade.federation.scores import Scores, by_subset, mean_scores, measured, quality_of
 from colonnade.privacy import Account
 from colonnade.rows.holdings import Holdings, Predictions, asked_for
 from colonnade.rows.making import from_tables
@@ -68,7 +67,7 @@ Between = Callable[[str, Transport], Transport]
 
 @dataclass
 class Elsewhere:
-    """What of a federation is not in this process."""
+    """The part of a federation that is not in this process."""
 
     here: Collection[str]  # the organisations that are
     asked: Sequence[str] = ()  # whom these ask elsewhere
@@ -116,14 +115,14 @@ class Federation:
         self.history: list[Record] = []  # of the epochs that `fit` trained
         self.is_trained = not self.algorithm.trains  # or was loaded
         self.recording: Recording | None = None
-        self.cohorts: list[Cohort] = []
+        self.cohorts: list[Cohort] = []  # none before it trains
         self._connect(between or (lambda _, transport: transport), record, between is not None)
 
     @classmethod
     def from_toml(
         cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
     ) -> Federation:
-        """From a federation file; `seed` overrides the file's, `allow_models` lists the code that it may name."""
+        """Build it from a federation file; `seed` overrides the file's, `allow_models` lists code that it may name."""
         return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
 
     @classmethod
@@ -152,11 +151,10 @@ class Federation:
             check_starts(settings, before, run.path)
             run.check_whole()
         fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
-        holdings = holdings_of(settings, tables, fitted=fitted)
-        made = cls(settings, holdings, record=record, between=between)
+        federation = cls(settings, holdings_of(settings, tables, fitted=fitted), record=record, between=between)
         if start_from is not None:
-            run.start(made)
-        return made
+            run.start(federation)
+        return federation
 
     @classmethod
     def from_frames(
@@ -187,7 +185,7 @@ class Federation:
         return cls(checked, holdings, record=record)
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: who holds what."""
+        """Show in a notebook who holds what."""
         held = "".join(
             f"<tr><td>{escape(name)}</td><td>{escape(' and '.join(self.holdings.roles(name)) or 'no data')}</td></tr>"
             for name in self.organisations
@@ -201,6 +199,7 @@ class Federation:
     def train(self) -> Iterator[Step]:
         """Train from where it stands to the last epoch, one batch or one round per step."""
         self.is_trained = True
+        self._stack()
         try:
             for step in self.algorithm.steps(self.driver, self.driver.peers, self.batches):
                 if not np.isfinite(step.loss):
@@ -217,7 +216,7 @@ class Federation:
         return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
 
     def save(self, folder: str | Path) -> None:
-        """Every party's state under its own folder; `load` continues or predicts from there."""
+        """Save every party's state under its own folder; `load` continues or predicts from there."""
         run = RunDirectory(Path(folder))
         run.begin(self)
         run.checkpoint(self)
@@ -231,7 +230,7 @@ class Federation:
         return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
 
     def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
-        """The outputs of each chunk of rows, and who was missing."""
+        """Compute the outputs of each chunk of rows, and who was missing."""
         asks = self.label_owners[owner]
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
@@ -248,10 +247,10 @@ class Federation:
             return self.score(split, model).all
 
     def score(self, split: str, model: str | None = None) -> Scores:
-        """`evaluate`, and beside it the scores on the rows of each of several label owners."""
+        """Do as `evaluate`, and give beside it the scores on the rows of each of several label owners."""
         if self.elsewhere.score is not None:
             return self.elsewhere.score(split, model)
-        each, rows, found = {}, {}, {}
+        each, rows, qualities = {}, {}, {}
         subsets: dict[str, dict[str, float]] = {}
         for name, batches in self.agreed.items():
             if name in self.label_owners and split in batches.splits:
@@ -261,15 +260,14 @@ class Federation:
                 weighted = self.label_owners[name].weighted_loss(outputs, mine.to(self.device))
                 each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
                 if split in REPORTED:
-                    encoder = self.holdings.encoder
-                    found[name] = quality(self.holdings.loss, outputs, labels, encoder.classes, encoder.scale)
+                    qualities[name] = quality_of(self.holdings, outputs, labels)
                 if self.settings.rows_differ:
                     partners = [party for party in self.label_owners[name].peers if party != name]
                     subsets |= by_subset(self.holdings, partners, outputs, labels, mine)
         if not each:
             there = ", ".join(map(repr, self.batches.splits))
             raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, found, subsets)
+        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, qualities, subsets)
 
     def predict(
         self,
@@ -291,7 +289,7 @@ class Federation:
         whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
         wanted, asked = asked_for(ids, known, whose, self.settings.names_of)
         asks = self.label_owners[name]
-        found: list[tuple[Tensor, list[str]]] = []
+        parts: list[tuple[Tensor, list[str]]] = []
         missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
         for places, away in groups:
             with self.asking(name, asked[places], away) as chunks:
@@ -302,14 +300,14 @@ class Federation:
                 if missing is not None:
                     missing.known_away = away
                 with self.asking(name, asked[places], away) as chunks:
-                    some = list(self._outputs(name, chunks, model))
-                found += [(part, [*away, *silent] if may_lack else silent) for part, silent in some]
+                    answered = list(self._outputs(name, chunks, model))
+                parts += [(part, [*away, *silent] if may_lack else silent) for part, silent in answered]
         finally:
             if missing is not None:
                 missing.known_away = ()
         order = torch.cat([places for places, _ in groups]).argsort()
-        outputs = torch.cat([some for some, _ in found])[order.to(self.device)]
-        degraded = [" ".join(away) for some, away in found for _ in some]
+        outputs = torch.cat([part for part, _ in parts])[order.to(self.device)]
+        degraded = [" ".join(away) for part, away in parts for _ in part]
         said = None if missing is None and not may_lack else tuple(degraded[place] for place in order.tolist())
         column = self.settings.id_column_of(name)
         return dataclasses.replace(self.holdings.predicted(wanted, outputs), degraded=said, id_column=column)
@@ -328,7 +326,7 @@ class Federation:
     def _of_new_rows(
         self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
     ) -> Predictions:
-        """By the same models on other rows; what crosses is in the same ledgers."""
+        """Predict other rows with the same models; what crosses is in the same ledgers."""
         if self.accounts:
             raise ConfigError(
                 "Budgets are counted in a run's journal, and new rows have none here. Save the run (fit(out=...)), and "
@@ -357,7 +355,7 @@ class Federation:
         return None if heads is None or self.driver is None else heads(self.driver)
 
     def owner_named(self, name: str | None) -> str:
-        """A label owner; the first where none is named."""
+        """Check the name of a label owner, or take the first where none is named."""
         if name is not None and name not in self.label_owners:
             hint = did_you_mean(name, list(self.label_owners))
             raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
@@ -370,7 +368,7 @@ class Federation:
 
     @property
     def drawn_by(self) -> dict[str, DpEvent]:
-        """Of label owners that learn from labels drawn at random, how they were drawn."""
+        """By label owner that learns from labels drawn at random, how they were drawn."""
         return {name: owner.drawn for name, owner in self.label_owners.items() if owner.drawn is not None}
 
     @property
@@ -402,11 +400,11 @@ class Federation:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
     def planned(self, party: str = "") -> list[tuple[Agreed, str, int]]:
-        """How often a whole run releases the rows of each label owner's splits; of a party, those that it holds."""
+        """Count how often a run releases the rows of each label owner's splits; of a party, those that it holds."""
         times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
         agreed = self.agreed_apart.get(party, self.agreed)
         alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
-        return [(one, split, n) for one in alone for split, n in times.items() if split in one.splits]
+        return [(batches, split, n) for batches in alone for split, n in times.items() if split in batches.splits]
 
     @property
     def accounts(self) -> dict[str, Account]:
@@ -419,10 +417,7 @@ class Federation:
         self.settle()
         all_keep = self.elsewhere.best(False)
         for organisation in self.organisations.values():
-            if all_keep:
-                organisation.keep_best()
-            else:
-                organisation.drop_best()
+            organisation.keep_best() if all_keep else organisation.drop_best()
 
     def take_best(self) -> bool:
         """Training has ended, and everybody has its best models again; False where they are not known to all."""
@@ -447,20 +442,21 @@ class Federation:
             cohort.settle()
 
     def restack(self) -> None:
-        """After states were loaded: stacked parties take them over."""
+        """Let stacked parties take over states that were loaded."""
         self.is_trained = True
         for cohort in self.cohorts:
             cohort.restack()
+        self._stack()
 
     def _playing(self, role: str) -> dict[str, Any]:
-        return {name: one.roles[role] for name, one in self.organisations.items() if role in one.roles}
+        return {name: member.roles[role] for name, member in self.organisations.items() if role in member.roles}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
         """Give each driver its peers: a label owner asks the parties with columns; where there are several label
         owners, the aggregation server asks them."""
         engine, algorithm = self.settings.engine, self.algorithm
-        guarded = reaches or engine.on_missing != "fail"
-        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda one: one)
+        self.guarded = guarded = reaches or engine.on_missing != "fail"
+        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)
         parallel: Any = engine.threads
         below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
         names = list(self.elsewhere.asked) or list(self.owners)
@@ -471,9 +467,6 @@ class Federation:
                 owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, algorithm)
             owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
             owner.meet(owner.peers.ask(roles.Introduce()))
-            if algorithm.nested is None:
-                self.cohorts = [] if guarded else self._cohorts()
-                transport = Cohorts(transport, self.cohorts) if self.cohorts else transport
             owner.peers.transport = around(self._recorded(transport, record))
             if guarded:
                 owner.peers.look(owner.rows, owner.widths, algorithm.releases, algorithm.of_told_width)
@@ -492,8 +485,15 @@ class Federation:
         self.recording = Recording(transport, beside=self.recording) if record else None
         return self.recording or transport
 
-    def _cohorts(self) -> list[Cohort]:
-        engine, rows = self.settings.engine, self.settings.train.batch_size
-        if engine.cohort == "off" or engine.through_bytes or self.peers.presence is not None:
-            return []
-        return [Cohort(group) for group in groups(self.owners) if engine.cohort == "on" or worth_stacking(group, rows)]
+    def _stack(self) -> None:
+        """Let parties of one shape compute as one where that pays: once they train, or have the states of who did."""
+        settings, engine = self.settings, self.settings.engine
+        apart = self.guarded or settings.rows_differ or settings.party_dropout or self.algorithm.nested is not None
+        if self.cohorts or self.driver is None or apart or engine.cohort == "off" or engine.through_bytes:
+            return
+        rows, wanted = settings.train.batch_size, engine.cohort == "on"
+        self.cohorts = [Cohort(group) for group in groups(self.owners) if wanted or worth_stacking(group, rows)]
+        if self.cohorts and self.recording is not None:
+            self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
+        elif self.cohorts:
+            self.peers.transport = Cohorts(self.peers.transport, self.cohorts)

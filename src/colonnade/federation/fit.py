@@ -20,7 +20,7 @@ from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
-from colonnade.federation.soundness import Finding, learned_nothing, silent, told
+from colonnade.federation.soundness import Finding, learned_nothing, say_nothing, silent
 from colonnade.federation.stopping import best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory, Trained
@@ -74,14 +74,14 @@ class Outcome:
     quality: dict[str, Record] = field(default_factory=dict)  # by label owner: curves, counts, costs on held-out rows
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it."""
+        """Show the metrics in a notebook."""
         metrics = beside_majority(self.summary)
         names = in_order(self.summary, dict.fromkeys(name for scores in metrics.values() for name in scores))
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
         lines = "".join(
             f"<tr><th>{escape(metric(name))}</th>"
             + "".join(
-                f"<td>{'–' if (one := scores.get(name)) is None else f'{one:.4f}'}</td>" for scores in metrics.values()
+                f"<td>{'–' if scores.get(name) is None else f'{scores[name]:.4f}'}</td>" for scores in metrics.values()
             )
             + "</tr>"
             for name in names
@@ -92,14 +92,14 @@ class Outcome:
 
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
-        split = next((one for one in ("test", "validation", "train") if one in metrics), "")
+        split = next((name for name in ("test", "validation", "train") if name in metrics), "")
         known = {name: value for name, value in metrics.get(split, {}).items() if value is not None}
         scores = [f"{metric(name)} {known[name]:.4f}" for name in in_order(self.summary, known)]
-        told = f"; on {split} rows {', '.join(scores)}" if split else ""
-        return f"<Outcome: {len(self.history)} epochs, {self.stopped.rstrip('.')}{told}>"
+        measured = f"; on {split} rows {', '.join(scores)}" if split else ""
+        return f"<Outcome: {len(self.history)} epochs, {self.stopped.rstrip('.')}{measured}>"
 
     @property
-    def told(self) -> str:
+    def reason_for_all(self) -> str:
         """Why it stopped, as every party may know it: scores, and what was spent, are their owners' business."""
         return "a privacy budget is spent" if self.exhausted else self.early or "all epochs done"
 
@@ -128,7 +128,8 @@ def fit(
 
 def pretrain(federation: Trainable) -> None:
     """Everybody's model learns from its owner's rows alone, where [train] says so; not one that was trained before."""
-    mine = [one.pretrain for one in federation.organisations.values() if one.pretrain is not None]
+    ways = [organisation.pretrain for organisation in federation.organisations.values()]
+    mine = [learn for learn in ways if learn is not None]
     if mine and not federation.holdings.earlier:
         federation.settle()
         for learn in mine:
@@ -171,8 +172,8 @@ def _fit(
     if failures := trackers.finish(outcome.summary):
         outcome.summary["tracking"] = failures
     if run is not None:
-        for owner, found in outcome.quality.items():
-            run.write_quality(owner, found)
+        for owner, quality in outcome.quality.items():
+            run.write_quality(owner, quality)
         write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
         run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
         run.checkpoint(federation, finished=True)
@@ -180,7 +181,7 @@ def _fit(
 
 
 def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
-    """Claim the run's folder and write what can be resumed, or take over from there what is resumed. Whether that had
+    """Claim the run's folder and write what can be resumed, or take over what is resumed; tell whether that had
     finished."""
     begun = run is not None and resume and run.begun()
     if not federation.batches.done and not begun:
@@ -209,7 +210,7 @@ def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *,
 
 
 def _go_on(federation: Trainable, outcome: Outcome) -> str:
-    """A federation that was trained before goes on where training stood. Why nothing is left to train, or nothing."""
+    """Let a federation that was trained before go on where training stood; say why nothing is left to train, or ""."""
     done = federation.batches.done
     if not done:
         return ""
@@ -282,7 +283,7 @@ def summarise(
     same = finished and before is not None and before["rounds"] == federation.batches.done
     known = _known(federation, outcome, before) if private or same or algorithm.once else {}
     scores = _scores(federation, outcome, known, {*unseen, *(["train"] if reason else [])})
-    metrics = {split: one.all for split, one in scores.items()}
+    metrics = {split: measured.all for split, measured in scores.items()}
     findings, constant = _findings(federation, metrics)
     findings += unfinished(federation, outcome.history)
     missing = missing_of(federation)
@@ -290,7 +291,7 @@ def summarise(
     several, matched = bool(holdings.server), len(settings.keys) > 1
     only_where_there_is_some: Record = {
         "matched": (holdings.matched or counted(holdings.ids.tolist(), settings.keys)) if matched else {},
-        "subsets": {split: one.subsets for split, one in scores.items() if one.subsets},
+        "subsets": {split: measured.subsets for split, measured in scores.items() if measured.subsets},
         "majority": {} if several else _majority(federation, metrics),
         "findings": findings,
         "constant_outputs": constant,
@@ -312,7 +313,7 @@ def summarise(
         "seconds": round(seconds, 3),
         "bytes": {name: {way: book.total(way) for way in ("out", "in")} for name, book in federation.ledgers.items()},
         "metrics": metrics,
-        **{name: found for name, found in only_where_there_is_some.items() if found},
+        **{name: value for name, value in only_where_there_is_some.items() if value},
         "not_measured": ({"train": reason} if reason else {}) | dict.fromkeys(unseen, KEPT_APART),
         **({} if missing is None else {"missing": _added([*seen, missing])}),
         "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
@@ -322,30 +323,30 @@ def summarise(
 def _scores(
     federation: Trainable, outcome: Outcome, known: dict[str, Scores], left_out: Collection[str]
 ) -> dict[str, Scores]:
-    """What is known, and the scores on the other splits as far as budgets allow; and how good the model is in detail,
-    on the rows that a report is about."""
-    found = dict(known)
+    """Measure the splits that are not known yet, as far as budgets allow; and on the rows that a report is about, how
+    good the model is in detail."""
+    scores = dict(known)
     for split in federation.batches.splits:
-        if split not in found and split not in left_out:
+        if split not in scores and split not in left_out:
             try:
-                found[split] = federation.score(split)
+                scores[split] = federation.score(split)
             except BudgetExhausted as error:  # what cannot be measured any more is left out
                 outcome.stopped, outcome.exhausted = outcome.stopped if outcome.exhausted else str(error), True
-    for split in [one for one in REPORTED if one in federation.batches.splits and one not in left_out][:1]:
-        details = found[split].quality if split in found else {}
-        outcome.quality = {name: {"split": split, "owner": name, **one} for name, one in details.items()}
-    return found
+    for split in [name for name in REPORTED if name in federation.batches.splits and name not in left_out][:1]:
+        details = scores[split].quality if split in scores else {}
+        outcome.quality = {name: {"split": split, "owner": name, **quality} for name, quality in details.items()}
+    return scores
 
 
 def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> dict[str, Scores]:
-    """What is known about this very model already: measuring it again would release its rows again."""
+    """Collect what is known about this very model already: measuring it again would release its rows again."""
     done = federation.batches.done
     if before is not None and before["rounds"] == done:
         owners, subsets = before.get("label_owners", {}), before.get("subsets", {})
         return {
             split: Scores(
                 dict(scores),
-                {name: one["metrics"][split] for name, one in owners.items() if split in one["metrics"]},
+                {name: owner["metrics"][split] for name, owner in owners.items() if split in owner["metrics"]},
                 subsets=subsets.get(split, {}),
             )
             for split, scores in before["metrics"].items()
@@ -357,42 +358,43 @@ def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> di
 
 
 def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
-    """What is wrong with the model, in sentences, and of whose outputs how many are the same in all rows."""
+    """Say in sentences what is wrong with the model, and of whose outputs how many are the same in all rows."""
     holdings = federation.holdings
     federation.settle()
     if federation.algorithm.nested is not None or not federation.algorithm.trains:
         return [], {}
     constant = silent(federation.owners)
-    findings = told(constant)
+    findings = say_nothing(constant)
     if holdings.label_owner in federation.label_owners:
         owner = federation.label_owners[holdings.label_owner]
         name = WEIGHTED if owner.loss.weights or owner.row_weights is not None else "loss"
         splits = federation.batches.splits
-        found = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts)
-        findings += [found] if found else []
+        finding = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts)
+        findings += [finding] if finding else []
     return findings, constant
 
 
 def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
-    """By split the largest class's share, and whether of two classes one was always said; no class by name. One label
-    owner knows it of its own rows; of several, none tells the others."""
+    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. The
+    one label owner knows it of its own rows; of several, none tells the others."""
     holdings = federation.holdings
     if holdings.encoder.task != "classification":
         return {}
-    labels, found = federation.label_owners[holdings.label_owner].labels, {}
+    labels, majorities = federation.label_owners[holdings.label_owner].labels, {}
     for split, scores in metrics.items():
         rows = federation.batches.splits[split]
         share, always = majority(labels[rows.to(labels.device)], scores)
-        found[split] = {"share": share, "always_one": always}
-    return found
+        majorities[split] = {"share": share, "always_one": always}
+    return majorities
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
-    """Of each: its rows, how good the joint model is on them, and the rounds in which it was left out."""
+    """Describe each label owner: its rows, how good the joint model is on them, and the rounds in which it was left
+    out."""
     return {
         name: {
             "rows": {split: len(rows) for split, rows in share.splits.items()},
-            "metrics": {split: one.each[name] for split, one in scores.items() if name in one.each},
+            "metrics": {split: known.each[name] for split, known in scores.items() if name in known.each},
             "left_out": [record["epoch"] for record in outcome.history if name in record.get("left_out", {})],
         }
         for name, share in holdings.label_owners.items()
@@ -415,7 +417,7 @@ class _Clock:
 
 
 def _about(federation: Trainable, run: RunDirectory | None, *, resumed: bool) -> About:
-    """What trackers are told first."""
+    """Collect what trackers are told first."""
     settings, holdings = federation.settings, federation.holdings
     tags = {
         "algorithm": settings.algorithm,
@@ -450,15 +452,16 @@ def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
 
 
 def missing_of(federation: Trainable) -> Record | None:
-    """How often each party did not answer since this was last asked, and what was done; None where each must."""
+    """Count how often each party did not answer since this was last asked, and what was done; None where each must
+    answer."""
     minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
     return _added([missing.take() for missing in minding]) if minding else None
 
 
 def _added(counts: list[Record]) -> Record:
     total: Record = {}
-    for one in counts:
-        for party, times in one.items():
+    for by_party in counts:
+        for party, times in by_party.items():
             mine = total.setdefault(party, {})
             for what, number in times.items():
                 mine[what] = mine.get(what, 0) + number

@@ -44,15 +44,15 @@ def settings_for(
         check_frames(label_owners, "label_owners")
         given = {"algorithm": {"name": ALGORITHMS.nested_names()[0]}, **given}
         for section, held in (("label_owners", label_owners), ("data_owners", frames)):
-            known = {one.get("name"): one for one in given.get(section, [])}
+            known = {owner.get("name"): owner for owner in given.get(section, [])}
             given[section] = [known.pop(name, {"name": name}) for name in held] + list(known.values())
-        given["label_owners"] = [{"label": label, **one} for one in given["label_owners"]]
+        given["label_owners"] = [{"label": label, **owner} for owner in given["label_owners"]]
     checked = Settings.from_mapping(given)
     return dataclasses.replace(checked, allow_models=checked.code())
 
 
 def check_frames(frames: Frames, what: str = "frames") -> None:
-    """A mapping of frames."""
+    """Check that this is a mapping of frames."""
     import pandas as pd
 
     if not isinstance(frames, Mapping):

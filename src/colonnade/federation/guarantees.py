@@ -27,15 +27,15 @@ KEPT = "nothing that it sends follows the labels; predictions do"
 
 
 def guarantees(trained: Trained, accounts: Mapping[str, Account] | None = None) -> list[Guarantee]:
-    """What was spent so far, party by party; or, with other `accounts`, what they count."""
+    """List what was spent so far, party by party; or, with other `accounts`, what they count."""
     parties = [(name, organisation.roles.keys()) for name, organisation in trained.organisations.items()]
-    labelled = {name: one.roles.get("labels") for name, one in trained.organisations.items()}
+    labelled = {name: organisation.roles.get("labels") for name, organisation in trained.organisations.items()}
     drawn = {n: role.drawn for n, role in labelled.items() if isinstance(role, roles.LabelOwner) and role.drawn}
-    return _told(parties, trained.accounts if accounts is None else accounts, drawn, trained.settings)
+    return _promised(parties, trained.accounts if accounts is None else accounts, drawn, trained.settings)
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:
-    """From the parties' own folders: the last checkpoint, and what was released since."""
+    """Read from the parties' own folders what was promised: the last checkpoint, and what was released since."""
     settings, mark = run.settings(), run.mark()
     parties, accounts, drawn = [], {}, {}
     folders = sorted((run.path / PARTIES).glob("*"))
@@ -61,10 +61,10 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             journal = run.path.parent / JOURNAL  # of all runs of a site
             own_folder = run.part() is None or not journal.exists()
             accounts[name].replay(folder / JOURNAL if own_folder else journal, ids=settings.counted_by)
-    return _told(parties, accounts, drawn, settings)
+    return _promised(parties, accounts, drawn, settings)
 
 
-def _told(
+def _promised(
     parties: Iterable[tuple[str, Collection[str]]],
     accounts: Mapping[str, Account],
     drawn: Mapping[str, DpEvent],
@@ -78,31 +78,31 @@ def _told(
     masked = any(event.kind.startswith("blinded") for event in columns.values())
     reader = algorithm.reader + FOLLOWING * masked
     hidden = [Release(name, describe(event), None) for name, event in columns.items() if costs_nothing(event)]
-    found = []
+    promises = []
     for party, plays in parties:
         if "labels" in plays:
             event = drawn.get(party)
             why = FOLLOWS if driven else KEPT
             promised = None if event is None else for_labels(party, event, driven, owners)
-            found.append(promised or nothing(party, "labels", driven, why))
+            promises.append(promised or nothing(party, "labels", driven, why))
             if "features" in plays:
-                found.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
+                promises.append(nothing(party, "columns", driven, LEAKS if driven else ADDED))
         elif party in accounts:
-            told = for_columns(party, accounts[party], seeded=seeded, reader=reader)
-            counted = {one.release for one in told.releases}
-            rest = [one for one in hidden if one.release not in counted]
-            notes = (*told.notes, *([algorithm.covers] if algorithm.covers else []))
-            releases = (*(_as_sent(one, columns) for one in told.releases), *rest)
-            found.append(dataclasses.replace(told, releases=releases, notes=notes))
+            promise = for_columns(party, accounts[party], seeded=seeded, reader=reader)
+            counted = {release.release for release in promise.releases}
+            rest = [release for release in hidden if release.release not in counted]
+            notes = (*promise.notes, *([algorithm.covers] if algorithm.covers else []))
+            releases = (*(_as_sent(release, columns) for release in promise.releases), *rest)
+            promises.append(dataclasses.replace(promise, releases=releases, notes=notes))
         elif "features" in plays:
-            found.append(nothing(party, "columns", columns))
-    return found
+            promises.append(nothing(party, "columns", columns))
+    return promises
 
 
-def _as_sent(one: Release, columns: Crossing) -> Release:
-    """With what became of it after the mechanism, such as a mask that leaves only the sum to be read."""
-    event = columns.get(one.release, NON_PRIVATE)
+def _as_sent(release: Release, columns: Crossing) -> Release:
+    """Add what became of a release after the mechanism, such as a mask that leaves only the sum to be read."""
+    event = columns.get(release.release, NON_PRIVATE)
     if event == NON_PRIVATE or costs_nothing(event):
-        return one
-    plain = one.mechanism == describe(NON_PRIVATE)
-    return dataclasses.replace(one, mechanism=describe(event) if plain else f"{one.mechanism}; {describe(event)}")
+        return release
+    after, plain = describe(event), release.mechanism == describe(NON_PRIVATE)
+    return dataclasses.replace(release, mechanism=after if plain else f"{release.mechanism}; {after}")

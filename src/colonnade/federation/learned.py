@@ -28,8 +28,8 @@ class Learned:
 
 
 def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
-    """One line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
-    found: dict[tuple[str, str, str], Learned] = {}
+    """Give one line per (receiver, sender, release name), from the ledgers in memory and, with `run`, on disk."""
+    learned_from: dict[tuple[str, str, str], Learned] = {}
     for party, organisation in federation.organisations.items():
         path = None if run is None else run / PARTIES / party / LEDGER
         lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
@@ -38,8 +38,8 @@ def learned(federation: Federation, run: Path | None = None) -> list[Learned]:
                 continue
             meaning = (federation.algorithm.reveals | REVEALS).get(entry.name, "not described")
             key = party, entry.peer, entry.name
-            line = found.setdefault(key, Learned(party, entry.peer, entry.name, entry.event, meaning))
+            line = learned_from.setdefault(key, Learned(party, entry.peer, entry.name, entry.event, meaning))
             line.times += 1
             line.bytes += entry.bytes
             line.values += math.prod(entry.shape)
-    return list(found.values())
+    return list(learned_from.values())

@@ -108,9 +108,9 @@ def in_pieces(
     rows = rows_asked_for(settings, run.all_fitted(settings), ids, owner)
     before: dict[str, Outbox] = {}
 
-    def of(some: Sequence[str]) -> Federation:
+    def of(wanted: Sequence[str]) -> Federation:
         gc.collect()  # the one before, whose parties know each other, with its rows
-        federation = Federation(settings, rows.holdings(some))
+        federation = Federation(settings, rows.holdings(wanted))
         run.load(federation, run.mark())
         for name, outbox in before.items():
             federation.organisations[name].outbox.go_on_from(outbox)
@@ -130,7 +130,7 @@ def _claim(federation: Federation) -> None:
 
 
 def _moved(settings: Settings, tables: Mapping[str, str] | None) -> Settings:
-    """With these files in the place of the run's."""
+    """Put these files in the place of the run's."""
     given = dict(tables or {})
     moved = {n: replace(party, table=given.pop(n, party.table)) for n, party in settings.parties.items()}
     for name in given:

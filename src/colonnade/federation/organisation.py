@@ -64,8 +64,8 @@ def training_rows(holdings: Holdings) -> int:
 
 
 def agreed_on(settings: Settings, holdings: Holdings, party: str = "") -> Agreed:
-    """The batches of every label owner, which follow from the agreed settings and its rows; of a `party` that lacks
-    some of these, what it has of them."""
+    """Build the batches of every label owner, which follow from the agreed settings and its rows; for a `party` that
+    lacks some of these, what it has of them."""
     algorithm, train = find(settings.algorithm), settings.train
     epochs, seed = epochs_of(settings), settings.engine.seed
 
@@ -82,8 +82,8 @@ def agreed_on(settings: Settings, holdings: Holdings, party: str = "") -> Agreed
 
 
 def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, device: torch.device) -> Organisation:
-    """Its outbox with its owner's rules, where its noise comes from, its account, and the roles it plays. Its ledger
-    begins with what crossed while rows were agreed on."""
+    """Build one organisation: its outbox with its owner's rules, where its noise comes from, its account, and the roles
+    it plays. Its ledger begins with what crossed while rows were agreed on."""
     organisation = _with_outbox(name, settings, holdings, agreed, device)
     organisation.fitted = holdings.state_of(name)
     organisation.ledger.carry(holdings.aligned.get(name, ()))
@@ -99,7 +99,7 @@ def organise(name: str, settings: Settings, holdings: Holdings, agreed: Agreed, 
 
 
 def accounts_of(organisations: Mapping[str, Organisation]) -> dict[str, Account]:
-    """Of those whose rules promise something for their columns."""
+    """Give the accounts of those whose rules promise something for their columns."""
     meters = {name: organisation.outbox.meter for name, organisation in organisations.items()}
     return {name: meter for name, meter in meters.items() if isinstance(meter, Account)}
 
@@ -132,8 +132,8 @@ def _with_outbox(
     secret = settings.models_of(name) == "secret"
     organisation = Organisation.at(name, agreed, seed=engine.seed, secret=secret, rules=rules, device=device)
     if features and organisation.outbox.by_purpose:
-        told = [name for name, release in algorithm.releases.items() if release.of_training]
-        organisation.outbox.guard = UsedRows(name, agreed, partial(holdings.own_ids, name), of_training=told)
+        of_training = [name for name, release in algorithm.releases.items() if release.of_training]
+        organisation.outbox.guard = UsedRows(name, agreed, partial(holdings.own_ids, name), of_training=of_training)
     if rules and engine.noise == "secret":
         organisation.outbox.noise = Secret()
     if features and not labels and any(not isinstance(rule.mechanism, Plain) for rule in rules.values()):
@@ -161,7 +161,7 @@ def _check_can_be_kept(settings: Settings, name: str, where: str, *, from_column
 
 
 def _released_by(algorithm: AnyAlgorithm, *, features: bool, labels: bool) -> list[str]:
-    """The names that an organisation may have rules for."""
+    """List the names that an organisation may have rules for."""
     if algorithm.nested is None:
         return list(algorithm.releases)
     columns = algorithm.from_columns
@@ -170,7 +170,7 @@ def _released_by(algorithm: AnyAlgorithm, *, features: bool, labels: bool) -> li
 
 
 def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, Any]:
-    """An organisation's rules from both of its tables."""
+    """Join an organisation's rules from both of its tables."""
     for rule in set(columns) & set(labels):
         raise ConfigError(
             f"'{name}' has one outbox, and a rule for {rule!r} in both of its tables: [[data_owners]] and "
@@ -180,7 +180,7 @@ def _joined(name: str, columns: Mapping[str, Any], labels: Mapping[str, Any]) ->
 
 
 def _feature_owner(organisation: Organisation, settings: Settings, holdings: Holdings) -> roles.FeatureOwner:
-    """Columns and their model, which those with labels alone may ask."""
+    """Build the role that holds columns and their model, which those with labels alone may ask."""
     algorithm, columns = find(settings.algorithm), holdings.columns[organisation.name]
     features, own = columns.features, organisation.name in holdings.label_owners
     model, body = local_model(settings, organisation, features, holdings.outputs, own=own)
@@ -200,7 +200,8 @@ def _feature_owner(organisation: Organisation, settings: Settings, holdings: Hol
 def _label_owner(
     organisation: Organisation, settings: Settings, holdings: Holdings, agreed: Agreed
 ) -> roles.LabelOwner:
-    """Labels: where its owner's rule says so, those of the training rows are drawn at random."""
+    """Build the role that holds labels. Where its owner's rule says so, labels of the training rows are drawn at
+    random."""
     name, algorithm = organisation.name, find(settings.algorithm)
     held, loss = holdings.label_owners[name], holdings.loss
     labels, drawn = held.labels, None
@@ -229,7 +230,7 @@ def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
     """Raise where rows cannot count as a column of the label owner says."""
     where = place_of(settings.section, name)
     if not find(settings.algorithm).weighs_rows:
-        able = ", ".join(known for known, one in ALGORITHMS.items() if one.weighs_rows)
+        able = ", ".join(known for known, algorithm in ALGORITHMS.items() if algorithm.weighs_rows)
         raise ConfigError(f"{where}: weights is for {able}, and the algorithm is {settings.algorithm}. Remove it.")
     if is_drawn:
         raise ConfigError(
@@ -239,7 +240,8 @@ def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
 
 
 def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor | None, *, is_drawn: bool) -> Loss:
-    """The loss with class weights as [train] says; balanced by these labels, of a label owner's own training rows."""
+    """Give the loss class weights as [train] says; balanced ones follow these labels, a label owner's own of training
+    rows."""
     wanted, classes = settings.train.class_weights, holdings.encoder.classes
     if wanted == "equal" or labels is None:
         return loss
@@ -252,7 +254,7 @@ def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor
                 "so that others learn little of them. Give the weights by class, as in { yes = 5.0 }."
             )
         return replace(loss, weights=balanced(labels, len(classes)))
-    names = [{str(one), str(one).lower(), f"{one:g}" if isinstance(one, float) else str(one)} for one in classes]
+    names = [{str(name), str(name).lower(), f"{name:g}" if isinstance(name, float) else str(name)} for name in classes]
     for name in wanted:
         if not any(name in known for known in names):
             raise ConfigError(
@@ -266,7 +268,7 @@ def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor
 def _drawn_once(
     organisation: Organisation, settings: Settings, holdings: Holdings, mechanism: Mechanism, train: Tensor
 ) -> tuple[Tensor, DpEvent]:
-    """Labels of the training rows, drawn at random: at a site, those of all its runs are drawn once."""
+    """Draw labels of the training rows at random. At a site, a row's label is drawn once for all its runs."""
     held = holdings.label_owners[organisation.name]
 
     def draw(rows: Tensor) -> tuple[Tensor, DpEvent]:
@@ -284,8 +286,8 @@ def _drawn_once(
 def _drawn(
     organisation: Organisation, holdings: Holdings, mechanism: Mechanism, labels: Tensor, train: Tensor
 ) -> tuple[Tensor, DpEvent]:
-    """Labels of the training rows, drawn once. Where a mechanism can use what to expect of a row, it is told what the
-    owner's own columns say, learned from labels that were drawn already."""
+    """Draw labels of the training rows. Where a mechanism can use what to expect of a row, it is told what the owner's
+    own columns say, learned from labels that were drawn already."""
     name, noise = organisation.name, organisation.outbox.noise
     if not isinstance(mechanism, TwoStage) or name not in holdings.columns:
         return mechanism.apply(labels, noise)
@@ -302,8 +304,8 @@ def _drawn(
 def local_model(
     settings: Settings, organisation: Organisation, features: Tensor, outputs: int = 0, *, own: bool = False
 ) -> tuple[nn.Module, nn.Module]:
-    """A party's own model: as its owner wants it or else as agreed, with the head that the algorithm may want, for so
-    many `outputs`; `own` says that its organisation holds the labels. Beside it, the same without that head."""
+    """Build a party's own model, as its owner wants it or else as agreed, with the head that the algorithm may want for
+    so many `outputs`; and beside it the same without that head. `own` says that its organisation holds the labels."""
     name, seed = organisation.name, settings.engine.seed
     spec = settings.parties.get(name, PartySettings()).model or settings.model or "mlp"
     start, allow = organisation.start(seed_for(seed, name, "model")), settings.allow_models
@@ -323,31 +325,32 @@ def local_model(
 
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """For a summary: of each of these organisations that has a model to train, where its initial weights came from."""
+    """Tell for a summary where the initial weights of these organisations came from, as far as they have models to
+    train."""
     if not find(settings.algorithm).draws_weights:
         return {}
     return {name: settings.models_of(name) for name in names if name != SERVER}
 
 
 def mixes_rows(model: nn.Module, features: Tensor, generator: Generator) -> bool:
-    """Whether, in training, what comes out for a row depends on the others: one is changed, and the rest looked at.
-    Dropout draws the same for both, and goes on as if nothing had been drawn."""
+    """Tell whether, in training, what comes out for a row depends on the others: one row is changed, and the rest
+    looked at. Dropout draws the same for both, and goes on as if nothing had been drawn."""
     if not len(features):
         return False
     chosen = features[torch.linspace(0, len(features) - 1, ROWS + 1).long()]
     before, outputs = generator.get_state(), []
-    for first in chosen[:2]:
+    for row in chosen[:2]:
         generator.set_state(before)
         trial = copy.deepcopy(model, {id(generator): generator}).train()
         with torch.no_grad():
-            outputs.append(trial(torch.cat([first[None], chosen[2:]]))[1:])
+            outputs.append(trial(torch.cat([row[None], chosen[2:]]))[1:])
     generator.set_state(before)
-    one, other = outputs
-    return not torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+    first, second = outputs
+    return not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def check_parties(settings: Settings, holdings: Holdings) -> None:
-    """That somebody holds columns, and that nobody's rules would protect nobody."""
+    """Check that somebody holds columns, and that every party in the settings takes part."""
     if not holdings.columns:
         raise DataError("No party holds any feature columns; there is nothing to learn from.")
     there = [name for name in holdings.names if settings.section == "parties" or name in holdings.columns]
@@ -361,7 +364,7 @@ def check_parties(settings: Settings, holdings: Holdings) -> None:
 
 
 def warn_untrained(is_trained: bool) -> None:
-    """Say where rows are predicted by models that nobody has trained."""
+    """Warn where rows are predicted by models that nobody has trained."""
     if not is_trained:
         warnings.warn(
             "This federation was not trained: these predictions are of models as they were drawn, and mean nothing. "
@@ -371,7 +374,7 @@ def warn_untrained(is_trained: bool) -> None:
 
 
 def device_of(name: str) -> torch.device:
-    """The device that [federation] device names."""
+    """Find the device that [federation] device names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -406,7 +409,7 @@ def check_starts(settings: Settings, before: Settings, where: Path) -> None:
 def check_affordable(trained: Trained, to: str, chunks: Sequence[Rows], away: Collection[str] = ()) -> None:
     """Raise where a party here would refuse to release these rows to be predicted. It is asked before anybody is: who
     had answered by then would have charged its rows for nothing."""
-    names = [name for name, one in find(trained.settings.algorithm).releases.items() if one.is_as_wide_as_told]
+    names = [name for name, release in find(trained.settings.algorithm).releases.items() if release.is_as_wide_as_told]
     for party, account in trained.accounts.items():
         organisation = trained.organisations[party]
         role = organisation.roles.get("features")
@@ -425,12 +428,11 @@ def holdings_of(
     salt: str = "",
     fitted: Mapping[str, dict[str, Any]] | None = None,
 ) -> Holdings:
-    """What all organisations hold, from where the settings say, or from these tables of those with columns; with the
-    `salt` that a label owner at its site divided its rows with, and columns and labels as an earlier run `fitted` them.
-    """
+    """Collect what all organisations hold, from where the settings say, or from these tables of those with columns. A
+    label owner at its site divided its rows with a `salt`; an earlier run may have `fitted` columns and labels."""
     if settings.data.dataset is not None and tables is None:
         return from_dataset(settings)
-    known = next((dict(one["labels"]) for one in (fitted or {}).values() if "labels" in one), None)
+    known = next((dict(state["labels"]) for state in (fitted or {}).values() if "labels" in state), None)
     encoder = None if known is None else Labels.from_state(known)
     held, labelled = tables or read_tables(settings), read_labels(settings)
     if len({*held, *labelled}) == 1:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from colonnade.evaluate.metrics import WEIGHTED, Quality, measure
+from colonnade.evaluate.metrics import WEIGHTED, Quality, measure, quality
 from colonnade.rows.holdings import Holdings
 
 EVERYBODY, ALONE = "everybody", "label owner alone"
@@ -17,8 +17,8 @@ EVERYBODY, ALONE = "everybody", "label owner alone"
 
 @dataclass(frozen=True)
 class Scores:
-    """Of the joint model on a split: on all rows, and where there are several label owners, on the rows of each; where
-    partners lack rows, on those that everybody holds, that one lacks, and that the label owner alone holds."""
+    """Scores of the joint model on a split: on all rows; where there are several label owners, on the rows of each; and
+    where partners lack rows, on those that everybody holds, that one lacks, and that the label owner alone holds."""
 
     all: dict[str, float]
     each: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -27,8 +27,8 @@ class Scores:
 
 
 def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: float | None = None) -> dict[str, float]:
-    """The loss and scores of outputs, errors in the label's own units. All rows count alike, so that runs can be
-    compared; where training had weights of classes or rows, the loss that it made small stands beside it."""
+    """Measure the loss and scores of outputs, with errors in the label's own units. All rows count alike, so that runs
+    can be compared; where training had weights of classes or rows, the loss that it made small stands beside it."""
     scores = measure(holdings.loss, outputs, labels)
     if weighted is not None:
         scores[WEIGHTED] = weighted
@@ -37,29 +37,34 @@ def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: floa
     return scores
 
 
+def quality_of(holdings: Holdings, outputs: Tensor, labels: Tensor) -> Quality:
+    """Measure how well outputs rank and decide, with classes and errors as the label has them."""
+    return quality(holdings.loss, outputs, labels, holdings.encoder.classes, holdings.encoder.scale)
+
+
 def by_subset(
     holdings: Holdings, partners: Sequence[str], outputs: Tensor, labels: Tensor, rows: Tensor
 ) -> dict[str, dict[str, float]]:
-    """The number of rows, and the scores on them: with everybody, without each partner, and of the label owner alone.
-    `rows` are those of a split, in the order of `outputs`. A kind of row that there is none of is left out."""
+    """Count rows and measure scores on them: with everybody, without each partner, and of the label owner alone. `rows`
+    are those of a split, in the order of `outputs`. A kind of row that there is none of is left out."""
     lacks = {party: mask[rows] for party, mask in holdings.away.items()}
     nobody = torch.zeros(len(rows), dtype=torch.bool)
     kinds = {EVERYBODY: ~torch.stack([nobody, *lacks.values()]).any(0)}
     kinds |= {f"without {party}": lacks[party] for party in partners if party in lacks}
     if len(partners) > 1 and len(lacks) == len(partners):
         kinds[ALONE] = torch.stack(list(lacks.values())).all(0)
-    found = {}
+    subsets = {}
     for kind, chosen in kinds.items():
         if bool(chosen.any()):
             at = chosen.to(outputs.device)
-            found[kind] = {"rows": int(chosen.sum()), **measured(holdings, outputs[at], labels[at])}
-    return found
+            subsets[kind] = {"rows": int(chosen.sum()), **measured(holdings, outputs[at], labels[at])}
+    return subsets
 
 
 def mean_scores(each: Mapping[str, Mapping[str, float]], rows: Mapping[str, int]) -> dict[str, float]:
-    """Weighted by rows, over those who have the score: AUC needs rows of both classes. Of the loss, accuracy and MAE
-    this is the score on all rows together, and so it is of RMSE, whose squares are averaged. Of R squared, AUC,
-    precision, recall and F1 it is a mean of the owners' scores and no more."""
+    """Average scores, weighted by rows, over those who have the score: AUC needs rows of both classes. For the loss,
+    accuracy and MAE this is the score on all rows together, and so it is for RMSE, whose squares are averaged. For R
+    squared, AUC, precision, recall and F1 it is a mean of the owners' scores and no more."""
     if len(each) == 1:
         return dict(next(iter(each.values())))
     means = {}

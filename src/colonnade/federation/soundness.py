@@ -25,8 +25,8 @@ class Finding(UserWarning):
 def constant_loss(
     loss: Loss, known: Tensor, labels: Tensor, known_count: Tensor | None = None, count: Tensor | None = None
 ) -> float:
-    """The loss on these labels of the best that can be said without any column: the mean of those known, or the share
-    of each class among them; where rows count differently, as they do."""
+    """Give the loss on these labels of the best that can be said without any column: the mean of those known, or the
+    share of each class among them, with rows as they count."""
     weights = loss.weigh(known, known_count)
     if isinstance(loss, Squared):
         mean = known.float().mean() if weights is None else (known * weights).sum() / weights.sum()
@@ -52,16 +52,16 @@ def learned_nothing(
     classes, would; else nothing. Where both kinds of such rows were measured, both must say so. One that still ranks
     rows well has learned something, and only its probabilities are off: that is said instead. `name` is how this loss
     is called among the metrics, and `counts` how much rows count."""
-    found = []
+    compared = []
     for split in ("validation", "test"):
         measured = metrics.get(split, {}).get(name)
         if split in splits and "train" in splits and measured is not None:
-            rows = [splits[one].to(labels.device) for one in ("train", split)]
-            constant = constant_loss(loss, *(labels[some] for some in rows), *map(counts, rows))
-            found.append((split, float(measured), constant))
-    if not found or any(measured < constant for _, measured, constant in found):
+            rows = [splits[side].to(labels.device) for side in ("train", split)]
+            constant = constant_loss(loss, *(labels[side] for side in rows), *map(counts, rows))
+            compared.append((split, float(measured), constant))
+    if not compared or any(measured < constant for _, measured, constant in compared):
         return ""
-    split, measured, constant = found[-1]
+    split, measured, constant = compared[-1]
     auc = metrics[split].get("auc")
     if auc is not None and auc >= RANKS:
         return (
@@ -78,19 +78,19 @@ def learned_nothing(
 
 
 def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:
-    """Of each party with a model, where any are: how many of its numbers a row are the same in all its training rows,
-    and of how many. One whose numbers all are tells nothing, whatever its columns are worth."""
-    found: dict[str, list[int]] = {}
+    """By party with a model, count how many of its numbers a row are the same in all its training rows, and how many it
+    has, where any are the same. One whose numbers all are tells nothing, whatever its columns are worth."""
+    constant: dict[str, list[int]] = {}
     for name, owner in owners.items():
         rows = owner.organisation.batches.splits.get("train")
         if rows is not None and len(rows) > 1 and owner.optimizer is not None:
             same, width = owner.constant(rows[:ROWS])
-            found |= {name: [same, width]} if same else {}
-    return found
+            constant |= {name: [same, width]} if same else {}
+    return constant
 
 
-def told(constant: Mapping[str, list[int]]) -> list[str]:
-    """A sentence for each party that says nothing at all."""
+def say_nothing(constant: Mapping[str, list[int]]) -> list[str]:
+    """Write a sentence for each party that says nothing at all."""
     return [
         f"'{name}' says nothing: the {width} numbers that its model gives are the same for every row, so what its "
         'columns are worth is not known. Its units died; use activation = "tanh" under [model], or a wider one.'

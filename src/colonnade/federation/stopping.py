@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 
 class Watched(Protocol):
-    """What of a federation says when to stop."""
+    """The part of a federation that says when to stop."""
 
     settings: Settings
     holdings: Holdings
@@ -57,7 +57,7 @@ def judged(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple
 
 
 def best_of(trained: Watched, history: Sequence[Record]) -> Record | None:
-    """The epoch whose models are kept: the first of those that validated best. None where the last ones are."""
+    """Find the epoch whose models are kept: the first of those that validated best; None to keep the last ones."""
     if not trained.settings.train.early_stop or trained.algorithm.converges:
         return None
     _, scores = judged(trained, history)
@@ -69,8 +69,8 @@ def is_best(trained: Watched, history: Sequence[Record]) -> bool:
 
 
 def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | None:
-    """Converged, or no better validation for as long as patience lasts: in full, and as all are told. VIM's criterion,
-    a fall by two points, is patience_drop = 0.02."""
+    """Say why to stop, in full and as all are told: the loss converged, or validation was not better for as long as
+    patience lasts. VIM's criterion, a fall by two points, is patience_drop = 0.02."""
     train = trained.settings.train
     if not train.early_stop:
         return None
@@ -91,14 +91,15 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
 
 
 def changed(history: Sequence[Record]) -> float:
-    """By how much of itself the training loss changed in the last three epochs, at most; infinite before there are."""
+    """Tell by how much of itself the training loss changed in the last three epochs, at most; infinite before there are
+    three."""
     losses = [record["loss"] for record in history[-4:]]
     changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
     return max(changes) if len(changes) == 3 else math.inf
 
 
 def unfinished(trained: Watched, history: Sequence[Record]) -> list[str]:
-    """A sentence where an algorithm that trains to the one optimum ended on the way to it."""
+    """Write a sentence where an algorithm that trains to the one optimum ended on the way to it."""
     if not trained.algorithm.converges or not history or (change := changed(history)) < NEAR:
         return []
     still = f"still changed by {change:.1e} of itself" if math.isfinite(change) else "had just begun to fall"
@@ -109,25 +110,25 @@ def unfinished(trained: Watched, history: Sequence[Record]) -> list[str]:
 
 
 def chosen(trained: Watched, history: Sequence[Record]) -> Record:
-    """What settings became that say "auto", by their names in a file, as far as it is known in this process."""
+    """Tell what settings became that say "auto", by their names in a file, as far as it is known in this process."""
     by, validated = judged(trained, history)
     ways = {
-        name: Counter(WAYS[kind] for column in one.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
-        for name, one in trained.holdings.columns.items()
-        if one.preprocessor is not None
+        name: Counter(WAYS[kind] for column in columns.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
+        for name, columns in trained.holdings.columns.items()
+        if columns.preprocessor is not None
     }
-    told = [f"{name}: {', '.join(f'{n} {way}' for way, n in found.items())}" for name, found in ways.items() if found]
+    listed = {name: ", ".join(f"{n} {way}" for way, n in counts.items()) for name, counts in ways.items()}
     tables = trained.settings.to_mapping()
     open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
     known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
-    found = {
+    became = {
         "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
         "data": {"task": trained.holdings.encoder.task},
-        "preprocess": {"numbers": "; ".join(told)},
+        "preprocess": {"numbers": "; ".join(f"{name}: {counts}" for name, counts in listed.items() if counts)},
         "train": {"stop_on": by if validated and trained.settings.train.early_stop else ""},
         "federation": {"device": str(trained.device)},
     }
-    every = [(section, key, value) for section, table in found.items() for key, value in table.items()]
+    every = [(section, key, value) for section, table in became.items() for key, value in table.items()]
     return {
         f"{section}.{key}": value for section, key, value in every if tables[section][key] == "auto" and value != ""
     }

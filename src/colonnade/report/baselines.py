@@ -28,9 +28,9 @@ from colonnade.federation.scores import measured
 from colonnade.report.facts import BASELINES
 from colonnade.report.words import capital
 from colonnade.rows.holdings import Columns, Holdings
-from colonnade.rows.making import from_tables, in_common
+from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import read_tables
+from colonnade.rows.tables import in_common, read_tables
 from colonnade.runs.run_directory import RunDirectory, plain
 
 Scores = dict[str, float]

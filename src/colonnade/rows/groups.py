@@ -39,13 +39,13 @@ class GroupedTable:
 
     @property
     def columns(self) -> list[str]:
-        """What it adds to the owner's own table."""
+        """The columns that it adds to the owner's own table."""
         return [f"{self.name}.{column}.{way}" for column, ways in self.group.items() for way in ways]
 
 
 def grouped_tables(given: Mapping[str, Any], where: str, id_column: str) -> list[GroupedTable]:
     """[tables.NAME] of one owner, checked; `by` is its id column where it does not say."""
-    return [_checked(name, one, f"{where} [tables.{name}]", id_column) for name, one in given.items()]
+    return [_checked(name, table, f"{where} [tables.{name}]", id_column) for name, table in given.items()]
 
 
 def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
@@ -63,51 +63,51 @@ def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
         raise ConfigError(
             f'{where}: group must say what becomes of which column, as in {{ amount = ["sum", "mean"] }}.'
         )
-    ways = {column: tuple(some) if isinstance(some, list | tuple) else (some,) for column, some in group.items()}
-    for column, some in ways.items():
-        if not some or any(way not in WAYS for way in some):
+    ways = {column: tuple(way) if isinstance(way, list | tuple) else (way,) for column, way in group.items()}
+    for column, chosen in ways.items():
+        if not chosen or any(way not in WAYS for way in chosen):
             raise ConfigError(f"{where}: group of {column!r} must be of {', '.join(WAYS)}; found {group[column]!r}.")
     return GroupedTable(name, given["table"], by, ways, order)
 
 
 def with_groups(frame: pd.DataFrame, path: str | None, owner: str, tables: Sequence[GroupedTable]) -> pd.DataFrame:
     """An owner's rows with the columns that its other tables make."""
-    for one in tables:
+    for table in tables:
         if path is not None:
-            whose = read_columns(path, owner=owner, columns=[one.by])[one.by].astype(str)
-        elif one.by in frame:
-            whose = frame[one.by].astype(str)
+            whose = read_columns(path, owner=owner, columns=[table.by])[table.by].astype(str)
+        elif table.by in frame:
+            whose = frame[table.by].astype(str)
         else:
             raise DataError(
-                f"'{owner}' has no column {one.by!r}, by which '{one.name}' belongs to its rows. Name another."
+                f"'{owner}' has no column {table.by!r}, by which '{table.name}' belongs to its rows. Name another."
             )
-        frame = frame.assign(**_made(one, owner, whose))
+        frame = frame.assign(**_grouped(table, owner, whose))
     return frame
 
 
-def _made(one: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str, Any]:
+def _grouped(table: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str, Any]:
     import pandas as pd
 
-    wanted = list(dict.fromkeys([*one.group, *([] if one.order is None else [one.order])]))
-    rows = read_frame(Path(one.table), owner=owner, id_column=one.by, columns=[c for c in wanted if c != one.by])
-    if one.order is not None:
-        rows = rows.iloc[_as_numbers(rows[one.order], owner, one.name).argsort(kind="stable")]
-    by = rows[one.by].astype(str).to_numpy()
-    found: dict[str, Any] = {}
-    for column, ways in one.group.items():
+    wanted = list(dict.fromkeys([*table.group, *([] if table.order is None else [table.order])]))
+    rows = read_frame(Path(table.table), owner=owner, id_column=table.by, columns=[c for c in wanted if c != table.by])
+    if table.order is not None:
+        rows = rows.iloc[_as_numbers(rows[table.order], owner, table.name).argsort(kind="stable")]
+    by = rows[table.by].astype(str).to_numpy()
+    columns: dict[str, Any] = {}
+    for column, ways in table.group.items():
         cells = rows[column]
         for way in ways:
             if way in ("sum", "mean"):
-                cells = pd.Series(_as_numbers(rows[column], owner, one.name), index=rows.index)
-            made: Any = getattr(cells.groupby(by, sort=False), way)()  # one of WAYS
-            there = whose.map(made)
-            found[f"{one.name}.{column}.{way}"] = (there.fillna(0) if way in ("count", "sum") else there).to_numpy()
+                cells = pd.Series(_as_numbers(rows[column], owner, table.name), index=rows.index)
+            by_person: Any = getattr(cells.groupby(by, sort=False), way)()  # one of WAYS
+            there = whose.map(by_person)
+            columns[f"{table.name}.{column}.{way}"] = (there.fillna(0) if way in ("count", "sum") else there).to_numpy()
             cells = rows[column]
-    return found
+    return columns
 
 
 def _as_numbers(cells: pd.Series[Any], owner: str, table: str) -> Any:
-    """Numbers or times, also where they are text."""
+    """Read cells as numbers or times, also where they are text."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(cells.dtype):

@@ -9,7 +9,7 @@ about rows that are asked for by their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from torch import Tensor
 from colonnade.core import Agreed, Batches
 from colonnade.core.message import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.table import Index, packed, unpacked
+from colonnade.datasets.table import Index, Table, packed, unpacked
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
@@ -80,7 +80,7 @@ class LabelledRows:
         return Index(self.packed)
 
     def called(self, names: Ids, own: Ids) -> LabelledRows:
-        """The same rows by other names and in their order; `own` are these names here."""
+        """Give the same rows other names, in the order of these; `own` are the names that they have here."""
         rows = torch.from_numpy(self.index.find(own)[0])
         splits = {split: rows.argsort()[known] for split, known in self.splits.items()}
         numbers = None if self.numbers is None else self.numbers[rows]
@@ -115,7 +115,7 @@ class Holdings:
         encoder: Labels,
         **more: Any,
     ) -> Holdings:
-        """With one label owner, in whose order all rows stand."""
+        """Build holdings of one label owner, in whose order all rows stand."""
         kept = packed(ids)
         return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder, **more)
 
@@ -148,9 +148,9 @@ class Holdings:
 
     @property
     def trained_rows(self) -> Tensor:
-        """Those that any label owner trains on, in order."""
-        found = [held.trained for held in self.label_owners.values() if "train" in held.splits]
-        return torch.from_numpy(np.unique(torch.cat(found).numpy())) if found else torch.zeros(0, dtype=torch.int64)
+        """The rows that any label owner trains on, in order."""
+        trained = [held.trained for held in self.label_owners.values() if "train" in held.splits]
+        return torch.from_numpy(np.unique(torch.cat(trained).numpy())) if trained else NOBODY
 
     @property
     def loss(self) -> Loss:
@@ -162,7 +162,7 @@ class Holdings:
         return self.loss.outputs if self.outputs_elsewhere is None else self.outputs_elsewhere
 
     def predicted(self, ids: Ids, outputs: Tensor) -> Predictions:
-        """Outputs of the joint model as labels and scores."""
+        """Translate outputs of the joint model into labels and scores."""
         labels = self.encoder.decode(self.loss.decide(outputs))
         if self.encoder.task == "regression":
             return Predictions(ids, labels, labels[:, None], ())
@@ -174,12 +174,12 @@ class Holdings:
         return self.ids if held is None or held.own is None else held.own
 
     def roles(self, party: str) -> list[str]:
-        """What an organisation holds."""
+        """List what an organisation holds: features, labels, or both."""
         held = {"features": party in self.columns, "labels": party in self.label_owners}
         return [role for role, holds in held.items() if holds]
 
     def state_of(self, party: str) -> State:
-        """How a party's columns and labels become numbers: kept in its own folder."""
+        """Describe how a party's columns and labels become numbers, which is kept in its own folder."""
         state: State = {}
         if party in self.columns and (prepared := self.columns[party].preprocessor) is not None:
             state["columns"] = prepared.state()
@@ -190,10 +190,14 @@ class Holdings:
         return state | ({"earlier": True} if self.earlier else {})
 
     def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
-        """By label owner its batches, and where its rows are here; `make` gives batches of splits, of which rows and
-        whose they are, as names say it. Of a `party` that lacks rows, batches of those it holds."""
-        made = {k: make(self._held_by(party, held.splits), held, held.whose) for k, held in self.label_owners.items()}
-        return Agreed({name: (batches, self.label_owners[name].rows) for name, batches in made.items()})
+        """Build each label owner's batches, and say where its rows are here. `make` gives the batches of some splits,
+        of which rows, and by whose name. For a `party` that lacks rows, they are batches of those that it holds."""
+        return Agreed(
+            {
+                name: (make(self._held_by(party, held.splits), held, held.whose), held.rows)
+                for name, held in self.label_owners.items()
+            }
+        )
 
     def part_of(self, party: str) -> LabelledRows:
         """The rows of the one label owner that a party holds, and how these are divided."""
@@ -212,12 +216,12 @@ class Holdings:
         return {split: rows for split, rows in held.items() if len(rows)}
 
     def divided(self, cut: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Holdings:
-        """The same with each label owner's rows divided otherwise."""
+        """Divide each label owner's rows otherwise."""
         owners = {name: replace(held, splits=cut(held.splits)) for name, held in self.label_owners.items()}
         return replace(self, label_owners=owners)
 
     def by_absence(self, rows: Tensor) -> list[tuple[Tensor, list[str]]]:
-        """Places in `rows` and who lacks those rows: first where nobody does."""
+        """Group the places in `rows` by who lacks those rows; rows that nobody lacks come first."""
         if not self.away:
             return [(torch.arange(len(rows)), [])]
         lacks = torch.stack([lacking[rows] for lacking in self.away.values()], dim=1)
@@ -252,7 +256,7 @@ class Predictions:
         return frame
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it."""
+        """Show the predictions in a notebook."""
         shown: Any = self.to_frame()
         return str(shown.to_html(max_rows=10, notebook=True))
 
@@ -260,29 +264,98 @@ class Predictions:
 def labelled_rows(
     settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
 ) -> LabelledRows:
-    """A label owner's rows, which are `at` these places among all rows; those of the one label owner are all of them
-    in their order, and no name need say whose they are."""
+    """Describe a label owner's rows, which are `at` these places among all rows. Those of the one label owner are all
+    rows in their order, and no name need say whose they are."""
     kept = packed(ids)
     return LabelledRows(kept, labels, splits, at, owner) if settings.shared else LabelledRows(kept, labels, splits)
 
 
 def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
-    """These rows to predict by one label owner, and nothing of the others; no label is known."""
+    """Describe rows that one label owner is to predict, and no rows of the others; no label is known."""
     every = torch.arange(len(ids))
     asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
     nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
     return {name: asks if name == owner else other for name, other in nothing.items()}
 
 
+class AskedFor:
+    """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
+    remembers: nothing is learned, and no labels are needed. `columns` are the tables of those with columns; they may
+    hold rows that are new since training. Where settings say that rows may lack a party, it may hold some of the rows
+    only, or have no table at all; but every row must be held by somebody. All that can be wrong with any of the rows is
+    told here, before somebody is asked for the first."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        columns: Mapping[str, Table],
+        fitted: Mapping[str, State],
+        ids: Sequence[str] | Ids,
+        owner: str | None = None,
+    ) -> None:
+        self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
+        self.owners = [name for name, state in fitted.items() if "labels" in state]
+        self.asks = owner if owner in self.owners else self.owners[0]
+        self.ids = ids = np.asarray(ids, dtype=np.str_)
+        self.prepared = {
+            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
+        }
+        self.encoder = Labels.from_state(fitted[self.asks]["labels"])
+        self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
+        self.ways: dict[str, dict[str, str]] = {}
+        nobody = np.ones(len(ids), dtype=bool)
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
+            nobody &= ~held
+        if nobody.any():
+            raise DataError(
+                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
+            )
+
+    def holdings(self, wanted: Sequence[str] | Ids) -> Holdings:
+        """Say what organisations hold of the rows, or of some of them, in the order of these ids."""
+        ids = np.asarray(wanted, dtype=np.str_)
+        held_columns, away = {}, {}
+        for name, prepared in self.prepared.items():
+            rows, held = self._rows(name, ids)
+            own, features = None, torch.zeros(0, len(prepared.names))
+            if len(rows):
+                mine = self.columns[name].taking(rows)
+                features, own = prepared.transform(mine, self.ways[name]), mine.own
+            if not held.all():
+                away[name] = torch.from_numpy(~held)
+                known, features = features, torch.zeros(len(ids), len(prepared.names))
+                features[~away[name]] = known  # nobody is asked for a row that it lacks
+                own = None if own is None else own_names(own, ids, ~away[name])
+            held_columns[name] = Columns(features, prepared, own)
+        asked = asked_by(self.settings, self.asks, self.owners, ids)
+        return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
+
+    def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Find the rows of a party's table that have these ids, and which of the ids they are."""
+        if name in self.columns and not self.may_lack:
+            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
+        if name in self.columns:
+            rows, held = self.columns[name].find(ids)
+            return rows[held], held
+        if self.may_lack:
+            return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+        raise DataError(
+            f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
+            f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
+        )
+
+
 def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
-    """What its owner calls the rows that it holds; of the others it calls none."""
+    """List what an owner calls each row that it holds; the other rows keep their ids."""
     own = ids.astype(object)
     own[held.numpy()] = names
     return own.astype(np.str_)
 
 
 def loss_for(encoder: Labels) -> Loss:
-    """What a label owner trains with, from the kind of label."""
+    """Choose the loss that a label owner trains with, by the kind of its label."""
     if encoder.task == "regression":
         return Squared()
     classes = len(encoder.classes)
@@ -290,18 +363,18 @@ def loss_for(encoder: Labels) -> Loss:
 
 
 def listed(ids: Sequence[object]) -> list[str]:
-    """Ids to predict as text; at least one."""
+    """Give the ids to predict as text; there must be at least one."""
     if isinstance(ids, str):
         raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
     if not len(ids):
         raise DataError("There are no ids to predict. Give at least one.")
-    return [str(one) for one in ids]
+    return [str(name) for name in ids]
 
 
 def asked_for(
     ids: Sequence[str] | None, index: Index, whose: str, names_of: Callable[[list[str]], list[str]]
 ) -> tuple[Ids, Tensor]:
-    """The ids to predict as they are spelled, all that are known where none are given, and their row numbers.
+    """Give the ids to predict as they are spelled, or all known ones where none are given, and their row numbers.
     `names_of` says what rows are called that are spelled so."""
     if ids is None:
         return unpacked(index.packed), torch.arange(len(index))

@@ -1,10 +1,28 @@
-"""From tables to holdings: which rows are common, how they are divided, and what becomes of columns and labels."""
+"""From tables to holdings: which rows train, validate and test, and what becomes of columns and labels.
+
+Rows are divided by id: which side a row falls on follows from its id and the agreed seed. So a row that two label
+owners know is on the same side at both, nobody is tested on what another has trained with, and a row stays where it is
+when others are added. (Numbers of rows in the place of shares do not always hold that where label owners have rows in
+common, and are refused where they do not.)
+
+By id and class, where one organisation holds the labels: every class is divided alike, so that a rare one is on all
+sides, and in training whatever the seed. By a column of the label owner's ([data] split_by), which names the side of
+each row or has a time; or by a list of test ids ([data] test_ids).
+
+Where sides follow from labels or a column, the label owner tells them to the others (`sides_to_tell`, `sides_heard`).
+Between sites their order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond
+the others' border would show its class.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +31,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.alignment.ids import ids_of, matched_names, renamed, shared
-from colonnade.alignment.settings import in_words
 from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.progress import watched
-from colonnade.datasets.table import Table, align, how_written, packed
-from colonnade.errors import DataError
-from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, State, labelled_rows, own_names
-from colonnade.rows.splits import by_time, check_sides, completed, divide, listed_sides, named_sides
-from colonnade.rows.tables import written_ids
+from colonnade.datasets.readings import read_times
+from colonnade.datasets.table import Table, packed
+from colonnade.errors import ConfigError, DataError
+from colonnade.rows.holdings import Columns, Holdings, Ids, LabelledRows, State, labelled_rows, own_names
+from colonnade.rows.tables import Aligned, aligned, label_of, the_one_labelled, written_ids
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.rules import LABELS
+from colonnade.settings.sections import DataSettings
+
+SPLIT = 3
+"""The version of this way, which a run keeps: 1 divided the rows of one label owner by their position; 2 by id alone,
+which is `stratify = false` today."""
+
+SIDES = ("train", "validation", "test")
+WORDS = {
+    "train": ("train", "training", "trn"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
+    "test": ("test", "tst", "holdout", "hold-out", "oot"),
+}
+MOST_TOLD = 900_000
+"""Characters in which sides are told: a frame's header has a million at most."""
 
 
 def from_tables(
@@ -39,99 +68,61 @@ def from_tables(
     did and have an `encoder`; and each party prepares its own columns on its own training rows.
 
     `columns` are in party order. Where no other tables are `labelled`, the one with a label is the label owner's, and
-    its other columns are a party's too. With a `salt` the one label owner alone can work out how its rows are divided
-    (`rows.splits`); those of several are divided by id alone. What was `fitted` by an earlier run is not learned anew:
+    its other columns are a party's too. With a `salt` the one label owner alone can work out how its rows are divided;
+    those of several are divided by id alone. What was `fitted` by an earlier run is not learned anew:
     its models know no other numbers.
     """
     import pandas as pd
 
-    labelled = labelled or _the_one_labelled(settings, columns)
-    found = _aligned(settings, columns, labelled)
-    rows = found.rows
+    labelled = labelled or the_one_labelled(settings, columns)
+    common = aligned(settings, columns, labelled)
+    rows = common.rows
     task: Any = settings.data.task
     if settings.shared:
         placed = place(settings, {name: table.ids for name, table in rows.items()})
     else:
-        placed, task = _placed(settings, found, salt)
-    placed = replace(placed, away=found.lacked, matched=found.matched)
+        placed, task = _placed(settings, common, salt)
+    placed = replace(placed, away=common.lacked, matched=common.matched)
     if encoder is None:
         splits = {name: held.splits for name, held in placed.label_owners.items()}
-        learned = [_label(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
+        learned = [label_of(table).iloc[splits[name]["train"].numpy()] for name, table in rows.items()]
         encoder = Labels.fit(pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task)
     owners = {}
-    for name, one in placed.label_owners.items():
-        labels = replace(encoder, owner=name).encode(_label(rows[name]))
-        weights = _weights(rows[name], one.splits["train"])
-        owners[name] = replace(one, labels=labels, own=rows[name].own, weights=weights)
+    for name, mine in placed.label_owners.items():
+        labels = replace(encoder, owner=name).encode(label_of(rows[name]))
+        weights = _weights(rows[name], mine.splits["train"])
+        owners[name] = replace(mine, labels=labels, own=rows[name].own, weights=weights)
     placed = replace(placed, encoder=encoder)
     known_columns = {name: state.get("columns") for name, state in (fitted or {}).items()}
     held = {
         name: own_columns(settings, name, table, placed, known_columns.get(name))
-        for name, table in found.columns.items()
+        for name, table in common.columns.items()
         if table.columns
     }
-    return replace(placed, columns=held, label_owners=owners, aligned=found.crossed, earlier=bool(fitted))
+    return replace(placed, columns=held, label_owners=owners, aligned=common.crossed, earlier=bool(fitted))
 
 
-def _the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
-    """The table with labels, where one of those with columns has them."""
-    owners = [name for name, table in columns.items() if table.label is not None]
-    if len(owners) != 1:
-        found = ", ".join(map(repr, owners)) or "none"
-        raise DataError(f"Exactly one party must name its label column (label = ...); found {found}.")
-    if settings.data.align == "exact" and not settings.rows_differ:
-        align(columns)  # that all hold the same ids
-    return {owners[0]: columns[owners[0]]}
-
-
-@dataclass
-class _Aligned:
-    """Tables whose rows are called alike: of each label owner those that train, and of the others all columns."""
-
-    rows: Mapping[str, Table]
-    columns: Mapping[str, Table]
-    crossed: Crossed
-    is_told: bool = False  # whether a label owner must tell which rows these are: others cannot count them
-    lacked: dict[str, Tensor] = field(default_factory=dict)  # by party, which of the rows it does not hold
-    matched: dict[str, dict[str, int]] = field(default_factory=dict)  # by party, how many rows each key matched
-
-
-def _aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> _Aligned:
-    """Find the rows that parties have in common: all of them, or each with the label owner where rows differ."""
-    crossed: Crossed = {}
-    if settings.rows_differ:
-        return _pairwise(settings, labelled, columns)
-    if len(settings.keys) > 1 and len(columns) > 1:
-        ((owner, table),) = labelled.items()
-        tables = {**columns, owner: with_labels(table)}
-        found, crossed = _found(settings, tables, owner)
-        called = {name: matched_names(held, found[name]) for name, held in tables.items()}  # as all call rows
-        return _Aligned({owner: shared(tables[owner], found[owner])}, called, crossed)
-    common = {name: _common(settings, name, table, columns, crossed) for name, table in labelled.items()}
-    some_lack_labels = any(len(common[name]) < len(table) for name, table in labelled.items())
-    return _Aligned(common, columns, crossed, some_lack_labels)
-
-
-def _placed(settings: Settings, found: _Aligned, salt: str) -> tuple[Holdings, str]:
-    """The rows of the one label owner, divided as it alone may know, and whether its labels are classes or numbers."""
-    ((owner, table),) = found.rows.items()
+def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, str]:
+    """Place and divide the rows of the one label owner, as it alone may know, and tell whether its labels are classes
+    or numbers."""
+    ((owner, table),) = common.rows.items()
     task: Any = settings.data.task
-    known = Labels.fit(_label(table), owner=owner, task=task)
+    known = Labels.fit(label_of(table), owner=owner, task=task)
     divided, is_told = _divided(settings, owner, table, known, salt)
     placed = place(settings, {owner: table.ids}, divided)
-    is_told |= found.is_told
-    one = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
-    return replace(placed, label_owners={owner: one}), known.task
+    is_told |= common.is_told
+    mine = replace(placed.label_owners[owner], salt=salt if is_told else "", is_told=is_told)
+    return replace(placed, label_owners={owner: mine}), known.task
 
 
 def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: str) -> tuple[dict[str, Tensor], bool]:
-    """How the one label owner divides its rows, and whether others must be told. Where its labels are drawn at random
-    before they are used, sides do not follow them: that would tell more than its epsilon allows."""
+    """Divide the rows of the one label owner, and tell whether others must be told how. Where its labels are drawn at
+    random before they are used, sides do not follow them: that would tell more than its epsilon allows."""
     data, seed = settings.data, settings.engine.seed
     party = settings.parties.get(owner)
     drawn = party is not None and LABELS in party.outbox
     by_class = data.stratify and not drawn and known.task == "classification"
-    strata = known.encode(_label(table)).numpy() if by_class else None
+    strata = known.encode(label_of(table)).numpy() if by_class else None
     sides = None
     if (cells := table.aside.get("split_by")) is not None:
         sides = named_sides(cells) if data.test_from is None else None
@@ -146,8 +137,8 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
 
 
 def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tensor] | None = None) -> Holdings:
-    """All rows, sorted by id: where those of each label owner are, and how it divides them. Nobody's data are in it.
-    With one label owner its rows may be `divided` already, by who knows more than ids."""
+    """Sort all rows by id, and say where those of each label owner are and how it divides them. Nobody's data are in
+    it. The rows of the one label owner may be `divided` already, by who knows more than ids."""
     data, seed = settings.data, settings.engine.seed
     splits = {
         owner: divide(known, data, seed, owner, shared=settings.shared) if divided is None else dict(divided)
@@ -161,8 +152,216 @@ def place(settings: Settings, ids: Mapping[str, Ids], divided: Mapping[str, Tens
     return Holdings({}, owners, packed(every), Labels(", ".join(ids), "classification"), known_to, settings.server)
 
 
+def divide(
+    ids: Ids,
+    data: DataSettings,
+    seed: int,
+    owner: str,
+    *,
+    shared: bool = False,
+    strata: NDArray[np.int64] | None = None,
+    salt: str = "",
+) -> dict[str, Tensor]:
+    """Training, validation and test rows, by a number from 0 to 1 that the seed gives each id: the lowest are test
+    rows, those above them validation rows, and so many of each as the settings say.
+
+    Where rows may be `shared` by several label owners, a share means all ids whose number is below it: about so many,
+    and the same side for a row at everybody. With `strata`, the class of each row, every class is divided alike."""
+    digests = (hashlib.blake2b(f"{salt}{seed}/{name}".encode(), digest_size=8).digest() for name in ids.tolist())
+    place = np.frombuffer(b"".join(digests), dtype="<u8") / 2.0**64
+    if strata is not None:
+        place = _within(strata, place)
+
+    def upto(share: float, start: int, above: float) -> int:
+        """How many rows a share takes together with the `start` rows below it, which end `above`."""
+        if share >= 1:
+            return start + int(share)
+        return max(start, int((place < above + share).sum())) if shared else start + round(share * len(ids))
+
+    test = upto(data.test, 0, 0.0)
+    held_out = upto(data.validation, test, test / len(ids) if data.test >= 1 else data.test)
+    return _cut(np.argsort(place, kind="stable"), test, held_out, data, owner)
+
+
+def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings, owner: str) -> dict[str, Tensor]:
+    """Cut rows in this order: the first are test rows, and validation rows follow."""
+    if held_out >= len(order):
+        raise ConfigError(
+            f"[data] validation = {data.validation} and test = {data.test} leave '{owner}' none of its {len(order)} "
+            "rows for training. Make them smaller."
+        )
+    rows = torch.from_numpy(order)
+    cuts = {"train": rows[held_out:], "validation": rows[test:held_out], "test": rows[:test]}
+    for name, share in (("validation", data.validation), ("test", data.test)):
+        if share and not len(cuts[name]):
+            raise ConfigError(
+                f"[data] {name} = {share} of the {len(order)} rows of '{owner}' is no row at all. Use a larger share, "
+                "or 0 for none."
+            )
+    return {name: side.sort().values for name, side in cuts.items() if len(side)}
+
+
+def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give each row a place among those of its class, from 0 to 1; the last of each class is a training row for
+    certain."""
+    order = np.lexsort((place, strata))
+    _, start, count = np.unique(strata[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(start, count)
+    within = (rank + 0.5) / np.repeat(count, count)
+    within[start + count - 1] = 1.0
+    places = np.empty(len(order))
+    places[order] = within + place[order] * 1e-9  # of equals, those whose number is lower
+    return places
+
+
+def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
+    """Divide rows by a column of times or numbers: the latest are test rows, and those before them validation rows."""
+    times = read_times(cells)
+    if times is None:
+        raise DataError(
+            f"'{owner}' has a column {data.split_by!r}, named as [data] split_by, whose cells are neither sides nor "
+            f"times. A cell must be one of {', '.join(word for words in WORDS.values() for word in words)}; or all "
+            "must be dates or numbers, of which the latest become test rows."
+        )
+    if np.isnan(times).any():
+        raise DataError(
+            f"'{owner}' has {int(np.isnan(times).sum())} rows without a time in {data.split_by!r}, named as [data] "
+            "split_by. Remove these rows, or fill the cells."
+        )
+    order = np.argsort(-times, kind="stable")
+    test = _latest(times, data.test_from, data.test, "test_from", owner)
+    held_out = _latest(times, data.validation_from, data.validation, "validation_from", owner, test)
+    return _cut(order, test, held_out, data, owner)
+
+
+def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owner: str, above: int = 0) -> int:
+    """Count the latest rows that a side takes, together with those that come after it: all from `start` on, or a share.
+    Rows of one time are on one side."""
+    if start is None:
+        if not share:
+            return above
+        count = above + (int(share) if share >= 1 else round(share * len(times)))
+        least = np.sort(times)[::-1][min(count, len(times)) - 1] if count else np.inf
+        return int((times >= least).sum())
+    read = read_times([start])
+    if read is None or np.isnan(read[0]):
+        raise ConfigError(f'[data] {key} must be a date or a number, as in {key} = "2024-01-31"; found {start!r}.')
+    count = int((times >= read[0]).sum())
+    if count <= above:
+        raise ConfigError(f"[data] {key} = {start!r}: no row of '{owner}' is left from then on. Choose another.")
+    return count
+
+
+def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
+    """Give the number of each row's side, where the rows of the listed ids are the test rows."""
+    there = np.isin(ids, listed)
+    if not there.any():
+        raise DataError(
+            f"None of the {len(listed)} ids that '{owner}' names as test_ids is among its {len(ids)} rows. Compare how "
+            "they are written."
+        )
+    if len(lost := np.setdiff1d(listed, ids)):
+        warnings.warn(
+            f"{len(lost)} of the {len(listed)} ids that '{owner}' names as test_ids, such as {str(lost[0])!r}, are not "
+            f"among the {len(ids)} rows of this federation. A row that the table writes otherwise is trained on. "
+            "Compare how they are written.",
+            stacklevel=2,
+        )
+    return np.where(there, 2, 0)
+
+
+def named_sides(cells: Any) -> NDArray[np.int64] | None:
+    """Give the number of each cell's side; None unless every cell names one."""
+    known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
+    numbers = [known.get(str(cell).strip().lower(), -1) for cell in cells]
+    return None if -1 in numbers else np.array(numbers, dtype=np.int64)
+
+
+def completed(
+    sides: NDArray[np.int64],
+    ids: Ids,
+    data: DataSettings,
+    seed: int,
+    owner: str,
+    strata: NDArray[np.int64] | None,
+    salt: str,
+) -> dict[str, Tensor]:
+    """Complete the sides: where no row is for validation, some training rows are, as many as the settings say."""
+    rows = {name: np.flatnonzero(sides == side) for side, name in enumerate(SIDES)}
+    if not len(rows["train"]):
+        raise DataError(f"'{owner}' has no training row left: all are validation or test rows. Mark some as train.")
+    if not len(rows["validation"]) and data.validation:
+        among = rows["train"]
+        cut = divide(
+            ids[among], replace(data, test=0.0), seed, owner, strata=None if strata is None else strata[among],
+            salt=salt,
+        )  # fmt: skip
+        rows |= {name: among[cut[name].numpy()] for name in ("train", "validation")}
+    return {name: torch.from_numpy(side_rows) for name, side_rows in rows.items() if len(side_rows)}
+
+
+def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
+    """Write down the sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left
+    out."""
+    sides = np.full(len(ids), 3, dtype=np.uint8)
+    at = np.searchsorted(ids, held.ids)
+    for side, name in enumerate(SIDES):
+        if name in held.splits:
+            sides[at[held.splits[name].numpy()]] = side
+    padded = np.concatenate([sides, np.full(-len(sides) % 4, 3, dtype=np.uint8)]).reshape(-1, 4)
+    packed = (padded << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(1).astype(np.uint8)
+    text = f"{len(sides)}:" + base64.b64encode(zlib.compress(packed.tobytes(), 9)).decode("ascii")
+    if len(text) > MOST_TOLD:
+        raise ConfigError(
+            f"The sides of {len(sides):,} rows are too many to tell. Set [data] stratify = false in the agreed file: "
+            "then they follow from ids alone."
+        )
+    return text
+
+
+def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
+    """Read what `sides_to_tell` wrote: the rows that are not left out, and their sides; None where it is about other
+    rows."""
+    count, _, packed = text.partition(":")
+    if count != str(len(ids)):
+        return None
+    size = -(-len(ids) // 4)
+    try:
+        reader = zlib.decompressobj()
+        given = reader.decompress(base64.b64decode(packed, validate=True), size + 1)
+    except (zlib.error, binascii.Error, ValueError):
+        return None
+    if len(given) != size or not reader.eof:
+        return None
+    bits = (np.frombuffer(given, dtype=np.uint8)[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
+    sides = bits.reshape(-1)[: len(ids)]
+    kept = sides < 3
+    splits = {name: torch.from_numpy(np.flatnonzero(sides[kept] == side)) for side, name in enumerate(SIDES)}
+    return ids[kept], {name: rows for name, rows in splits.items() if len(rows)}
+
+
+def check_sides(
+    data: DataSettings, splits: Mapping[str, Mapping[str, Tensor]], at: Mapping[str, Tensor], rows: int
+) -> None:
+    """Check that no row is on one side of the division at one label owner and on another at another."""
+    least, most = torch.full((rows,), 4, dtype=torch.int8), torch.zeros(rows, dtype=torch.int8)
+    for owner, divided in splits.items():
+        for side, name in enumerate(SIDES, 1):
+            if name in divided:
+                mine = at[owner][divided[name]]
+                least[mine], most[mine] = least[mine].clamp_max(side), most[mine].clamp_min(side)
+    torn = most > least
+    if bool(torn.any()):
+        owners = " and ".join(f"'{owner}'" for owner in at if bool(torn[at[owner]].any()))
+        raise ConfigError(
+            f"[data] validation = {data.validation:g} and test = {data.test:g} count rows, and {owners} would divide "
+            f"{int(torn.sum())} rows that they share differently: one would be tested on what another has trained "
+            "with. Give shares instead of numbers, as in validation = 0.1 and test = 0.2."
+        )
+
+
 def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, fitted: State | None = None) -> Columns:
-    """One organisation's columns of all rows, prepared on the training rows of all label owners, or as was `fitted`."""
+    """Prepare one organisation's columns of all rows, on the training rows of all label owners or as was `fitted`."""
     train = placed.trained_rows
     if not settings.rows_differ or name in placed.label_owners:
         mine = table.in_order(placed.ids)
@@ -178,7 +377,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, f
 
 
 def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]:
-    """All rows of an owner in an order that follows from its own names, and which of them nobody holds out."""
+    """Order all rows of an owner by its own names, and tell which of them nobody holds out."""
     mine = table.taking(np.argsort(table.ids if table.own is None else table.own))
     out = np.delete(ids, train.numpy())
     return mine, torch.from_numpy((~np.isin(mine.ids, out)).nonzero()[0])
@@ -187,7 +386,7 @@ def _not_held_out(table: Table, ids: Ids, train: Tensor) -> tuple[Table, Tensor]
 def _prepared(
     settings: Settings, name: str, table: Table, rows: Tensor, placed: Holdings, fitted: State | None
 ) -> Preprocessor:
-    """How its columns become numbers: learned from these rows, unless it was `fitted` before."""
+    """Learn from these rows how columns become numbers, unless it was `fitted` before."""
     if fitted is not None:
         return Preprocessor.from_state(fitted)
     return Preprocessor.fit(table, rows, **prepared_as(settings, name, placed.outputs))
@@ -196,8 +395,8 @@ def _prepared(
 def _some_columns(
     settings: Settings, name: str, table: Table, placed: Holdings, held: Tensor, fitted: State | None
 ) -> Columns:
-    """The columns of who holds some of the rows only, zero in the others. They are prepared on all its own rows but
-    those that are held out from training: few may be common, and nobody else is needed for it."""
+    """Prepare the columns of an owner that holds some of the rows only; they are zero in the others. It learns from all
+    its own rows but those that are held out from training: few may be common, and nobody else is needed for it."""
     ids = placed.ids
     mine, learned = _not_held_out(table, ids, placed.trained_rows)
     prepared = _prepared(settings, name, mine, learned, placed, fitted)
@@ -208,124 +407,8 @@ def _some_columns(
     return Columns(features, prepared, None if mine.own is None else own_names(mine.own[rows], ids, held))
 
 
-def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
-    """Only the rows whose ids all parties hold, and what crossed to find them."""
-    found, entries = _found(settings, tables, driver)
-    return {name: shared(table, found[name]) for name, table in tables.items()}, entries
-
-
-def _found(
-    settings: Settings, tables: Mapping[str, Table], driver: str, *, may_be_none: bool = False
-) -> tuple[dict[str, list[NDArray[np.int64]]], Crossed]:
-    """Of each party the rows that all hold, by each key, which they find out without showing each other the rest; and
-    what crossed for it. As long as ids and settings are the same, it is found once (`alignment.kept`)."""
-    from colonnade.alignment import align_here, kept  # and no protocol where rows are found by their names
-
-    settings.alignment.check_trains()
-    ids = {name: ids_of(table) for name, table in tables.items()}
-    through_bytes = settings.engine.through_bytes
-    key, every = None, {}
-    if len(settings.keys) == 1:
-        every = {name: one for name, (one,) in ids.items()}
-        key = kept.key_of(every, settings.alignment, driver, through_bytes=through_bytes)
-    known = kept.look_up(key, every)
-    if known is not None:
-        rows, entries = known
-        return {name: [rows[name]] for name in tables}, entries
-    with watched(f"aligning {' and '.join(tables)}") as watch:
-        aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes, watch=watch)
-    if not aligned.found.common and not may_be_none:
-        cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
-        raise DataError(
-            f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
-        )
-    entries = {name: book.entries for name, book in aligned.ledgers.items()}
-    kept.keep(key, aligned.rows, entries)
-    return aligned.by_key, entries
-
-
-def _common(settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed) -> Table:
-    """A label owner's rows that all who hold columns hold too, in the agreed order: sorted by id; without those that
-    have no label. `crossed` grows by what crossed for it."""
-    if settings.data.align == "private":
-        others = {name: held for name, held in columns.items() if name != owner}
-        table = with_labels(table)  # first: nobody need know of the others
-        if owner in columns:  # its own tables it compares by itself
-            table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
-        if others:
-            in_party_order = {name: table if name == owner else held for name, held in columns.items()}
-            common, entries = in_common(settings, {owner: table} | in_party_order, owner)
-            table = common[owner]
-            _add(crossed, entries)
-        if not len(table):
-            raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
-    table = with_labels(table)
-    return table.in_order(np.sort(table.ids))
-
-
-def with_labels(table: Table) -> Table:
-    """The rows that have a label; how many have none is said."""
-    found = table.labelled()
-    if not len(found):
-        raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
-    if len(found) < len(table):
-        warnings.warn(
-            f"'{table.owner}' has {len(table) - len(found):,} rows without a label in {str(_label(table).name)!r}, of "
-            f"{len(table):,}. They are left out.",
-            stacklevel=2,
-        )
-    return found
-
-
-def _pairwise(settings: Settings, labelled: Mapping[str, Table], columns: Mapping[str, Table]) -> _Aligned:
-    """All rows of the label owner in the order of their ids, and columns with rows called as the label owner does. Each
-    partner is compared with the label owner alone, and nobody learns what another partner holds. Rows of which nobody
-    holds a column are left out."""
-    ((owner, table),) = labelled.items()
-    table = with_labels(table)  # first: nobody need know of the others
-    if owner in columns:
-        table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
-    held, crossed = dict[str, Ids](), Crossed()
-    called, matched = dict(columns), {}
-    for name, other in columns.items():
-        if name == owner:
-            continue
-        if settings.data.align == "private":
-            found, entries = _found(settings, {owner: table, name: other}, owner, may_be_none=True)
-            held[name] = table.ids[np.concatenate(found[owner])]
-            if other.keys:
-                called[name] = renamed(other, np.concatenate(found[name]), held[name])
-                matched[name] = by_key(settings, found[name])
-            _add(crossed, entries)
-        else:
-            held[name] = np.intersect1d(table.ids, other.ids)
-    by_itself = not held or (owner in columns and bool(columns[owner].columns))
-    ids = table.ids if by_itself else np.concatenate(list(held.values()))
-    if not len(ids):
-        raise DataError(f"No row of '{owner}' is held by anybody with columns. Compare how ids are written.")
-    table = table.in_order(np.unique(ids))
-    lacks = {name: torch.from_numpy(~np.isin(table.ids, known)) for name, known in held.items()}
-    lacked = {name: mask for name, mask in lacks.items() if bool(mask.any())}
-    return _Aligned({owner: table}, called, crossed, True, lacked, matched)
-
-
-def _add(crossed: Crossed, entries: Crossed) -> None:
-    for party, noted in entries.items():
-        crossed.setdefault(party, []).extend(noted)
-
-
-def by_key(settings: Settings, found: Sequence[NDArray[np.int64]]) -> dict[str, int]:
-    """How many rows each key matched."""
-    return {in_words(key): len(rows) for key, rows in zip(settings.keys, found, strict=True)}
-
-
-def _label(table: Table) -> Any:
-    assert table.label is not None
-    return table.label
-
-
 def _weights(table: Table, train: Tensor) -> Tensor | None:
-    """How much each row counts, where a column of the label owner says so; checked."""
+    """Check how much each row counts, where a column of the label owner says so; None where all count alike."""
     import pandas as pd
 
     if (cells := table.aside.get("weights")) is None:

@@ -15,7 +15,7 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
-from colonnade.rows.splits import divide
+from colonnade.rows.making import divide
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.sections import DataSettings, known_classes
 
@@ -54,12 +54,13 @@ def from_dataset(settings: Settings) -> Holdings:
 
 
 def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.Generator) -> dict[str, Tensor]:
-    """Which training rows of a data set each label owner gets: its classes in the proportions they have in the data
-    set. Those who want certain classes choose first; whoever is then short of a class gets more of its others."""
+    """Choose the training rows of a data set that each label owner gets: its classes in the proportions they have in
+    the data set. Those who want certain classes choose first; whoever is then short of a class gets more of its others.
+    """
     owners = settings.label_owners
     free = torch.ones(len(y), dtype=torch.bool)
     dealt: dict[str, Tensor] = {}
-    for name in sorted(owners, key=lambda one: owners[one].classes is None):
+    for name in sorted(owners, key=lambda owner: owners[owner].classes is None):
         wanted = sorted(known_classes(name, owners[name], classes))
         left = {label: (free & (y == label)).nonzero()[:, 0] for label in wanted}
         held, count = sum(map(len, left.values())), owners[name].rows or len(y) // len(owners)
@@ -69,7 +70,7 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
                 f"{len(y)}. Set rows to fewer, there or at others."
             )
         shares = _in_proportion(
-            count, [int((y == label).sum()) for label in wanted], [len(left[one]) for one in wanted]
+            count, [int((y == label).sum()) for label in wanted], [len(left[label]) for label in wanted]
         )
         drawn = [
             rows[torch.randperm(len(rows), generator=random)[:share]]
@@ -81,7 +82,8 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
 
 
 def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
-    """`count` as whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others give."""
+    """Split `count` into whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others
+    give."""
     exact, open_ = [0.0] * len(sizes), set(range(len(sizes)))
     while open_:
         wanted = count - sum(most[at] for at in range(len(sizes)) if at not in open_)
@@ -102,12 +104,12 @@ def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
 
 
 def cut(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
-    """All rows, the official test rows last, with their columns divided; prepared on the training rows."""
+    """Divide the columns of all rows, the official test rows last, and prepare them on the training rows."""
     return (_cut_table if source.kind == "tabular" else _cut_array)(source, settings, train)
 
 
 def _cut_table(source: datasets.Dataset, settings: Settings, train: Tensor) -> dict[str, Columns]:
-    """Columns as the parties' settings name them, or in runs; each party prepares its own."""
+    """Divide columns as the parties' settings name them, or else into runs; each party prepares its own."""
     import pandas as pd
 
     frame = pd.concat([part.frame() for part in (source.train, source.test) if part is not None], ignore_index=True)

@@ -51,13 +51,13 @@ class BudgetOverRuns:
             account.keep(_journal(self.runs), ids=self.ids, alone=True)
 
     def settle(self) -> None:
-        """Between two parts of a run: a journal that has grown is made short."""
+        """Shorten a journal that has grown, between two parts of a run."""
         for account in self.accounts.values():
             account.settled()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What must succeed for the organisation to take part: else another run may begin."""
+        """Let another run begin where what is done in here fails: without it, the organisation cannot take part."""
         try:
             yield
         except BaseException:
@@ -65,7 +65,7 @@ class BudgetOverRuns:
             raise
 
     def leave(self) -> None:
-        """Another run may begin, and this one releases nothing any more."""
+        """Let another run begin; this one releases nothing any more."""
         for account in self.accounts.values():
             account.close()
         if self._lock is not None:
@@ -84,7 +84,7 @@ class BudgetOverRuns:
 
 
 def spent_before(runs: Path, account: Account, ids: str) -> float | None:
-    """What the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
+    """Tell what the row that paid most has paid over all runs so far; None before the first. Nothing is written."""
     journal = _journal(runs)
     if not journal.exists():
         return None
@@ -93,8 +93,8 @@ def spent_before(runs: Path, account: Account, ids: str) -> float | None:
 
 
 def _journal(runs: Path) -> Path:
-    """The one journal; refused where a budget was counted elsewhere and there is none, since its rows would begin anew:
-    by an early version, or in the folders of single runs, as of one process."""
+    """Give the one journal. It is refused where there is none and a budget was counted elsewhere, by an early version
+    or in the folders of single runs, since its rows would begin anew."""
     journal = runs / JOURNAL
     account = [runs / ACCOUNT] if files.has_state(runs / ACCOUNT) else []
     if not journal.exists() and (counted := [*account, *runs.glob(f"*/{PARTIES}/*/{JOURNAL}")]):

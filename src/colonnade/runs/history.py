@@ -47,9 +47,13 @@ class Crossing:
     epsilon: float | None  # of what was sent: the row that paid most; None: no guarantee
 
 
+ALIKE = ("run", "party", "during", "direction", "peer", "release", "mechanism")
+"""What lines that are added up have in common."""
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines; empty is any."""
+    """Which lines are asked for; what is empty may be anything."""
 
     run: str = ""
     party: str = ""
@@ -57,35 +61,35 @@ class Wanted:
     release: str = ""
     direction: str = ""
 
-    def takes(self, one: Crossing) -> bool:
-        return all(not value or vars(one)[name] == value for name, value in vars(self).items())
+    def takes(self, crossing: Crossing) -> bool:
+        return all(not value or vars(crossing)[name] == value for name, value in vars(self).items())
 
 
 def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
-    """Those that are wanted, added up, in the order of runs."""
-    wanted, found = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
+    """Collect the crossings that are wanted, added up, in the order of runs."""
+    wanted, totals = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
     lines: list[Crossing] = []
     runs = runs_at(place)
     parties = {folder.name for run in runs for folder in (run / PARTIES).iterdir()}
     peers, releases = set(parties), set[str]()
-    for one in _lines(runs):
-        peers.add(one.peer)
-        releases.add(one.release)
-        if not wanted.takes(one):
+    for crossing in _lines(runs):
+        peers.add(crossing.peer)
+        releases.add(crossing.release)
+        if not wanted.takes(crossing):
             continue
         if each:
-            lines.append(one)
+            lines.append(crossing)
             continue
-        key = (one.run, one.party, one.during, one.direction, one.peer, one.release, one.mechanism)
-        before = found.get(key)
-        found[key] = one if before is None else _added(before, one)
+        key = tuple(vars(crossing)[name] for name in ALIKE)
+        before = totals.get(key)
+        totals[key] = crossing if before is None else _added(before, crossing)
     there = {"run": {run.name for run in runs}, "party": parties, "peer": peers, "release": releases}
     for option, known in there.items():
         name = vars(wanted)[option]
         if name and name not in known:  # of a misspelt one it must not be said that nothing crossed
             names, hint = ", ".join(map(repr, sorted(known))) or "none", did_you_mean(name, sorted(known))
             raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {names}.")
-    return lines if each else list(found.values())
+    return lines if each else list(totals.values())
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
@@ -97,20 +101,20 @@ def _added(a: Crossing, b: Crossing) -> Crossing:
 
 
 def runs_at(place: Path) -> list[Path]:
-    """The run directories of a place, the one begun first first."""
+    """List the run directories of a place, in the order in which they began."""
     if place.is_file():
         place = runs_of(place)
-    found = [place] if (place / PARTIES).is_dir() else [one.parent for one in place.glob(f"*/{PARTIES}")]
-    if not found:
+    runs = [place] if (place / PARTIES).is_dir() else [folder.parent for folder in place.glob(f"*/{PARTIES}")]
+    if not runs:
         raise CheckpointError(
             f"{place} has no run: neither is it a run directory, nor are there any in it. Name a run, a folder of "
             "runs, or an organisation's party.toml."
         )
-    return sorted(found, key=lambda one: (begun(one), one.name))
+    return sorted(runs, key=lambda run: (begun(run), run.name))
 
 
 def begun(run: Path) -> float:
-    """Seconds since 1970; what it was asked is written once, when it begins."""
+    """Tell when a run began, in seconds since 1970: its settings are written once, when it begins."""
     settings = run / SETTINGS
     return (settings if settings.exists() else run).stat().st_mtime
 
@@ -130,12 +134,12 @@ def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[
             if not line.endswith("\n"):
                 return  # a crash cut this line short: nothing is written twice, so it will not come again
             try:
-                one = json.loads(line)
-                rows, *width = map(int, one["shape"] or [1])
-                how = describe(DpEvent(one["event"], one["parameters"]))
+                entry = json.loads(line)
+                rows, *width = map(int, entry["shape"] or [1])
+                how = describe(DpEvent(entry["event"], entry["parameters"]))
                 yield Crossing(
-                    run, when, party, during, WAYS[one["direction"]], one["peer"], one["name"], how,
-                    1, rows, rows * math.prod(width), int(one["bytes"]), one["epsilon"],
+                    run, when, party, during, WAYS[entry["direction"]], entry["peer"], entry["name"], how,
+                    1, rows, rows * math.prod(width), int(entry["bytes"]), entry["epsilon"],
                 )  # fmt: skip
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(
@@ -143,10 +147,10 @@ def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[
                 ) from None
 
 
-def to_csv(found: Iterable[Crossing]) -> str:
-    """For spreadsheets, too: what a tensor that was received is called, its sender says."""
+def to_csv(table: Iterable[Crossing]) -> str:
+    """Write crossings as CSV that spreadsheets may open, too: a sender chooses what its tensors are called."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([one.name for one in fields(Crossing)])
-    writer.writerows(["" if cell is None else safe(cell) for cell in asdict(one).values()] for one in found)
+    writer.writerow([column.name for column in fields(Crossing)])
+    writer.writerows(["" if cell is None else safe(cell) for cell in asdict(crossing).values()] for crossing in table)
     return text.getvalue()

@@ -31,7 +31,7 @@ from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.rows.splits import SPLIT
+from colonnade.rows.making import SPLIT
 from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
     AFTER,
@@ -84,7 +84,7 @@ class RunDirectory:
         self._held: IO[str] | None = None
 
     def begin(self, federation: Trained) -> None:
-        """A new run in this folder; an existing one is never overwritten."""
+        """Begin a new run in this folder; an existing one is never overwritten."""
         path = self.path
         if (path / SETTINGS).exists():
             raise ConfigError(f"{path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
@@ -136,7 +136,8 @@ class RunDirectory:
             account.keep(self.party(name) / JOURNAL, ids=federation.settings.counted_by, sync_every=SYNC_EVERY)
 
     def party(self, name: str) -> Path:
-        """A party's folder. Its name may come from a file of the run, which may be somebody else's: it is no path."""
+        """Give a party's folder. Its name may come from a file of the run, which may be somebody else's: it must be no
+        path."""
         if not is_name(name):
             raise CheckpointError(f"{self.path} names a party {name[:80]!r}, which is no name of a party.")
         return self.path / PARTIES / name
@@ -149,7 +150,7 @@ class RunDirectory:
         number = number or (before[0]["number"] + 1 if before else 1)
         rows = _fingerprint(federation)
         mark = {"number": number, "step": federation.batches.done, "rows": rows, "finished": finished, "split": SPLIT}
-        kept = [one for one in before if one["number"] == self.common != number]
+        kept = [older for older in before if older["number"] == self.common != number]
         mark |= {"measured": self._measured()} | ({"before": kept[0]} if kept else {})
         federation.settle()
         for name, organisation in federation.organisations.items():
@@ -158,7 +159,7 @@ class RunDirectory:
                 organisation.ledger.flush(self.party(name) / LEDGER)
         new = f"{PARTIES}/*/checkpoint-{number:06d}"
         fresh = (METRICS, f"{PARTIES}/*", f"{PARTIES}/*/{LEDGER}", new, f"{new}/*")
-        self.keep_mark(mark, *(file for some in fresh for file in self.path.glob(some)))
+        self.keep_mark(mark, *(file for pattern in fresh for file in self.path.glob(pattern)))
         for account in federation.accounts.values():
             account.settled()
             if finished:
@@ -166,16 +167,16 @@ class RunDirectory:
         for name in federation.organisations:
             left_over = self.party(name).glob(".checkpoint-*.tmp")  # by a run that was killed while it saved
             for old in [*self.party(name).glob("checkpoint-*"), *left_over]:
-                if old not in [self._checkpoint(name, one) for one in (mark, *kept)]:
+                if old not in [self._checkpoint(name, current) for current in (mark, *kept)]:
                     shutil.rmtree(old, ignore_errors=True)
 
     def finish(self) -> None:
-        """The last checkpoint was the last of all: where somebody else drives, a summary says so and no checkpoint."""
+        """Mark the last checkpoint as the last of all: where somebody else drives, none is saved at the end."""
         if marks := self.marks():
             self.keep_mark(marks[0] | {"finished": True} | ({"before": marks[1]} if marks[1:] else {}))
 
     def keep_mark(self, mark: Mapping[str, Any], *vouched: Path) -> None:
-        """From here on this is the newest checkpoint, and the files of it are on the disk."""
+        """Let this be the newest checkpoint from here on, with its files on the disk."""
         with self._saving(f"The run directory {self.path} cannot be written"):
             write_text(self.path / MARK, files.json_with_digest({"format": files.FORMAT, **mark}), *vouched)
 
@@ -184,13 +185,13 @@ class RunDirectory:
         here = [folder.name for folder in (self.path / PARTIES).glob("*") if folder.is_dir()]
         if len(here) != 1:
             return None
-        settings, told = self.settings(), (self.summary() or {}).get("party")
+        settings, part = self.settings(), (self.summary() or {}).get("party")
         named = {*settings.label_owners, *settings.parties}
         more = settings.data.dataset is None or len(named) > 1  # a run of tables has two parties or more
-        return here[0] if more or told == here[0] or {*self.widths()} - {*here} else None
+        return here[0] if more or part == here[0] or {*self.widths()} - {*here} else None
 
     def check_whole(self) -> None:
-        """That the parts of all parties are here, as an attack or an explanation needs them."""
+        """Check that the parts of all parties are here, as an attack or an explanation needs them."""
         if (party := self.part()) is not None:
             raise CheckpointError(
                 f"{self.path} is the part of '{party}' in a run between sites, and this needs the parts of all parties "
@@ -202,21 +203,21 @@ class RunDirectory:
     def widths(self) -> dict[str, tuple[int, ...]]:
         """Between sites, at a label owner: the shape of what each party sends for a row, in their order."""
         try:
-            found = files.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
-            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in found.items()}
+            shapes = files.read_json(self.path / WIDTHS, "Restore it from a copy, or resume the run to write it")
+            return {str(k): tuple(v) if isinstance(v, list) else (int(v),) for k, v in shapes.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError):
             raise files.damaged(self.path / WIDTHS, "it does not list what each party sends") from None
 
     def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """For predictions, and for whoever exports: what everybody sends for a row, in their order."""
-        found = {name: list(shape) for name, shape in shapes.items()}
-        write_text(self.path / WIDTHS, files.json_with_digest(found))
+        """Keep what everybody sends for a row, in their order, for predictions and for whoever exports."""
+        listed = {name: list(shape) for name, shape in shapes.items()}
+        write_text(self.path / WIDTHS, files.json_with_digest(listed))
 
     @contextmanager
     def _saving(self, otherwise: str) -> Iterator[None]:
-        """What cannot be written is told with what is still there."""
+        """Tell what cannot be written together with what is still there."""
         try:
             yield
         except OSError as error:
@@ -238,8 +239,8 @@ class RunDirectory:
         federation.restack()
 
     def read(self, federation: Trained) -> dict[str, Any]:
-        """The last checkpoint that all parties saved, and where it says that their ledgers stood. Nothing is changed
-        here: somebody may be training in this very folder."""
+        """Read the last checkpoint that all parties saved, and give where it says that their ledgers stood. Nothing is
+        changed here: somebody may be training in this very folder."""
         mark = self.mark()
         if _fingerprint(federation) != mark["rows"]:
             if mark["split"] == 1:
@@ -297,7 +298,8 @@ class RunDirectory:
         )
 
     def back_to(self, number: int) -> None:
-        """Continue from this checkpoint of those that are kept, though there is a newer one; 0: from nothing."""
+        """Continue from this checkpoint of those that are kept, though there is a newer one; with 0, from the
+        beginning."""
         marks = self.marks()
         kept = [mark for mark in marks if mark["number"] == number]
         if kept:
@@ -321,38 +323,41 @@ class RunDirectory:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}. {NEW_RUN}.") from None
 
     def all_fitted(self, settings: Settings) -> dict[str, dict[str, Any]]:
-        """The same of all organisations with data."""
+        """Do as `fitted`, for all organisations with data."""
         return {name: self.fitted(name) for name in {**settings.parties, **settings.label_owners}}
 
     def fitted_earlier(self, settings: Settings) -> dict[str, dict[str, Any]]:
-        """The same where this run started from an earlier one, and took it over; else nothing: what a run learned from
-        its own rows is learned again, and shows whether a table has changed since."""
-        found = self.all_fitted(settings)
-        return found if any(one.get("earlier") for one in found.values()) else {}
+        """Do as `all_fitted` where this run took it over from an earlier one; else give nothing: what a run learned
+        from its own rows is learned again, and shows whether a table has changed since."""
+        fitted = self.all_fitted(settings)
+        return fitted if any(state.get("earlier") for state in fitted.values()) else {}
 
     def salt(self) -> str:
         """What the one label owner divided its rows with, where it was a site of its own; "" where all know."""
         here = sorted(folder.name for folder in (self.path / PARTIES).glob("*") if (folder / COLUMNS).exists())
-        return next((str(found["salt"]) for name in here if "salt" in (found := self.fitted(name))), "")
+        return next((str(fitted["salt"]) for name in here if "salt" in (fitted := self.fitted(name))), "")
 
     def settings(self, allow_models: Sequence[str] = ()) -> Settings:
-        """As the run keeps them. It may be somebody else's: which code they may name is for the reader to say."""
+        """Read the settings that the run keeps. It may be somebody else's: which code they may name is for the reader
+        to say."""
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
         self._check_links()
         path = self.path / SETTINGS
         with suppress(OSError, UnicodeDecodeError):  # told by who reads it
             files.check_text(path, path.read_text(encoding="utf-8"))
-        found = Settings.from_toml(path, allow_models=allow_models, saved=True)
+        settings = Settings.from_toml(path, allow_models=allow_models, saved=True)
         if self.begun() and self.mark()["split"] < SPLIT:  # it divided rows by their ids alone
-            found = replace(found, data=replace(found.data, stratify=False))
-        return found
+            settings = replace(settings, data=replace(settings.data, stratify=False))
+        return settings
 
     def _check_links(self) -> None:
-        """It may be somebody else's, and is written to by who predicts: a link would lead out of its folder."""
-        for found in (one for some in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*") for one in self.path.glob(some)):
-            if found.is_symlink():
-                raise CheckpointError(f"{found} is a link out of its run, which is one folder. Put the file there.")
+        """Refuse links. The run may be somebody else's, and who predicts writes into it: a link would lead out of its
+        folder."""
+        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
+            for path in self.path.glob(pattern):
+                if path.is_symlink():
+                    raise CheckpointError(f"{path} is a link out of its run, which is one folder. Put the file there.")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs measured so far, up to the last checkpoint; when to stop follows from them."""
@@ -374,7 +379,7 @@ class RunDirectory:
         return kept
 
     def _measured(self, length: int = -1) -> dict[str, Any]:
-        """What metrics.jsonl holds, for a checkpoint to know it again; of a longer file its beginning."""
+        """Describe what metrics.jsonl holds, or the beginning of a longer file, for a checkpoint to know it again."""
         path = self.path / METRICS
         with path.open("rb") if path.exists() else io.BytesIO() as file:
             text = file.read(length)
@@ -392,17 +397,17 @@ class RunDirectory:
         except OSError:
             return None
 
-    def write_quality(self, owner: str, found: Mapping[str, Any]) -> None:
-        """How well the model ranks and decides on a label owner's rows: in its own folder."""
+    def write_quality(self, owner: str, quality: Mapping[str, Any]) -> None:
+        """Write into a label owner's own folder how well the model ranks and decides on its rows."""
         with self._saving(f"'{owner}' cannot write to {self.party(owner)}"):
-            write_text(self.party(owner) / QUALITY, to_json(found) + "\n")
+            write_text(self.party(owner) / QUALITY, to_json(quality) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._saving(f"The run directory {self.path} cannot be written"):
             write_text(self.path / SUMMARY, files.json_with_digest(plain(summary), indent=2))
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> dict[str, Any]:
-        """What a checkpoint left, and where it says that the parties' ledgers stood."""
+        """Let a federation be as a checkpoint left it, and give where that says that the parties' ledgers stood."""
         stood = {}
         for name, organisation in federation.organisations.items():
             state = files.read_state(self._checkpoint(name, mark), federation.device)
@@ -426,7 +431,7 @@ class RunDirectory:
         federation.restack()
 
     def unfit(self, name: str, error: Exception) -> CheckpointError:
-        """What a party saved is of another model."""
+        """Make the error that what a party saved is of another model."""
         return CheckpointError(
             f"What '{name}' saved in {self.party(name)} does not fit its model ({type(error).__name__}): {SETTINGS} or "
             "columns.json there, the model's own code, or Colonnade has changed. Undo the change, or start a new run."
@@ -451,22 +456,22 @@ def _fingerprint(federation: Trained) -> str:
     """A digest of the agreed batches and the ids behind their row numbers."""
     digest, ids = hashlib.sha256(federation.batches.fingerprint().encode()), federation.ids
     for start in range(0, len(ids), 65_536):
-        digest.update("".join(f"\n{one}" for one in ids[start : start + 65_536].tolist()).encode())
+        digest.update("".join(f"\n{name}" for name in ids[start : start + 65_536].tolist()).encode())
     return digest.hexdigest()[:16]
 
 
 def _about(value: Any) -> Any:
-    """As JSON has it, with its numbers to six digits, since another machine may add up in another order."""
+    """Give a value as JSON has it, with numbers to six digits, since another machine may add up in another order."""
     return json.loads(json.dumps(value), parse_float=lambda number: f"{float(number):.6g}")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: a score that is not a number, as AUC without both classes, becomes null."""
+    """Write JSON that every reader takes: a score that is not a number, as AUC without both classes, becomes null."""
     return json.dumps(plain(value), indent=indent)
 
 
 def plain(value: Any) -> Any:
-    """Values that JSON has, in all readers: without NaN and infinities."""
+    """Replace NaN and infinities, which not every reader of JSON takes, by None."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -38,7 +38,7 @@ class RunState:
 
 @dataclass
 class SiteState:
-    """How a site is."""
+    """The state of a site, as who runs it wants to know it."""
 
     name: str
     runs: list[RunState] = field(default_factory=list)
@@ -51,30 +51,30 @@ class SiteState:
 
     @property
     def healthy(self) -> bool:
-        """It can take part in a run now."""
+        """Whether it can take part in a run now."""
         return not self.draining and (self.certificate_days is None or self.certificate_days > 0) and self.disk_free > 0
 
 
 def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
-    """How the site is of an organisation whose runs are here, and its startup kit."""
-    found = SiteState(name, draining=(runs / DRAINING).exists())
-    for folder in sorted((one.parent for one in runs.glob(f"*/{PARTIES}")), key=begun):
-        found.runs.append(_run(folder))
+    """Tell the state of an organisation's site from its runs, and from its startup kit where there is one."""
+    site = SiteState(name, draining=(runs / DRAINING).exists())
+    for folder in sorted((parties.parent for parties in runs.glob(f"*/{PARTIES}")), key=begun):
+        site.runs.append(_run(folder))
         if (folder / ANSWERS).exists():
-            found.serving = str(_json(folder / ANSWERS).get("url", folder.name))
-    found.refused = _refused(runs / REFUSED)
-    found.failure = str(_json(runs / FAILURE).get("message", "")) if (runs / FAILURE).exists() else ""
+            site.serving = str(_json(folder / ANSWERS).get("url", folder.name))
+    site.refused = _refused(runs / REFUSED)
+    site.failure = str(_json(runs / FAILURE).get("message", "")) if (runs / FAILURE).exists() else ""
     if kit is not None and (kit / "client.crt").exists():
         from colonnade.transport.identity import read_certificate  # needs cryptography, which kits come with
 
         ends = read_certificate(kit / "client.crt").not_valid_after_utc
-        found.certificate_days = (ends - datetime.now(UTC)).total_seconds() / DAY
+        site.certificate_days = (ends - datetime.now(UTC)).total_seconds() / DAY
     where = runs
     while not where.exists():
         where = where.parent
     disk = os.statvfs(where)
-    found.disk_free = disk.f_bavail * disk.f_frsize
-    return found
+    site.disk_free = disk.f_bavail * disk.f_frsize
+    return site
 
 
 def _run(folder: Path) -> RunState:
@@ -114,14 +114,14 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def drain(runs: Path, on: bool) -> None:
-    """Take no new runs from here on, or take them again."""
+    """Take no new runs from here on; or, with `on` false, take them again."""
     runs.mkdir(parents=True, exist_ok=True)
     if on:
         (runs / DRAINING).touch()
@@ -130,7 +130,7 @@ def drain(runs: Path, on: bool) -> None:
 
 
 def prometheus(state: SiteState) -> str:
-    """The same, as Prometheus reads it."""
+    """Write the state of a site as Prometheus reads it."""
     kinds = ("training", "finished", "broken off")
     lines = [
         *_gauge("site_up", "Whether this site can take part in a run", {"": float(state.healthy)}),
@@ -138,9 +138,9 @@ def prometheus(state: SiteState) -> str:
         *_gauge("site_serving", "Whether it answers HTTP requests", {"": float(bool(state.serving))}),
         *_gauge(
             "site_runs", "Runs by state",
-            {f'{{state="{kind}"}}': float(sum(one.state == kind for one in state.runs)) for kind in kinds},
+            {f'{{state="{kind}"}}': float(sum(run.state == kind for run in state.runs)) for kind in kinds},
         ),
-        *_gauge("site_run_bytes", "Bytes of all runs on disk", {"": float(sum(one.bytes for one in state.runs))}),
+        *_gauge("site_run_bytes", "Bytes of all runs on disk", {"": float(sum(run.bytes for run in state.runs))}),
         *_gauge("site_refused_calls", "Calls that were not answered in the last day", {"": float(state.refused)}),
         *_gauge("site_disk_free_bytes", "Bytes free where runs are kept", {"": float(state.disk_free)}),
     ]  # fmt: skip
@@ -155,22 +155,23 @@ def _gauge(name: str, about: str, values: dict[str, float]) -> list[str]:
 
 
 class AsJson(logging.Formatter):
-    """One line of JSON. An exception's text may quote data: its kind is enough."""
+    """Writes one line of JSON for each event. An exception's text may quote data, so its kind is enough."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "from": record.name, "what": record.getMessage(),
         }  # fmt: skip
         if record.exc_info and record.exc_info[0]:
-            told["error"] = record.exc_info[0].__name__
-        return json.dumps(told, ensure_ascii=False)
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, ensure_ascii=False)
 
 
 def keep_log(runs: Path) -> None:
     """From here on what this process logs is also in site.log; once is enough."""
     logger, path = logging.getLogger("colonnade"), (runs / SITE_LOG).resolve()
-    if any(isinstance(one, RotatingFileHandler) and Path(one.baseFilename) == path for one in logger.handlers):
+    rotating = [handler for handler in logger.handlers if isinstance(handler, RotatingFileHandler)]
+    if any(Path(handler.baseFilename) == path for handler in rotating):
         return
     runs.mkdir(parents=True, exist_ok=True)
     handler = RotatingFileHandler(

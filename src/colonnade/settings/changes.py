@@ -36,24 +36,24 @@ WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
 
 
 def changes_of(given: Sequence[str]) -> list[Change]:
-    """Every KEY=VALUE of a command line."""
-    found: list[Change] = []
-    for one in given:
-        key, equals, text = one.partition("=")
+    """Parse every KEY=VALUE of a command line."""
+    changes: list[Change] = []
+    for argument in given:
+        key, equals, text = argument.partition("=")
         keys, value = _keys(key), _value(text.strip())
         if not equals or not keys or value is None:
             raise ConfigError(
                 "--set takes KEY=VALUE with a value as TOML has it, as in --set train.epochs=30 or "
-                f"--set 'model.hidden=[64]'; found {one!r}."
+                f"--set 'model.hidden=[64]'; found {argument!r}."
             )
         if len(keys) == 1 and keys[0] not in ALONE:
             raise ConfigError(f"--set names a setting with its table, as in train.epochs; found {key.strip()!r}.")
-        found.append((keys, value))
-    return found
+        changes.append((keys, value))
+    return changes
 
 
 def laid_over(tables: Mapping[str, Any], changes: Sequence[Change], where: str) -> dict[str, Any]:
-    """A file's tables with these values instead of theirs."""
+    """Give a file's tables, with these values in the place of theirs."""
     changed = dict(tables)
     for keys, value in changes:
         changed = _with(changed, keys, value, where, ())
@@ -73,12 +73,12 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 def _value(text: str) -> Any:
-    """None where it is no value; TOML has none that is None."""
+    """Read a value as TOML has it, or as a bare word; None, which is no value in TOML, where it is neither."""
     try:
-        found = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         return text if WORD.fullmatch(text) else None
-    return found["value"] if len(found) == 1 else None
+    return table["value"] if len(table) == 1 else None
 
 
 def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple[str, ...]) -> Any:
@@ -86,7 +86,7 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
         table = {"name": table}
     first, rest = keys[0], keys[1:]
     if path and path[0] in ("parties", *LISTS) and len(path) == 1:
-        names = [one.get("name") for one in table] if isinstance(table, list) else list(table)
+        names = [owner.get("name") for owner in table] if isinstance(table, list) else list(table)
         if first not in names:
             hint = did_you_mean(first, [str(name) for name in names])
             raise ConfigError(
@@ -95,7 +95,8 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
             )
         if isinstance(table, list) and rest:
             return [
-                _with(one, rest, value, where, (*path, first)) if one.get("name") == first else one for one in table
+                _with(owner, rest, value, where, (*path, first)) if owner.get("name") == first else owner
+                for owner in table
             ]
     if not isinstance(table, Mapping):
         raise ConfigError(
@@ -108,20 +109,20 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
 def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str) -> None:
     """Raise unless a run that was started with these tables can go on with others: what may change is how long to train
     and what computes, not what is trained, nor by what rows are counted."""
-    told = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
+    message = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
     if counted != counted_now:  # rows would be others, with fresh budgets
-        raise ConfigError(told.format("alignment", "ids", counted_now, counted))
+        raise ConfigError(message.format("alignment", "ids", counted_now, counted))
     for section in before:
         if section in ASIDE:
             continue
         table, other = (
-            {one["name"]: one for one in found} if isinstance(found, list) else found
-            for found in (before[section], now.get(section, {}))
+            {owner["name"]: owner for owner in given} if isinstance(given, list) else given
+            for given in (before[section], now.get(section, {}))
         )
         for key in [*table, *(key for key in other if key not in table)]:
             old, new = table.get(key), other.get(key)
             if old != new and (section, key) not in MAY_CHANGE:
-                raise ConfigError(told.format(section, key, new, old))
+                raise ConfigError(message.format(section, key, new, old))
 
 
 HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")
@@ -135,7 +136,7 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     way, as inline tables or dotted keys, is refused rather than guessed at."""
     before = tomllib.loads(text)
     held = before.get(LIST)
-    listed = [str(one.get("name")) for one in held if isinstance(one, dict)] if isinstance(held, list) else []
+    listed = [str(owner.get("name")) for owner in held if isinstance(owner, dict)] if isinstance(held, list) else []
     there = [*before.get("parties", {}), *listed]
     for name in parties:
         if name not in there:
@@ -144,7 +145,7 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     if "parties" in before or not listed:
         wanted["parties"] = {name: t for name, t in before.get("parties", {}).items() if name not in parties}
     if listed:
-        left = [one for one in before[LIST] if one.get("name") not in parties]
+        left = [owner for owner in before[LIST] if owner.get("name") not in parties]
         wanted = {key: left if key == LIST else value for key, value in wanted.items() if key != LIST or left}
     kept: list[str] = []
     dropping, owner = False, ""
@@ -159,14 +160,14 @@ def leave_out(text: str, parties: Collection[str]) -> str:
                 kept.pop()
         if not dropping:
             kept.append(line)
-    made = "".join(kept)
-    if _tables(made) != wanted:
+    rewritten = "".join(kept)
+    if _tables(rewritten) != wanted:
         out = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
             f"The federation file cannot be rewritten without {out}: only parties that are tables of their own, as in "
             "[parties.NAME] or [[data_owners]], can be left out. Remove them by hand."
         )
-    return made
+    return rewritten
 
 
 def _named(lines: list[str]) -> str:
@@ -174,8 +175,8 @@ def _named(lines: list[str]) -> str:
     for line in lines:
         if HEADER.match(line) is not None:
             break
-        if (found := NAME.match(line)) is not None:
-            return str(found["basic"] or found["literal"])
+        if (match := NAME.match(line)) is not None:
+            return str(match["basic"] or match["literal"])
     return ""
 
 

@@ -121,7 +121,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it. Where there are label owners of their own, `parties` are the data owners."""
+    """Everything that a federation file says. Where [[label_owners]] are listed, `parties` are the data owners."""
 
     algorithm: str
     config: Any
@@ -177,11 +177,11 @@ class Settings:
 
     @property
     def section(self) -> str:
-        """Under which heading `parties` stand."""
+        """The heading under which `parties` stand."""
         return "data_owners" if self.label_owners else "parties"
 
     def id_of(self, owner: PartySettings | LabelOwnerSettings | None) -> str:
-        """What the id column is called there; of several keys, the first."""
+        """What an owner calls the id column; where there are several keys, the first of them."""
         return " | ".join(self.keys_of(owner)[0])
 
     @property
@@ -190,11 +190,11 @@ class Settings:
         return keys_in(self.data.id, "[data] id")
 
     def keys_of(self, owner: PartySettings | LabelOwnerSettings | None) -> tuple[Key, ...]:
-        """What they are called there."""
+        """What an owner calls the columns of each key."""
         return self.keys if owner is None or owner.id is None else keys_in(owner.id, "id", may_lack=True)
 
     def aside_of(self, owner: PartySettings | LabelOwnerSettings) -> dict[str, str]:
-        """Columns of who holds the labels that are no features, by the setting that names them."""
+        """By the setting that names it, each column of a label owner that is no feature."""
         named = {"split_by": self.data.split_by, "weights": vars(owner).get("weights")}
         return {} if owner.label is None else {part: name for part, name in named.items() if name is not None}
 
@@ -206,16 +206,16 @@ class Settings:
 
     @property
     def counted_by(self) -> str:
-        """By what rows are known over all runs of an owner: other keys would begin anew."""
+        """What an owner's rows are known by over all its runs: by other keys, their budgets would begin anew."""
         if self.plain_ids:
             return self.alignment.ids
-        told = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
-        return f"keys-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        keys = json.dumps([self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True)
+        return f"keys-{hashlib.sha256(keys.encode()).hexdigest()[:16]}"
 
     def names_of(self, ids: Iterable[str]) -> list[str]:
-        """What rows are called that somebody asks for, as he writes it."""
+        """Translate ids, as somebody writes who asks for them, into what rows are called."""
         if self.plain_ids:
-            return [normalised(one) for one in ids] if self.alignment.ids == "normalised" else list(ids)
+            return [normalised(name) for name in ids] if self.alignment.ids == "normalised" else list(ids)
         return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:
@@ -223,7 +223,7 @@ class Settings:
         return self.keys_of(self.label_owners.get(name) or self.parties.get(name))
 
     def id_column_of(self, name: str) -> str:
-        """What the id column is called there."""
+        """What the id column is called at an organisation that asks for predictions."""
         return " | ".join(self.keys_at(name)[0])
 
     def code(self) -> tuple[str, ...]:
@@ -246,8 +246,8 @@ class Settings:
         allow_models: Sequence[str] = (),
         saved: bool = False,
     ) -> Settings:
-        """From nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported. What
-        is not said is suggested, unless a run `saved` them: what it does not say, it did not have."""
+        """Check nested tables, as `tomllib` gives them. `allow_models` lists the import paths that may be imported.
+        What the tables do not say is suggested, unless a run `saved` them: what it does not say, it did not have."""
         check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
         name = tables.get("algorithm", {}).get("name", DEFAULT)
         algorithm = find(str(name))
@@ -308,7 +308,7 @@ class Settings:
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models, saved=saved)
 
         def resolved(owners: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: with_paths(one, path.parent) for name, one in owners.items()}
+            return {name: with_paths(owner, path.parent) for name, owner in owners.items()}
 
         return dataclasses.replace(
             settings,
@@ -318,7 +318,7 @@ class Settings:
         )
 
     def for_rows(self, rows: int, outputs: int) -> Settings:
-        """With batches, epochs and models for so many training rows and outputs, where nobody has said otherwise."""
+        """Choose batches, epochs and models for so many training rows and outputs, where nobody has said otherwise."""
         algorithm = find(self.algorithm)
         # Of several label owners each knows its own rows alone, so then it is one number for all, whatever they have.
         rows = rows if algorithm.nested is None else SEVERAL
@@ -328,19 +328,19 @@ class Settings:
         return dataclasses.replace(self.with_models(sizes(rows, outputs), {}), train=fit)
 
     def with_seed(self, seed: int | None) -> Settings:
-        """With another seed, where one is given."""
+        """Replace the seed, where one is given."""
         return self if seed is None else dataclasses.replace(self, engine=dataclasses.replace(self.engine, seed=seed))
 
-    def with_models(self, found: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
-        """With these sizes of models, or by party its `own`, where the settings leave them open."""
+    def with_models(self, agreed: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
+        """Put in these sizes of models, or by party its `own`, where the settings leave them open."""
         parties = {
-            name: dataclasses.replace(party, model=sized(party.model, own.get(name) or found))
+            name: dataclasses.replace(party, model=sized(party.model, own.get(name) or agreed))
             for name, party in self.parties.items()
         }
-        return dataclasses.replace(self, model=sized(self.model, found), parties=parties)
+        return dataclasses.replace(self, model=sized(self.model, agreed), parties=parties)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The same tables again, with every default written out."""
+        """Give the tables again, with every default written out."""
         parties: Any = {name: _table(party) for name, party in self.parties.items()}
         if self.label_owners:
             parties = [{"name": name} | party for name, party in parties.items()]
@@ -362,7 +362,7 @@ class Settings:
         }
 
     def to_toml(self) -> str:
-        """The resolved file that a run keeps."""
+        """Write the resolved file that a run keeps."""
         return to_toml(self.to_mapping())
 
     def check_continues(self, saved: Settings) -> None:
@@ -372,7 +372,7 @@ class Settings:
 
 
 def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
-    """The tables with what is suggested where they say nothing."""
+    """Complete the tables with what is suggested where they say nothing."""
     given = {section: value for section, value in tables.items() if section != "preset"}
     preset = tables.get("preset")
     if preset is not None:
@@ -394,8 +394,8 @@ def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) ->
 
 
 def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
-    """The size of a batch and the epochs at most, for so many training rows: enough steps on few rows, and not
-    thousands of passes over many."""
+    """Choose the size of a batch, and how many epochs there are at most, for so many training rows: few rows get enough
+    steps, and many rows do not get thousands of passes."""
     size = LEAST
     while size < MOST and size * BATCHES * 2 <= rows:
         size *= 2
@@ -417,15 +417,15 @@ def sizes(rows: int, outputs: int) -> dict[str, Any]:
     return {"hidden": [2 * width], "width": width, "ending": "same" if bends else "none"}
 
 
-def sized(model: Any, found: Mapping[str, Any]) -> Any:
-    """A model with sizes where it leaves them open; one that is only named, or none, as it is."""
+def sized(model: Any, measures: Mapping[str, Any]) -> Any:
+    """Put sizes into a model where it leaves them open; a model that is only named, or none, stays as it is."""
     if not isinstance(model, Mapping):
         return model
-    return {key: found.get(key, value) if value == "auto" else value for key, value in model.items()}
+    return {key: measures.get(key, value) if value == "auto" else value for key, value in model.items()}
 
 
 def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The given tables over the suggested ones, key by key; of a model of another name nothing is suggested."""
+    """Lay the given tables over the suggested ones, key by key. Nothing is suggested for a model of another name."""
     merged = dict(given)
     for section, values in suggestion.items():
         own = given.get(section, {})
@@ -437,7 +437,7 @@ def _under(given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]
 
 
 def _model(own: Any) -> Any:
-    """An mlp as suggested, with what its owner says; another model as it is."""
+    """Complete an mlp by what is suggested; another model stays as it is."""
     if isinstance(own, str):
         return MODEL if own == "mlp" else own
     if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
@@ -446,11 +446,11 @@ def _model(own: Any) -> Any:
 
 
 def _each(parties: Any) -> Any:
-    """Owners who have a model of their own; a list, or tables by name."""
+    """Complete the models of owners who have one of their own, in a list or in tables by name."""
     if isinstance(parties, list):
-        return [_with_model(one) for one in parties]
+        return [_with_model(party) for party in parties]
     if isinstance(parties, Mapping):
-        return {name: _with_model(one) for name, one in parties.items()}
+        return {name: _with_model(party) for name, party in parties.items()}
     return parties
 
 
@@ -473,14 +473,14 @@ def prepared_as(settings: Settings, party: str, outputs: int) -> dict[str, Any]:
 
 
 def _table(settings: Any) -> dict[str, Any]:
-    """A dataclass as TOML values; what is None or empty is left out."""
+    """Write a dataclass as TOML values; what is None or empty is left out."""
     values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
     return {key: value for key, value in plain.items() if value is not None and value != {}}
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:
-    if isinstance(allow_models, str) or not all(isinstance(one, str) for one in allow_models):
+    if isinstance(allow_models, str) or not all(isinstance(path, str) for path in allow_models):
         raise ConfigError(
             f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
         )

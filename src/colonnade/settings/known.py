@@ -29,43 +29,44 @@ KINDS: dict[str, type] = {"str": str, "bool": bool, "tuple": tuple, "any": objec
 
 @cache
 def known() -> dict[str, Any]:
-    """The whole table."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    """Read the whole table."""
+    table: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return table
 
 
 def described(settings: type) -> dict[str, Any]:
-    """A class of settings as the table has it."""
+    """Describe a class of settings as the table has it."""
     hints = get_type_hints(settings)
-    told: dict[str, Any] = {}
-    for one in fields(settings):
-        hint, rule = hints[one.name], vars(settings).get(one.name)
+    rules: dict[str, Any] = {}
+    for setting in fields(settings):
+        hint, rule = hints[setting.name], vars(settings).get(setting.name)
         kind = hint.__name__ if hint in (str, bool) else "tuple" if "tuple" in str(hint) else "any"
-        told[one.name] = [kind, *(rule.made if isinstance(rule, Checked) else ())]
-    return {"of": [settings.__module__, settings.__name__], "settings": told}
+        rules[setting.name] = [kind, *(rule.made if isinstance(rule, Checked) else ())]
+    return {"of": [settings.__module__, settings.__name__], "settings": rules}
 
 
 def algorithms() -> dict[str, Any]:
-    """What there is about each algorithm. Where they are imported already, one that joined them is among them."""
-    found: dict[str, Any] = known()["algorithms"]
+    """List what is known about each algorithm. Where algorithms are imported already, one that joined them is in the
+    list."""
+    written: dict[str, Any] = known()["algorithms"]
     imported = sys.modules.get("colonnade.algorithms")
     every: Mapping[str, Any] = {} if imported is None else imported.ALGORITHMS
-    return found | {name: described_algorithm(every[name]) for name in every if name not in found}
+    return written | {name: described_algorithm(every[name]) for name in every if name not in written}
 
 
-def described_algorithm(one: Any) -> dict[str, Any]:
-    """An algorithm's record as the table has it."""
-    return {"about": one.about, "reveals": one.reveals, **described(one.config)}
+def described_algorithm(algorithm: Any) -> dict[str, Any]:
+    """Describe an algorithm's record as the table has it."""
+    return {"about": algorithm.about, "reveals": algorithm.reveals, **described(algorithm.config)}
 
 
-def _class(told: Mapping[str, Any]) -> type:
-    """A class of settings with these rules, and none that go over several of them."""
-    module, name = told["of"]
-    made: list[Any] = []
-    for key, (kind, *rule) in told["settings"].items():
+def _class(table: Mapping[str, Any]) -> type:
+    """Make a class of settings with these rules; rules that compare several settings are not in it."""
+    module, name = table["of"]
+    settings: list[Any] = []
+    for key, (kind, *rule) in table["settings"].items():
         default = RULES[rule[0]](*rule[1], **rule[2]) if rule else field(default=None)
-        made.append((key, KINDS[kind], default))
-    return make_dataclass(name, made, namespace={"__module__": module})
+        settings.append((key, KINDS[kind], default))
+    return make_dataclass(name, settings, namespace={"__module__": module})
 
 
 def check_early(path: Path) -> None:
@@ -78,18 +79,18 @@ def check_early(path: Path) -> None:
     for place, owner, given in _owners(tables):
         from_mapping(_class(owner), given, where=place)
     from_mapping(_class(algorithms()[name]), chosen, where=f"[algorithm] ({name})")
-    for section, told in known()["tables"].items():
-        from_mapping(_class(told), tables.get(section, {}), where=f"[{section}]")
+    for section, settings in known()["tables"].items():
+        from_mapping(_class(settings), tables.get(section, {}), where=f"[{section}]")
 
 
 def _owners(tables: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Every organisation of a file: where it stands, what may stand there, and what does."""
-    for section, told in known()["owners"].items():
+    """List every organisation of a file: where it stands, what may stand there, and what does."""
+    for section, settings in known()["owners"].items():
         held = tables.get(section, {})
-        listed = held if isinstance(held, list) else [{"name": name, "": one} for name, one in held.items()]
-        for one in listed:
-            given = one.get("", one) if isinstance(one, Mapping) else one
+        listed = held if isinstance(held, list) else [{"name": name, "": owner} for name, owner in held.items()]
+        for entry in listed:
+            given = entry.get("", entry) if isinstance(entry, Mapping) else entry
             if isinstance(given, Mapping):
                 rest = {key: value for key, value in given.items() if key != "name" or section not in LISTS}
-                name = one.get("name")
-                yield f"[[{section}]] '{name}'" if section in LISTS else f"[{section}.{name}]", told, rest
+                name = entry.get("name")
+                yield f"[[{section}]] '{name}'" if section in LISTS else f"[{section}.{name}]", settings, rest

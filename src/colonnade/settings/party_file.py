@@ -103,7 +103,7 @@ TO_FILL_IN = """
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """What one organisation starts from."""
+    """What one organisation's site is started with."""
 
     name: str
     settings: Settings  # the agreed ones, with this organisation's own part under its name
@@ -156,7 +156,7 @@ class SiteConfig:
 
     @property
     def section(self) -> str:
-        """Where it stands in the agreed file; "" for one without data."""
+        """The heading under which this organisation stands in the agreed file; "" for one without data."""
         if self.name in self.settings.label_owners:
             return "label_owners"
         return self.settings.section if self.name in self.settings.parties else ""
@@ -167,7 +167,7 @@ class SiteConfig:
 
     @property
     def local(self) -> Settings:
-        """The same, without the names of the others: what this organisation alone builds. Several label owners stay
+        """The settings without the names of the others: what this organisation alone builds. Several label owners stay
         named, since data owners keep the rows of each apart."""
         if self.settings.label_owners:
             return self.settings
@@ -176,7 +176,7 @@ class SiteConfig:
 
 
 def read_own(path: Path) -> SiteConfig:
-    """A party.toml and the agreed file it names, checked against each other."""
+    """Read a party.toml and the agreed file that it names, and check each against the other."""
     tables = dict(read_toml(path, str(path)))
     name, runs = tables.pop("name", None), tables.pop("runs", "runs")
     federation, tracking = tables.pop("federation", AGREED), tables.pop("tracking", {})
@@ -215,7 +215,7 @@ def read_own(path: Path) -> SiteConfig:
             raise ConfigError(f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows: {', '.join(knows)}.")
     if section:
         every = {**held[section], name: {"models": "secret", **mine, **tables}}
-        agreed[section] = every if section == "parties" else [{"name": n} | one for n, one in every.items()]
+        agreed[section] = every if section == "parties" else [{"name": n} | owner for n, owner in every.items()]
     with in_own_words(name, section):
         settings = Settings.from_mapping({**agreed, "tracking": tracking}, where=str(path), allow_models=allow)
     settings = _resolved(settings, name, path)
@@ -225,7 +225,7 @@ def read_own(path: Path) -> SiteConfig:
     if tracking and name != driver:
         raise ConfigError(f"{path} has [tracking], and '{driver}' drives: only there are numbers to tell.")
     if serve is not None and name not in askers:
-        at = " and ".join(f"'{one}'" for one in askers) + (" predict" if settings.label_owners else " drives")
+        at = " and ".join(f"'{asker}'" for asker in askers) + (" predict" if settings.label_owners else " drives")
         raise ConfigError(f"{path} has [serve], and {at}: only there predictions are known.")
     if settings.engine.noise == "seeded":
         raise ConfigError(
@@ -233,7 +233,7 @@ def read_own(path: Path) -> SiteConfig:
             "organisations noise is secret: remove the setting."
         )
     names = sites_of(settings)
-    others = [one for one in all_sites(settings) if one != name]
+    others = [site for site in all_sites(settings) if site != name]
     pinned = {} if pinned is None else checked_pins(pinned, others, path)
     serve = None if serve is None else serve.below(path.parent)
     alignments, runs = alignments or AllowanceSettings(), (path.parent / runs).resolve()
@@ -246,34 +246,33 @@ def in_own_words(name: str, section: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        told = str(error)
+        message = str(error)
         for part in ("outbox", "budget", "model") if section else ():
-            told = told.replace(place_of(section, name, part), f"[{part}]")
-        raise ConfigError(told.replace(place_of(section, name), OWN) if section else told) from None
+            message = message.replace(place_of(section, name, part), f"[{part}]")
+        raise ConfigError(message.replace(place_of(section, name), OWN) if section else message) from None
 
 
 def runs_of(path: Path) -> Path:
     """Where an organisation keeps its runs, by its own file as far as that can be read: failures are told there."""
     usual = "../runs" if path.parent.name == "local" else "runs"
     try:
-        found = read_toml(path, str(path)).get("runs", "runs")
+        runs = read_toml(path, str(path)).get("runs", "runs")
     except ConfigError:
-        found = usual
-    return (path.parent / (found if isinstance(found, str) else usual)).resolve()
+        runs = usual
+    return (path.parent / (runs if isinstance(runs, str) else usual)).resolve()
 
 
 def at_sites(settings: Settings) -> Settings:
-    """With every organisation's models secret, unless its owner says otherwise: so it is between sites, and in one
-    process not."""
+    """Make every organisation's models secret, unless its owner says otherwise, as they are between sites."""
 
     def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: dataclasses.replace(one, models=one.models or "secret") for name, one in owners.items()}
+        return {name: dataclasses.replace(owner, models=owner.models or "secret") for name, owner in owners.items()}
 
     return dataclasses.replace(settings, parties=secret(settings.parties), label_owners=secret(settings.label_owners))
 
 
 def sites_of(settings: Settings) -> tuple[str, ...]:
-    """All that take part, in the agreed order: each a site."""
+    """List all who take part, in the agreed order: each has a site."""
     if settings.rows_differ and settings.data.dataset is None and settings.data.align != "private":
         raise ConfigError(
             'Between machines the label owner finds which of its rows a partner holds by [data] align = "private"; '
@@ -281,8 +280,8 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
         )
     helper = (settings.alignment.helper,) if settings.alignment.helper else ()
     if helper and settings.data.align != "private":
-        told = f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
-        raise ConfigError(f'{told}{settings.data.align!r}. Set align = "private", or remove the helper.')
+        rule = f"[alignment] helper = {helper[0]!r} compares ids where they are found privately, and [data] align is "
+        raise ConfigError(f'{rule}{settings.data.align!r}. Set align = "private", or remove the helper.')
     if not settings.label_owners:
         return (*settings.parties, *helper)
     for name in settings.label_owners:
@@ -300,7 +299,7 @@ def sites_of(settings: Settings) -> tuple[str, ...]:
 
 
 def all_sites(settings: Settings) -> tuple[str, ...]:
-    """Those that train, and where the agreed file has them, those that add up and decrypt in selections."""
+    """List those who train, and where the agreed file has them, those who add up and decrypt in selections."""
     names = sites_of(settings)
     if not settings.selection.servers:
         return names
@@ -318,8 +317,8 @@ def driver_of(settings: Settings) -> str:
         return settings.data.labels_at
     owners = [name for name, party in settings.parties.items() if party.label is not None]
     if len(owners) != 1:
-        found = ", ".join(map(repr, owners)) or "none"
-        raise ConfigError(f"Exactly one party must name its label column (label = ...); found {found}.")
+        named = ", ".join(map(repr, owners)) or "none"
+        raise ConfigError(f"Exactly one party must name its label column (label = ...); found {named}.")
     return owners[0]
 
 
@@ -351,28 +350,28 @@ def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
 
 
 def agreed_tables(settings: Settings) -> dict[str, Any]:
-    """What all must know, of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
+    """Keep what all must know of settings that may hold more: nobody's paths, columns, models, rules or budgets."""
     tables = settings.to_mapping()
     public = settings.data.dataset is not None  # columns of a public data set say who gets which
 
-    def told(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
+    def public_part(section: str, party: Mapping[str, Any]) -> dict[str, Any]:
         keep = ("name", *_told_of(section, public))
         return {key: value for key, value in party.items() if key in keep and (key != "scale" or value != "standard")}
 
-    found = {
-        section: [told(section, one) for one in tables[section]]
+    owners = {
+        section: [public_part(section, party) for party in tables[section]]
         if section in LISTS
-        else {name: told(section, one) for name, one in tables[section].items()}
+        else {name: public_part(section, party) for name, party in tables[section].items()}
         for section in ("parties", *LISTS)
         if section in tables
     }
     engine = {key: value for key, value in tables["federation"].items() if key not in LOCAL}
     kept = {key: value for key, value in tables.items() if key not in ("audit", "tracking")}
-    return kept | {"federation": engine} | found
+    return kept | {"federation": engine} | owners
 
 
 def fingerprint(settings: Settings) -> str:
-    """Equal at two organisations exactly when their copies agree."""
+    """Digest what is agreed: equal at two organisations exactly when their copies agree."""
     text = json.dumps(agreed_tables(settings), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -382,16 +381,16 @@ def write_agreed(folder: Path, settings: Settings) -> None:
 
 
 def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:
-    """One organisation's part of a file for one machine, as its party.toml beside the agreed file."""
+    """Write one organisation's part of a file for one machine, as its party.toml beside the agreed file."""
     sections = _sections(settings.to_mapping())
-    section = next((one for one, parties in sections.items() if name in parties), "")
+    section = next((heading for heading, parties in sections.items() if name in parties), "")
     party = sections[section][name] if section else {}
     head: dict[str, Any] = {"name": name, "federation": AGREED, "runs": "runs" if runs is None else str(runs)}
     tables = settings.to_mapping()
-    told = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
-    told |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
+    aside = {"tracking": tables["tracking"]} if "tracking" in tables and name == driver_of(settings) else {}
+    aside |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
     head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
-    text = to_toml({**head, **party, **told})
+    text = to_toml({**head, **party, **aside})
     if settings.data.dataset is None and "table" not in party and section:
         form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
         text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
@@ -399,7 +398,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
 
 
 def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
-    """[serve] or another table of a party.toml of this machine, in the place of what it had."""
+    """Write [serve] or another table into a party.toml of this machine, in the place of what stood there."""
     path.write_text(to_toml({**read_toml(path, str(path)), name: dict(table)}), encoding="utf-8")
     read_own(path)
 
@@ -407,7 +406,7 @@ def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
 def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
     """The import paths that an organisation's own file allows: those it lists, and that of its own model."""
     listed = tables.pop("allow_models", [])
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ConfigError(
             f'{path}: allow_models must be a list of import paths, as in ["my_nets:Tower"]; found {listed!r}.'
         )
@@ -434,7 +433,7 @@ def _table(kind: type[T], tables: dict[str, Any], name: str, path: Path) -> T | 
 
 
 def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Under which heading who stands, with its settings."""
+    """Group organisations and their settings by the heading under which they stand."""
     if any(section in tables for section in LISTS):
         return {section: by_name(section, tables.get(section, [])) for section in LISTS}
     return {"parties": dict(tables.get("parties", {}))}
@@ -442,16 +441,16 @@ def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]
 
 def _section_of(name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str) -> str:
     """Where an organisation stands in the agreed file."""
-    found = [section for section, parties in held.items() if name in parties]
-    if not found:
-        names = [one for parties in held.values() for one in parties]
+    sections = [section for section, parties in held.items() if name in parties]
+    if not sections:
+        names = [party for parties in held.values() for party in parties]
         hint, there = did_you_mean(name, names), ", ".join(map(repr, names))
         raise ConfigError(f"{path} is of {name!r}, which is no party of {federation}{hint}; there are {there}.")
-    return found[0]
+    return sections[0]
 
 
 def _resolved(settings: Settings, name: str, path: Path) -> Settings:
-    """With the table of an organisation where its own file says, relative to it."""
+    """Resolve the path of an organisation's table, which its own file gives relative to itself."""
     for section, owners in (("label_owners", settings.label_owners), ("parties", settings.parties)):
         if name not in owners:
             continue

@@ -62,12 +62,12 @@ def rules_from(
     appearances = {k: n * known_to for k, n in planned(epochs).items()}
     noise = {"sigma": _automatic(settings, owner, section, budget, appearances)}
     noise["trials"] = _automatic_trials(settings, owner, section, budget, appearances)
-    made = {name: _rule(given, f"{where} {name}", noise) for name, given in settings.items() if name != LABELS}
+    rules = {name: _rule(given, f"{where} {name}", noise) for name, given in settings.items() if name != LABELS}
     if LABELS in settings:
-        made[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
+        rules[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
-        _coverable(made, place_of(section, owner, "budget"), from_columns)
-    return made
+        _coverable(rules, place_of(section, owner, "budget"), from_columns)
+    return rules
 
 
 def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
@@ -76,7 +76,7 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
 
 
 def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
-    """A budget that no release could ever fit into is a mistake."""
+    """Refuse a budget that no release could ever fit into."""
     if not from_columns:
         raise ConfigError(
             f"{where} can never be kept: nothing that this algorithm releases of columns has a line for each row, so "
@@ -145,8 +145,8 @@ def _automatic_trials(
     mine, times = {n.rpartition(".")[2] for n in autos}, [0]
     for purpose, often in appearances.items():
         specs = _used(settings, purpose)
-        same = [one for one in specs if one == spec]
-        if same and (len(mine) > 1 or len([one for one in specs if one.get("name") != "plain"]) > len(same)):
+        same = [other for other in specs if other == spec]
+        if same and (len(mine) > 1 or len([other for other in specs if other.get("name") != "plain"]) > len(same)):
             raise ConfigError(
                 f'{where} has trials = "auto" beside other noise for the same rows; how they add up is known only for '
                 "numbers. Give trials a number."
@@ -173,11 +173,11 @@ def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
     if not isinstance(given, Mapping) or not set(given) <= {"mechanism", "codec"}:
         raise ConfigError(f'{where} must look like {{ mechanism = "plain", codec = "identity" }}; found {given!r}.')
     spec = given.get("mechanism", "plain")
-    for name, found in noise.items():
+    for name, amount in noise.items():
         if _spec(given).get(name) == "auto":
-            spec = {key: value for key, value in spec.items() if key != "values"} | {name: found}
-    mechanism = _made(MECHANISMS, spec, f"{where}: mechanism")
-    codec = _made(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
+            spec = {key: value for key, value in spec.items() if key != "values"} | {name: amount}
+    mechanism = _built(MECHANISMS, spec, f"{where}: mechanism")
+    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
     return Rule(mechanism, codec)
 
 
@@ -202,10 +202,10 @@ def _label_rule(given: Any, where: str, classes: int) -> Rule:
                 f"leave some of them unprotected; found classes = {spec['classes']!r}. Remove it."
             )
         spec = {**spec, "classes": classes}
-    return Rule(_made(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
+    return Rule(_built(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
 
 
-def _made(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any:
+def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> Any:
     settings = dict(spec) if isinstance(spec, Mapping) else {"name": spec}
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in known:

@@ -95,7 +95,7 @@ class PreprocessSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How long, and what is kept on the way."""
+    """How long training goes on, and what is kept on the way."""
 
     epochs: int = whole_or_auto(most=10**9)  # auto: as `federation_file.by_rows` says
     batch_size: int = whole_or_auto(most=10**12)
@@ -113,7 +113,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What carries and computes."""
+    """What carries the calls, and what computes."""
 
     seed: int = whole(default=0, least=0, most=2**63 - 1)
     device: str = "auto"  # "auto" takes a GPU when there is one
@@ -127,7 +127,7 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
     def around(self, transport: Transport) -> Transport:
-        """The same transport, with its lost calls made again."""
+        """Wrap a transport so that lost calls are made again."""
         return Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
 
 
@@ -137,7 +137,8 @@ TELLS = ("nothing", "verdict", "figures")
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Scores that `colonnade audit` must not find exceeded; None: any will do. They may change after the run."""
+    """The scores that `colonnade audit` must not find exceeded; where one is None, any will do. They may change after
+    the run."""
 
     label_inference: float | None = None  # share of labels told right (of numbers: the squared correlation)
     inversion_ssim: float | None = None  # likeness of rebuilt pictures
@@ -147,7 +148,7 @@ class AuditSettings:
 
     @property
     def limits(self) -> dict[str, float | None]:
-        """By kind of score, what it must not exceed."""
+        """By kind of score, the value that it must not exceed."""
         return {name: value for name, value in vars(self).items() if name != "tell"}
 
     def __post_init__(self) -> None:
@@ -160,7 +161,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class LabelOwnerSettings:
-    """One organisation with labels of rows of its own."""
+    """One organisation that holds labels of rows of its own."""
 
     table: str | None = None
     id: str | None = None  # its id column, where it is not called [data] id here
@@ -173,7 +174,7 @@ class LabelOwnerSettings:
 
 @dataclass(frozen=True)
 class PartySettings:
-    """One organisation's own part; with several machines, its own file."""
+    """One organisation's own part; where there are several machines, its own file."""
 
     table: str | None = None
     id: Any = None  # its id column, where it is not called [data] id here; or its keys, "" where it lacks one
@@ -190,7 +191,7 @@ class PartySettings:
     models: str | None = None  # "secret" or "seeded": where its initial weights come from
 
     def limit(self, name: str, section: str = "parties") -> Budget | None:
-        """The budget, once it is checked."""
+        """Check the budget, and give it."""
         return from_mapping(Budget, self.budget, where=place_of(section, name, "budget")) if self.budget else None
 
 
@@ -202,30 +203,30 @@ def place_of(section: str, name: str, part: str = "") -> str:
 
 
 def by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
-    """An array of tables with names, as name -> the rest of the table."""
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+    """Turn an array of tables with names into a table for each name."""
+    if not isinstance(given, list) or not all(isinstance(table, Mapping) for table in given):
         raise ConfigError(
             f'[[{section}]] must be tables, each with a name, as in\n    [[{section}]]\n    name = "north"\n'
             f"found {given!r}."
         )
-    found: dict[str, dict[str, Any]] = {}
-    for number, one in enumerate(given, 1):
-        name = one.get("name")
+    tables: dict[str, dict[str, Any]] = {}
+    for number, owner in enumerate(given, 1):
+        name = owner.get("name")
         if not isinstance(name, str):
             raise ConfigError(f'[[{section}]] number {number} must have a name, as in name = "north"; found {name!r}.')
-        if name in found:
+        if name in tables:
             raise ConfigError(f"[[{section}]] has two tables with the name {name!r}. Give each organisation one.")
         if name == SERVER:
             raise ConfigError(
                 f"[[{section}]] has an organisation called {name!r}, which is the name of the party that adds the "
                 "label owners' weights up. Choose another name."
             )
-        found[name] = {key: value for key, value in one.items() if key != "name"}
-    return found
+        tables[name] = {key: value for key, value in owner.items() if key != "name"}
+    return tables
 
 
 def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
-    """The label owner, once its settings are checked."""
+    """Check the settings of a label owner."""
     where = place_of("label_owners", name)
     owner = from_mapping(LabelOwnerSettings, given, where=where)
     rows = owner.rows is None or (isinstance(owner.rows, int) and not isinstance(owner.rows, bool) and owner.rows >= 1)
@@ -271,11 +272,11 @@ def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"{where} must be {FORM}; found {given!r}.")
     keys = []
-    for one in given:
-        key = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, list | tuple) else ()
+    for columns in given:
+        key = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, list | tuple) else ()
         named = bool(key) and all(isinstance(name, str) and name for name in key)
         if not (named or (may_lack and key == ("",))) or len(set(key)) != len(key):
-            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {one!r} in it.")
+            raise ConfigError(f"{where} must be {FORM}, each column once in a key; found {columns!r} in it.")
         keys.append(key)
     if len(set(keys)) != len(keys) and not may_lack:
         raise ConfigError(f"{where} has a key twice: {given!r}. Name each once.")
@@ -285,8 +286,8 @@ def keys_in(given: Any, where: str, *, may_lack: bool = False) -> tuple[Key, ...
 def check_keys(
     keys: Sequence[Key], parties: Mapping[str, Any], section: str, *, plain: bool, several: bool, tables: bool
 ) -> None:
-    """That all name the same keys; that there are tables which have them, where ids are not plain; and one key where
-    several hold labels."""
+    """Check that all name the same keys, that there are tables which have them where ids are not plain, and that there
+    is one key where several hold labels."""
     for name, party in parties.items():
         where = f"{place_of(section, name)}: id"
         own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
@@ -309,7 +310,7 @@ def check_keys(
 
 
 def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -> None:
-    """`rows` and `classes` deal out a named data set; a table has the rows it has."""
+    """Refuse `rows` and `classes` without a named data set, which they deal out: a table has the rows it has."""
     for name, owner in owners.items():
         for key in ("rows", "classes"):
             if dataset is None and vars(owner)[key] is not None:
@@ -321,28 +322,28 @@ def check_dealt(owners: Mapping[str, LabelOwnerSettings], dataset: str | None) -
 
 def known_classes(name: str, owner: LabelOwnerSettings, classes: tuple[Any, ...]) -> set[int]:
     """The numbers of the classes that a label owner is dealt."""
-    found = set()
-    for one in owner.classes if owner.classes is not None else classes:
-        number = next((n for n, known in enumerate(classes) if str(known) == str(one)), None)
+    numbers = set()
+    for wanted in owner.classes if owner.classes is not None else classes:
+        number = next((n for n, known in enumerate(classes) if str(known) == str(wanted)), None)
         if number is None:
-            hint = did_you_mean(str(one), [str(known) for known in classes])
+            hint = did_you_mean(str(wanted), [str(known) for known in classes])
             there = ", ".join(map(str, classes))
             raise ConfigError(
-                f"[[label_owners]] {name!r} has the class {one!r}, which no row has{hint}; there are {there}."
+                f"[[label_owners]] {name!r} has the class {wanted!r}, which no row has{hint}; there are {there}."
             )
-        found.add(number)
-    return found
+        numbers.add(number)
+    return numbers
 
 
 def with_paths(owner: Any, folder: Path) -> Any:
-    """An organisation's part, with its files named from this folder on."""
+    """Resolve the paths in an organisation's part, which are relative to this folder."""
     files = {key: vars(owner).get(key) for key in ("table", "test_ids")}
-    found: dict[str, Any] = {key: str((folder / one).resolve()) for key, one in files.items() if one}
+    paths: dict[str, Any] = {key: str((folder / file).resolve()) for key, file in files.items() if file}
     more = vars(owner).get("tables", {})
-    if more and all(isinstance(one, Mapping) and isinstance(one.get("table"), str) for one in more.values()):
-        placed = {name: {**one, "table": str((folder / one["table"]).resolve())} for name, one in more.items()}
-        found |= {"tables": placed}
-    return replace(owner, **found)
+    if more and all(isinstance(table, Mapping) and isinstance(table.get("table"), str) for table in more.values()):
+        placed = {name: {**table, "table": str((folder / table["table"]).resolve())} for name, table in more.items()}
+        paths |= {"tables": placed}
+    return replace(owner, **paths)
 
 
 def is_name(name: str) -> bool:
@@ -358,7 +359,7 @@ def check_name(name: str) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Of all organisations: where a disk takes capitals and small letters for one, two would have one folder."""
+    """Refuse names of which two would share a folder, where a disk takes capitals and small letters for one."""
     alike: dict[str, str] = {}
     for name in names:
         check_name(name)
@@ -420,8 +421,8 @@ def dropout_of(rows: str, chosen: float | None) -> float:
 
 
 def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSettings, train: TrainSettings) -> None:
-    """That the algorithm can divide, draw and start as it is asked to, and do without a partner's part of a row, where
-    one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
+    """Check that the algorithm can divide, draw and start as it is asked to; that it can do without a partner's part of
+    a row, where one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
     several, differ = algorithm.nested is not None, data.rows == "label_owner"
     if several and data.split_by is not None:
         raise ConfigError(
@@ -434,8 +435,10 @@ def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSe
             f'[train] sampling = "{train.sampling}" draws each batch by itself, and {name} {why}. '
             'Set sampling = "epoch", or leave it out.'
         )
-    one = not several and algorithm.local_model is not None  # each party has one model, trained step by step
-    if train.pretrain and (not one or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None):
+    one_model = not several and algorithm.local_model is not None  # each party has one model, trained step by step
+    if train.pretrain and (
+        not one_model or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None
+    ):
         raise ConfigError(
             f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
             f"{'each label owner has its own copy of it' if several else 'it learns in its own way'}. Remove it."

@@ -18,7 +18,7 @@ def to_toml(tables: Mapping[str, Any], prefix: str = "") -> str:
             text += header + to_toml(value, name + ".")
         elif _is_list(value):
             name = f"{prefix}{_key(key)}"
-            text += "".join(f"\n[[{name}]]\n" + to_toml(one, name + ".") for one in value)
+            text += "".join(f"\n[[{name}]]\n" + to_toml(table, name + ".") for table in value)
     return text
 
 
@@ -27,7 +27,7 @@ def _is_section(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _key(key: str) -> str:

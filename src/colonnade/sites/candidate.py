@@ -41,7 +41,7 @@ class TakePart(Request[Taking]):
     agreed: str  # the fingerprint of the agreed file
     parties: int  # how many participants' distances may be added up
     queries: int  # rows whose neighbours will be asked for, at most
-    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.splits.told`)
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.making.sides_to_tell`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
     outputs: int = 1  # of the joint model, for which columns are prepared
 
@@ -58,8 +58,8 @@ class Leave(Request[WorkDone]):
 
 
 def organisation_of(own: SiteConfig) -> Organisation:
-    """For one selection: rows go by pseudo ids in it. Queries are drawn by the agreed seed, as in one process; keys and
-    the shuffle that pseudo ids come from never are."""
+    """Build an organisation for one selection, in which rows go by pseudo ids. Queries are drawn by the agreed seed, as
+    in one process; keys and the shuffle that pseudo ids come from never are."""
     return Organisation.at(own.name, Batches({}, batch_size=1, epochs=1, seed=0), seed=own.settings.engine.seed)
 
 
@@ -86,7 +86,7 @@ class SelectionHost(Party):
         if name == SERVER:
             role.serves_for = frozenset({asker})
             others = [*own.feature_owners, asker, KEYS]
-            role.peers = self.site.peers([one for one in own.everybody if one in others], role.organisation)
+            role.peers = self.site.peers([party for party in own.everybody if party in others], role.organisation)
         self.site.roles.append(role)
         return Taking(rows, same)
 
@@ -97,7 +97,7 @@ class SelectionHost(Party):
         return WorkDone(dict(choosing.counted_by(self.role)), self.end())
 
     def end(self) -> int:
-        """Another selection may begin; what crossed is written down. Gives how many bytes left."""
+        """End this selection, so that another may begin; what crossed is written down. It gives how many bytes left."""
         if self.role is None:
             return 0
         sent = self.role.ledger.total("out")
@@ -107,7 +107,8 @@ class SelectionHost(Party):
         return sent
 
     def _part(self, request: TakePart, asker: str) -> tuple[Party, int, bool]:
-        """What this organisation is in it, how many rows it shares with the asker, and whether they are the same."""
+        """Build what this organisation is in a selection, and tell how many rows it shares with the asker and whether
+        they are the same."""
         own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
             return AggregationServer(organisation_of(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
@@ -133,7 +134,7 @@ class SelectionHost(Party):
 def participant(
     organisation: Organisation, own: SiteConfig, holdings: Holdings, leader: str, request: TakePart
 ) -> Candidate:
-    """An organisation's columns of a leader's training rows, as it lets them be compared."""
+    """Build an organisation's columns of a leader's training rows, as it lets them be compared."""
     agreed, trained = own.settings.selection, holdings.label_owners[leader].trained
     columns = as_columns(own.name, holdings.columns[own.name].features.flatten(1), trained.numpy())
     candidate = Candidate(

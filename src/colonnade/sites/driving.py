@@ -70,16 +70,17 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
     number = saves.go_back() if resume else 0
     ready = others.ask(GetReady(folder.path.name, resume, number))
     step = folder.mark()["step"] if number else 0
-    for name, one in ready.items():
-        if one.step != step:
-            raise CheckpointError(f"'{name}' is at round {one.step} of this run, and {step} are done. Start a new one.")
+    for name, answer in ready.items():
+        if answer.step != step:
+            at = f"'{name}' is at round {answer.step} of this run"
+            raise CheckpointError(f"{at}, and {step} are done. Start a new one.")
     federation = aggregation(site, ready, others)
     return _train(federation, folder, saves, number, watch, lenient=False)
 
 
 def met(site: Site) -> Peers:
-    """As the aggregation server: label owners, who have found the rows that they share with those who hold columns. It
-    has no line to anybody else."""
+    """Give the label owners, as the aggregation server meets them: they have found the rows that they share with those
+    who hold columns. It has no line to anybody else."""
     own = site.own
     site.routes = {name: site.routes[name] for name in own.label_owners}
     others = site.peers(own.label_owners)
@@ -107,14 +108,14 @@ def _train(
 
 
 def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: bool = False) -> Federation:
-    """The aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its losses
-    and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
+    """Build the aggregation server, whose label owners are all elsewhere. It knows of each how many rows it has, its
+    losses and scores, and its weights: nothing by row, no id, and nothing of who holds columns."""
     nobody = np.array([], dtype=np.str_)
     owners, start = {}, 0
-    for name, one in ready.items():
-        _check(name, one)
+    for name, about in ready.items():
+        _check(name, about)
         splits, count = {}, 0
-        for split, rows in one.rows.items():
+        for split, rows in about.rows.items():
             splits[split], count = torch.arange(count, count + rows), count + rows
         owners[name] = labelled_rows(site.own.settings, name, nobody, splits, torch.arange(start, start + count))
         start += count
@@ -123,29 +124,29 @@ def aggregation(site: Site, ready: dict[str, Ready], others: Peers, *, record: b
 
     def score(split: str, model: str | None) -> Scores:
         """Each label owner measures its own rows; the mean is weighted by rows. Who is silent is left out of it."""
-        told, failed = others.attempt(dict.fromkeys(others, Measure(split, model or "aggregated")))
+        measured, failed = others.attempt(dict.fromkeys(others, Measure(split, model or "aggregated")))
         for error in failed.values():
-            if not told or not isinstance(error, NoAnswer):
+            if not measured or not isinstance(error, NoAnswer):
                 raise error
             log.warning("%s The score is without it.", error)
-        for name, one in told.items():
-            fits = one.scores.keys() <= SCORES and 0 <= one.rows <= MOST_COUNTED
-            if not fits or (one.rows and "loss" not in one.scores):
-                cause = f"{str(dict(one.scores))[:80]!r} are no scores of {one.rows} rows"
+        for name, answer in measured.items():
+            fits = answer.scores.keys() <= SCORES and 0 <= answer.rows <= MOST_COUNTED
+            if not fits or (answer.rows and "loss" not in answer.scores):
+                cause = f"{str(dict(answer.scores))[:80]!r} are no scores of {answer.rows} rows"
                 raise PartyError(name, Measure.kind, None, cause)
-        answers = {name: one for name, one in told.items() if one.rows}
+        answers = {name: answer for name, answer in measured.items() if answer.rows}
         if not answers:
-            there = ", ".join({split for one in ready.values() for split in one.rows})
+            there = ", ".join({split for about in ready.values() for split in about.rows})
             raise ConfigError(f"No label owner has rows called {split!r}; there are {there}.")
-        each = {name: dict(one.scores) for name, one in answers.items()}
-        return Scores(mean_scores(each, {name: one.rows for name, one in answers.items()}), each)
+        each = {name: dict(answer.scores) for name, answer in answers.items()}
+        return Scores(mean_scores(each, {name: answer.rows for name, answer in answers.items()}), each)
 
-    elsewhere = Elsewhere({SERVER}, list(ready), score, counts=any(one.counts for one in ready.values()))
+    elsewhere = Elsewhere({SERVER}, list(ready), score, counts=any(about.counts for about in ready.values()))
     return Federation(site.own.local, holdings, record=record, between=lambda *_: site.carrier(), elsewhere=elsewhere)
 
 
 def _check(name: str, ready: Ready) -> None:
-    """What a label owner says of its rows is what the server finds room for."""
+    """Check that the server has room for what a label owner says of its rows."""
     fits = all(split in SIDES and rows >= 0 for split, rows in ready.rows.items()) and ready.task in HEADLINE
     if not fits or sum(ready.rows.values()) > MOST_COUNTED:
         cause = f"it says that it has {str(ready.rows)[:80]} rows for {ready.task[:20]!r}; at most {MOST_COUNTED:,} fit"
@@ -153,8 +154,8 @@ def _check(name: str, ready: Ready) -> None:
 
 
 def rehearse(own: SiteConfig) -> tuple[Holdings, Organisation] | None:
-    """What an organisation can check by itself before anybody calls: its table, columns, model, rules and budget, as if
-    it shared all its rows; one without data has none of these."""
+    """Build what an organisation can check by itself before anybody calls: its table, columns, model, rules and budget,
+    as if it shared all its rows; one without data has none of these."""
     if own.name not in (*own.label_owners, *own.feature_owners):
         return None
     site = Site(own)

@@ -50,7 +50,7 @@ MOST_ROWS = 1 << 40
 
 
 def check_run(run: str) -> None:
-    """That this names a run."""
+    """Check that this names a run."""
     if not is_run(run):
         raise ConfigError(f"A {A_RUN}; found {run!r}.")
 
@@ -74,12 +74,12 @@ class Home(Protocol):
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
     def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
-    def are_same(self, ids: Ids, run: str, told: str) -> bool: ...
+    def are_same(self, ids: Ids, run: str, digest: str) -> bool: ...
     def keep_crossed(self, run: Path, *more: Ledger) -> None: ...
 
 
 def check_same(own: str, here: int, other: str, there: int, same: bool) -> None:
-    """That another organisation holds the same rows, of so many here and there."""
+    """Check that another organisation holds the same rows, of so many here and there."""
     if not same or there != here:
         raise DataError(
             f"'{other}' and '{own}' hold different ids, {there} there and {here} here. Give both the same ids, or set "
@@ -101,28 +101,28 @@ class Host(Party):
         return Pong()
 
     def check_agreed(self, agreed: str) -> None:
-        """To the same agreed file, or not at all."""
+        """Refuse to join unless both agreed to the same file."""
         mine = self.own.agreed
         self.expect(agreed == mine, f"it agreed to {mine}, and was asked to join {agreed[:64]!r}")
         self.check_open()
 
     def check_open(self) -> None:
-        """What begins is refused while its owner wants it to end."""
+        """Refuse what would begin while its owner is draining it."""
         self.expect(not (self.own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
 
     def folder(self, run: str) -> Path:
-        """This organisation's own, of a run."""
+        """Give this organisation's own folder of a run."""
         self.expect(is_run(run), f"a {A_RUN}")
         return self.own.runs / run
 
     def check_moment(self, folder: Path, asked: Prepare | GetReady) -> None:
-        """Before the moment before is left: whether an audit may repeat this one, from a checkpoint that is here."""
+        """Check, before the last moment is left, that an audit may repeat this one from a checkpoint that is here."""
         self.site.check_moment(asked.moment)
         kept = not asked.moment or asked.number == 0 or asked.number in numbers(RunDirectory(folder))
         self.expect(kept, f"it has no checkpoint {asked.number} of {asked.run!r}")
 
     def participant(self) -> Participant:
-        """This organisation's part of the run that it was prepared for."""
+        """Give this organisation's part of the run that it was prepared for."""
         participant = self.site.participant
         self.expect(participant is not None and participant.trains, "it was not prepared for a run")
         assert participant is not None
@@ -133,7 +133,7 @@ class TakingPart(Host):
     """The host of an organisation that takes part in runs; a label owner passes on what it is asked."""
 
     def pass_on(self, request: Request[Done]) -> None:
-        """To those who hold columns, before it is done here."""
+        """Ask the same of those who hold columns, before it is done here."""
 
     @serves
     def join(self, request: Join) -> Done:
@@ -144,12 +144,12 @@ class TakingPart(Host):
 
     @serves
     def save(self, request: Save) -> Done:
-        """Asked again for the same checkpoint, by another label owner, it did so."""
+        """Save a checkpoint; where another label owner asks for the same one again, it is there."""
         participant, mark = self.participant(), self.participant().run.mark()
         self.pass_on(request)
         again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
-        told = f"it saved {mark['number']} last, and was asked to save {request.number}"
-        self.expect(again or request.number > mark["number"], told)
+        why = f"it saved {mark['number']} last, and was asked to save {request.number}"
+        self.expect(again or request.number > mark["number"], why)
         if not again:
             participant.save(request.step, request.number, request.common)
         return Done()
@@ -233,7 +233,7 @@ class LabelHost(TakingPart):
 
     @serves
     def kept(self, request: Kept) -> Numbers:
-        """What it has, and everybody with columns too."""
+        """List the checkpoints that this label owner has, and everybody with columns too."""
         mine = numbers(RunDirectory(self.folder(request.run)))
         others = self.site.partners().ask(request).values()
         return Numbers(tuple(n for n in mine if all(n in other.numbers for other in others)))

@@ -18,7 +18,7 @@ from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.splits import divide
+from colonnade.rows.making import divide
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels
@@ -54,68 +54,68 @@ class Describer(Party):
         data = own.settings.data
         assert rows.label is not None
         train = divide(rows.ids, data, own.settings.engine.seed, own.name, shared=True)["train"]
-        self.told = described(rows.label.iloc[train.numpy()], self.name, data.task)
+        self.described = described(rows.label.iloc[train.numpy()], self.name, data.task)
 
     @serves
     def describe(self, request: Describe) -> Described:  # noqa: ARG002
-        return self.told
+        return self.described
 
 
 def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
-    """The labels of one label owner's training rows, which may all be of one class."""
+    """Describe the labels of one label owner's training rows, which may all be of one class."""
     if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
         return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)
-    told = json.dumps(list(mine.classes))
-    return Described(mine.task == "regression", told, len(labels), mine.mean, mine.scale)
+    classes = json.dumps(list(mine.classes))
+    return Described(mine.task == "regression", classes, len(labels), mine.mean, mine.scale)
 
 
 def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdings:
-    """What a label owner holds, as far as it can tell without the other label owners."""
+    """Build what a label owner holds, as far as it can tell without the other label owners."""
     encoder = None
     if len(own.label_owners) > 1 and table is not None:  # others may know other classes
         assert table.label is not None
-        told = described(table.label, own.name, own.settings.data.task)
-        task: Any = "regression" if told.measured else "classification"
-        encoder = Labels(own.name, task, tuple(json.loads(told.classes)))
+        mine = described(table.label, own.name, own.settings.data.task)
+        task: Any = "regression" if mine.measured else "classification"
+        encoder = Labels(own.name, task, tuple(json.loads(mine.classes)))
     return own_labels(own, table, encoder, salt)
 
 
-def agreed_labels(told: Mapping[str, Described], task: str) -> Labels:
-    """What all of them together mean, in the order of the label owners."""
-    owner = ", ".join(told)
-    classes = {name: _classes(name, one) for name, one in told.items()}
-    if all(one.measured for one in told.values()):
-        rows = sum(one.rows for one in told.values())
-        mean = sum(one.rows * one.mean for one in told.values()) / rows
-        spread = sum(one.rows * (one.scale**2 + (one.mean - mean) ** 2) for one in told.values()) / rows
+def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
+    """Agree on what the labels of all label owners together mean, in the order of these."""
+    owner = ", ".join(by_owner)
+    classes = {name: _classes(name, labels) for name, labels in by_owner.items()}
+    if all(labels.measured for labels in by_owner.values()):
+        rows = sum(labels.rows for labels in by_owner.values())
+        mean = sum(labels.rows * labels.mean for labels in by_owner.values()) / rows
+        spread = sum(labels.rows * (labels.scale**2 + (labels.mean - mean) ** 2) for labels in by_owner.values()) / rows
         return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
-    found = {value for values in classes.values() for value in values}
-    numbers = any(isinstance(value, float) for value in found)
-    many = task == "auto" and numbers and len(found) > MOST_FLOAT_CLASSES
-    if many or any(one.measured for one in told.values()):
+    known = {value for values in classes.values() for value in values}
+    numbers = any(isinstance(value, float) for value in known)
+    many = task == "auto" and numbers and len(known) > MOST_FLOAT_CLASSES
+    if many or any(labels.measured for labels in by_owner.values()):
         raise ConfigError(
             "The label owners' labels are classes at some and numbers at others. Say which they are: set [data] task = "
             '"classification" or "regression" in the agreed file.'
         )
-    if len(found) < 2:
+    if len(known) < 2:
         raise DataError(f"{owner} have labels of one class together, so there is nothing to learn.")
-    words = any(isinstance(value, str) for value in found)
-    values = {float(value) for value in found} if numbers and not words else found
+    words = any(isinstance(value, str) for value in known)
+    values = {float(value) for value in known} if numbers and not words else known
     return Labels(owner, "classification", tuple(sorted(values, key=lambda value: (isinstance(value, str), value))))
 
 
-def _classes(name: str, told: Described) -> list[Any]:
-    """What a label owner calls its classes; what cannot be used is refused, with its name."""
+def _classes(name: str, labels: Described) -> list[Any]:
+    """Read what a label owner calls its classes; what cannot be used is refused, with its name."""
     try:
-        found = json.loads(told.classes)
+        classes = json.loads(labels.classes)
     except (ValueError, RecursionError):
-        found = None
-    fits = isinstance(found, list) and len(found) <= MOST_CLASSES and all(map(_is_class, found))
-    measured = 0 < told.rows <= MOST_ROWS and abs(told.mean) <= LARGEST and 0 <= told.scale <= LARGEST
+        classes = None
+    fits = isinstance(classes, list) and len(classes) <= MOST_CLASSES and all(map(_is_class, classes))
+    measured = 0 < labels.rows <= MOST_ROWS and abs(labels.mean) <= LARGEST and 0 <= labels.scale <= LARGEST
     if not fits or not measured:
-        raise DataError(f"'{name}' told of labels that are none, for {told.rows} rows. It must look at its labels.")
-    return list(found)
+        raise DataError(f"'{name}' told of labels that are none, for {labels.rows} rows. It must look at its labels.")
+    return list(classes)
 
 
 def _is_class(value: Any) -> bool:

@@ -36,7 +36,7 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrain
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import check_affordable, models_told
-from colonnade.federation.soundness import silent, told
+from colonnade.federation.soundness import say_nothing, silent
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
@@ -48,14 +48,14 @@ from colonnade.sites.messages import Close, KeepBest, Kept, Save, TakeBest
 
 
 def as_trained(settings: Settings, run: RunDirectory) -> Settings:
-    """An organisation's own settings, with the algorithm and the models that a run was trained with: its files may say
+    """Give an organisation's own settings the algorithm and the models that a run was trained with: its files may say
     something else by now, and so may what is suggested where they say nothing."""
     if not (run.path / SETTINGS).exists():
         return settings
     then = run.settings(settings.allow_models)
     parties = {
-        name: dataclasses.replace(one, model=then.parties[name].model) if name in then.parties else one
-        for name, one in settings.parties.items()
+        name: dataclasses.replace(party, model=then.parties[name].model) if name in then.parties else party
+        for name, party in settings.parties.items()
     }
     return dataclasses.replace(
         settings, algorithm=then.algorithm, config=then.config, model=then.model, label_model=then.label_model,
@@ -64,8 +64,8 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
 
 
 def keep_start(folder: Path, federation: Federation, owner: str) -> None:
-    """When a label owner's training begins, for who explains it later: which of its rows are held out, and its heads as
-    they are now."""
+    """Keep, when a label owner's training begins, what explains it later: which of its rows are held out, and its heads
+    as they are now."""
     held = federation.holdings.label_owners[owner]
     place = RunDirectory(folder).party(owner)
     place.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def keep_start(folder: Path, federation: Federation, owner: str) -> None:
 
 
 def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tensor | None]:
-    """What `keep_start` kept."""
+    """Read what `keep_start` kept."""
     place = RunDirectory(folder).party(owner)
     try:
         held_out = files.read_json(place / HELD_OUT, "Restore it from a copy")
@@ -89,8 +89,8 @@ def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tenso
 
 
 def stand(run: RunDirectory, federation: Federation, number: int) -> None:
-    """Let a federation be as that checkpoint of a run left it, 0: as before training, to release more of its rows. What
-    is spent counts, and the run stays as it is."""
+    """Let a federation be as that checkpoint of a run left it, or with 0 as before training, to release more of its
+    rows. What is spent counts, and the run stays as it is."""
     if number:
         mark = run.marked(number)
         run.load(federation, mark)
@@ -139,7 +139,7 @@ class Participant:
         return not self.predicts and not self.moment
 
     def answer(self, envelope: Envelope[Any]) -> Message:
-        """By the algorithm's role; where an audit listens, it hears both."""
+        """Have the algorithm's role answer; where an audit listens, it hears question and answer."""
         if self.listener is not None:
             self.listener.asked(envelope)
         reply: Message = self.role.handle(envelope)
@@ -166,8 +166,8 @@ class Participant:
         return self.federation.holdings.ids
 
     def begin(self, resumed: int | None) -> None:
-        """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it (0: as nobody
-        had trained yet)."""
+        """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it, which is 0
+        where nobody had trained yet."""
         if self.own.name in self.own.feature_owners:  # its owner may have a rule for one purpose later
             UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(self.own.runs / USED)
         if resumed is not None:
@@ -182,11 +182,11 @@ class Participant:
             self.save(0, 1)
 
     def load(self, number: int) -> None:
-        """Stand where that checkpoint left the run, to predict; or for an audit, with 0 as if nobody had trained."""
+        """Stand where that checkpoint left the run, to predict; for an audit, 0 stands as if nobody had trained."""
         stand(self.run, self.federation, number)
 
     def ask(self, rows: torch.Tensor) -> None:
-        """From here on, `predict` are these rows of those that were looked for; refused where the budget does not cover
+        """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
         them, before any other party is asked for its own."""
         assert self.predicts_for is not None
         with self.role.undisturbed():
@@ -194,12 +194,12 @@ class Participant:
             check_affordable(self.federation, self.predicts_for, chunks)
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
-        """A checkpoint, where the driver says that training stands; `common` is kept as well."""
+        """Save a checkpoint, where the driver says that training stands; `common` is kept as well."""
         self.federation.batches.done, self.run.common = step, common
         self.run.checkpoint(self.federation, number=number)
 
     def keep_best(self) -> None:
-        """The driver found no better model on validation rows."""
+        """Remember the models as they are: the driver found none better on validation rows."""
         with self.role.undisturbed():
             self.federation.keep_best()
 
@@ -208,7 +208,7 @@ class Participant:
             self.federation.take_best()
 
     def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
-        """A label owner's scores on its own rows of a split, and how many they are."""
+        """Measure a label owner's scores on its own rows of a split, and count these."""
         batches = self.federation.agreed[self.own.name]
         if split not in batches.splits:
             return {}, 0
@@ -243,56 +243,57 @@ class Participant:
         self.budget.leave()
 
     def _silence(self) -> dict[str, Any]:
-        """How many of its numbers a row are the same in all its training rows, where any are."""
+        """Tell how many of its numbers a row are the same in all its training rows, where any are."""
         federation = self.federation
         is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        found = silent(federation.owners) if is_one else {}
-        return {"constant_outputs": found, "findings": told(found)} if found else {}
+        constant = silent(federation.owners) if is_one else {}
+        return {"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}
 
 
 log = logging.getLogger("colonnade.party")
 
 
 class Saves:
-    """The driver's side; `lenient` goes on without who does not answer, as [federation] on_missing may say."""
+    """The driver's side of checkpoints. It is `lenient` where it goes on without who does not answer, as [federation]
+    on_missing may say."""
 
     def __init__(self, run: RunDirectory, others: Peers, *, lenient: bool = False) -> None:
         self.run, self.others, self.lenient = run, others, lenient
         run.common = 1  # the state before training, which everybody saves when it is prepared
 
     def go_back(self) -> int:
-        """Where all can continue; this organisation goes back there, and the others when they are prepared."""
+        """Find where all can continue. This organisation goes back there, and the others when they are prepared."""
         number = newest_of(self.run, self.others)
         self.run.back_to(number)
         self.run.common = number or 1
         return number
 
     def save(self, step: int) -> None:
-        """After this organisation's own checkpoint: everybody else's."""
+        """Have everybody else save, after this organisation's own checkpoint."""
         number, common = self.run.mark()["number"], self.run.common
         assert common is not None
         if self._all(Save(number, step, common)):
             self.run.common = number
 
     def after(self, every: int, watch: Watch | None) -> Watch:
-        """What `fit` tells is passed on to `watch`; when it has saved, which is every so many epochs, so do the
+        """Pass on to `watch` what `fit` tells; whenever `fit` has saved, which is every so many epochs, so do the
         others."""
 
-        def told(event: Step | Record) -> None:
+        def watched(event: Step | Record) -> None:
             if isinstance(event, dict) and every and event["epoch"] % every == 0:
                 self.save(event["step"])
             if watch is not None:
                 watch(event)
 
-        return told
+        return watched
 
     def best(self, take: bool) -> bool:
         """Everybody else keeps its model as the best, or has it again; False where somebody could not be told."""
         return self._all(TakeBest() if take else KeepBest())
 
     def close(self, outcome: Outcome) -> None:
-        """Everybody learns that it is over and why, and no score."""
-        self._all(Close(outcome.told))
+        """Tell everybody that it is over and why, and no score."""
+        self._all(Close(outcome.reason_for_all))
 
     def _all(self, request: Save | Close | KeepBest | TakeBest) -> bool:
         if not self.lenient:
@@ -317,14 +318,15 @@ def newest_of(run: RunDirectory, others: Peers) -> int:
 
 
 def newest_common(kept: Mapping[str, Sequence[int]]) -> int:
-    """Of what each organisation has; 0 where not all have saved even once, so that nobody has trained."""
+    """Find the newest checkpoint that all organisations have; 0 where not all have saved even once, so that nobody has
+    trained."""
     common = set.intersection(*(set(numbers) for numbers in kept.values()))
     if common:
         return max(common)
     if all(number <= 1 for numbers in kept.values() for number in numbers):
         return 0
-    told = "; ".join(f"'{name}' {' and '.join(map(str, numbers)) or 'none'}" for name, numbers in kept.items())
+    named = "; ".join(f"'{name}' {' and '.join(map(str, numbers)) or 'none'}" for name, numbers in kept.items())
     raise CheckpointError(
-        f"There is no checkpoint that all have: {told}. Somebody's folder of this run is missing or of another run. "
+        f"There is no checkpoint that all have: {named}. Somebody's folder of this run is missing or of another run. "
         "Put it back, or start a new run."
     )

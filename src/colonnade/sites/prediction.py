@@ -82,13 +82,14 @@ class Introduced:
         known = {to: self.introductions[to] for to, e in envelopes.items()
                  if isinstance(e.message, roles.Introduce) and to in self.introductions}  # fmt: skip
         others = {to: envelope for to, envelope in envelopes.items() if to not in known}
-        found = self.inner.exchange_each(others) if others else {}
-        return {to: known[to] if to in known else found[to] for to in envelopes}
+        answers = self.inner.exchange_each(others) if others else {}
+        return {to: known[to] if to in known else answers[to] for to in envelopes}
 
 
 @dataclass
 class Rows:
-    """Some ids: what the driver holds of them, who lacks which, and the places of the rows that each party holds."""
+    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those that each party
+    holds."""
 
     holdings: Holdings
     places: dict[str, torch.Tensor]
@@ -98,7 +99,7 @@ class Rows:
         return self.holdings.ids
 
     def lacking(self, names: Collection[str], *, lenient: bool) -> torch.Tensor:
-        """Which of them cannot be predicted: not all hold them, or, where parties may be missing, nobody does."""
+        """Tell which rows cannot be predicted: not all hold them, or, where parties may be missing, nobody does."""
         away = list(self.holdings.away.values())
         if not away or (lenient and len(away) < len(names)):
             return torch.zeros(len(self.ids), dtype=torch.bool)
@@ -106,8 +107,8 @@ class Rows:
 
 
 class Session:
-    """Of one run, at a label owner. `model` says with which, where label owners have one of their own beside the
-    aggregated one; `engine` how long it waits, where not as agreed."""
+    """Predictions with one run, at a label owner. `model` says with which, where label owners have one of their own
+    beside the aggregated one; `engine` how long it waits, where not as agreed."""
 
     def __init__(self, site: Site, run: str, *, model: str | None = None, engine: EngineSettings | None = None) -> None:
         check_asks(site.own, run)
@@ -137,17 +138,17 @@ class Session:
         self._with_columns = has_columns(self.own, self.fitted)
 
     def own_part(self, ids: Strings) -> Rows:
-        """What the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody uses them.
-        Nothing is asked."""
+        """Collect what the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody
+        uses them. Nobody is asked."""
         own = self.own.name
         mine, away = {}, {}
         if self._with_columns:
             known, columns = self.own_rows.now(self.fitted)
             held = torch.from_numpy(np.isin(ids, known))
-            some = columns(ids[held.numpy()] if held.any() else known[:1])
-            features = torch.zeros(len(ids), *some.shape[1:], dtype=some.dtype)
+            prepared = columns(ids[held.numpy()] if held.any() else known[:1])
+            features = torch.zeros(len(ids), *prepared.shape[1:], dtype=prepared.dtype)
             if held.any():
-                features[held] = some
+                features[held] = prepared
             mine[own], away = Columns(features), {} if held.all() else {own: ~held}
         settings = self.own.settings
         asks = asked_by(settings, own, [own], ids)
@@ -166,18 +167,18 @@ class Session:
                     rows.holdings.away[name] = mask
 
     def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
-        """Predict rows that were looked for, or some of them; by who lacks them, with their places."""
-        opened, found = self.opened(rows), []
+        """Predict rows that were looked for, or some of them, in groups by who lacks them, with their places."""
+        opened, predictions = self.opened(rows), []
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         for places, away in rows.holdings.by_absence(wanted):
             group = wanted[places]
             self.take(rows, group, away)
             ids = rows.ids[group.numpy()].tolist()
-            found.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
-        return found
+            predictions.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
+        return predictions
 
     def warm(self) -> None:
-        """Everybody reads its table now, so that the first batch need not wait for it; no id is asked for."""
+        """Have everybody read its table now, so that the first batch need not wait for it; no id is asked for."""
         none = self.own_part(np.array([], dtype=np.str_))
         if not self.private:
             with suppress(NoAnswer):  # who is slow goes on reading
@@ -189,21 +190,21 @@ class Session:
         self.site.keep_crossed(self.folder.path)
 
     def carrier(self, here: Transport | None = None) -> Transport:
-        """To everybody else; and, where it holds columns itself, to them."""
+        """Give a transport to everybody else; and, where it holds columns itself, to them."""
         return self.site.carrier(here, self.engine)
 
     def opened(self, rows: Rows) -> Federation:
-        """What predicts some of these rows, as the checkpoint has it. The others have looked for them, and need not
-        introduce themselves again: what they send was written down in training."""
+        """Build the federation that predicts some of these rows, as the checkpoint has it. The others have looked for
+        them, and need not introduce themselves again: what they send was written down in training."""
         own, settings = self.own.name, self.local
-        told = {
+        introductions = {
             name: roles.Introduction(shape, len(rows.ids), agreed_on(settings, rows.holdings, name)[own].fingerprint())
             for name, shape in self.shapes.items()
             if name != own
         }
 
         def reach(_: str, here: Transport) -> Transport:
-            return Introduced(self.carrier(here), told)
+            return Introduced(self.carrier(here), introductions)
 
         federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
         self.folder.load(federation, self.mark)
@@ -211,7 +212,7 @@ class Session:
         return federation
 
     def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
-        """The answers; of those who do not answer none, where parties may be missing."""
+        """Give the answers; where parties may be missing, those who do not answer have none."""
         if not self.lenient:
             return self.there.ask_each(requests) if requests else {}
         answers, failures = self.there.attempt(requests) if requests else ({}, {})
@@ -221,11 +222,11 @@ class Session:
         return answers
 
     def _meet(self) -> None:
-        """Partners that have not agreed to the same yet, as after they were away, are asked to."""
+        """Have partners join that have not agreed to the same yet, as after they were away."""
         self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
 
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
-        """Of each party the places in `ids` of the rows that it holds, in its own order of them."""
+        """Give, by party, the places in `ids` of the rows that it holds, in its own order of them."""
         number, present = self.mark["number"], [name for name in self.there if name in self.met]
         if not self.private:
             digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
@@ -246,7 +247,7 @@ class Session:
         return places
 
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
-        """Which of these a party holds, too: it learns these and no others."""
+        """Find which of these ids a party holds, too: it learns these and no others."""
         organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
         held, settings = self._keys_of(ids), self.own.settings.alignment
         mine = IdOwner(organisation, held, settings, among=(self.own.name, name))
@@ -255,7 +256,7 @@ class Session:
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
 
     def _keys_of(self, ids: Strings) -> tuple[Ids, ...]:
-        """What is compared of these: of several keys, all that the own table has of a row; else its first."""
+        """Give what is compared of these ids: all keys that the own table has of a row; else its first."""
         own, keys = self.own.name, len(self.own.settings.keys)
         if keys == 1:
             return (Ids.of(own, [ids.tolist()]),)
@@ -280,7 +281,7 @@ class Session:
 
 
 def check_asks(own: SiteConfig, run: str) -> None:
-    """That this organisation may ask for columns to predict, and that this names a run."""
+    """Check that this organisation may ask for columns to predict, and that this names a run."""
     if own.name not in own.label_owners:
         raise BoundaryError(
             f"'{own.name}' does not predict; in the federation it agreed to, who holds labels does: "
@@ -318,14 +319,14 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     try:
         session.look(asked)
         _check_held(asked, session.names, session)
-        found = session.ask(asked)
+        predictions = session.ask(asked)
     finally:
         session.close()
-    return _write(out, column, found, spelled, keys)
+    return _write(out, column, predictions, spelled, keys)
 
 
 def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
-    """Where the ids are and where predictions go. The name comes from elsewhere, so it is a name and no path."""
+    """Give where the ids are and where predictions go. The name comes from elsewhere: it must be no path."""
     if not FILE.fullmatch(rows) or ".." in rows:
         raise ConfigError(f"What to predict is the name of a .csv or .parquet file, and no path; found {rows[:120]!r}.")
     if not (run / ROWS / rows).is_file():
@@ -355,14 +356,14 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
 def _write(
     out: Path,
     column: str,
-    found: Sequence[tuple[torch.Tensor, Predictions]],
+    predictions: Sequence[tuple[torch.Tensor, Predictions]],
     spelled: Sequence[str],
     keys: Sequence[str],
 ) -> Path:
-    """One line per id as it was spelled; `keys` are what they are compared by."""
+    """Write one line per id as it was spelled; `keys` are what ids are compared by."""
     import pandas as pd
 
-    frame = pd.concat([one.to_frame("id") for _, one in found]).set_index("id").loc[list(keys)].reset_index()
+    frame = pd.concat([group.to_frame("id") for _, group in predictions]).set_index("id").loc[list(keys)].reset_index()
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     with replaced(out) as fresh:

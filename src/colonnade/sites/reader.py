@@ -27,11 +27,10 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
-from colonnade.rows.making import from_tables, place, with_labels
+from colonnade.rows.making import from_tables, place, sides_heard
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
-from colonnade.rows.splits import heard
-from colonnade.rows.tables import read_own, read_own_labels
+from colonnade.rows.tables import read_own, read_own_labels, with_labels
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_OUTPUTS, Home, Host
@@ -44,7 +43,7 @@ Prepare = Callable[[Ids], torch.Tensor]
 
 
 def read_own_table(own: SiteConfig) -> Table:
-    """This organisation's table in the order of its ids."""
+    """Read this organisation's table, in the order of its ids."""
     labels = own.section == "label_owners"
     table = (read_own_labels if labels else read_own)(own.settings, own.name)
     if own.name in own.feature_owners and not table.columns:
@@ -78,7 +77,7 @@ def own_columns(
         divided = None
         if sides and len(ids) == 1:
             ((owner, known),) = ids.items()
-            if (understood := heard(sides, known)) is not None:
+            if (understood := sides_heard(sides, known)) is not None:
                 ids, divided = {owner: understood[0]}, understood[1]
         part = replace(place(own.settings, ids, divided), outputs_elsewhere=outputs)
         if numbers is not None and len(ids) == 1:
@@ -91,8 +90,8 @@ def own_columns(
 
 
 def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:
-    """Of a label owner: its rows, and the columns that it has beside its labels. Several agree on an `encoder`; one
-    draws its split with a `salt` of its own."""
+    """Build what a label owner holds: its rows, and the columns that it has beside its labels. Several agree on an
+    `encoder`; one draws its split with a `salt` of its own."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -114,7 +113,7 @@ class OwnRows:
         self._rows: tuple[Ids, Prepare] | None = None
 
     def now(self, fitted: State) -> tuple[Ids, Prepare]:
-        """The ids, and the columns of some of them, prepared as in training."""
+        """Give the ids, and what prepares the columns of some of them as in training."""
         seen = written(self.own)
         if self._rows is None or fitted != self._fitted:
             self._rows = rows_of(self.own, fitted)
@@ -129,23 +128,24 @@ class OwnRows:
 
 
 def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
-    """When an organisation's tables were written, and their sizes; None where it has none."""
+    """Tell when an organisation's tables were written, and their sizes; None where it has none."""
     party = own.settings.parties.get(own.name)
     if party is None or party.table is None:
         return None
     try:
-        about = [Path(one).stat() for one in (party.table, *(str(more["table"]) for more in party.tables.values()))]
+        about = [Path(path).stat() for path in (party.table, *(str(more["table"]) for more in party.tables.values()))]
     except OSError:
         return None
-    return tuple((one.st_mtime_ns, one.st_size) for one in about)
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in about)
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
-    """The ids in an organisation's table as it is now, and its columns of some of them, prepared as in training."""
+    """Give the ids in an organisation's table as it is now, and what prepares its columns of some of them as in
+    training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
-        index, features = {one: at for at, one in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
-        return whole.ids, lambda ids: features[[index[one] for one in ids.tolist()]]
+        index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
+        return whole.ids, lambda ids: features[[index[name] for name in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
     brings = replace(own.settings.parties[own.name], label=None, columns=names)
@@ -163,7 +163,7 @@ def has_columns(own: SiteConfig, fitted: State) -> bool:
 def digests_of(own: SiteConfig, ids: NDArray[Any]) -> list[bytes]:
     """Digests of ids, keyed with the agreed file's fingerprint."""
     key = own.agreed.encode()
-    return [hashlib.blake2b(one.encode(), key=key, digest_size=DIGEST).digest() for one in ids.tolist()]
+    return [hashlib.blake2b(name.encode(), key=key, digest_size=DIGEST).digest() for name in ids.tolist()]
 
 
 ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"
@@ -185,7 +185,7 @@ class Asked:
     outputs: int
 
     def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
-        """These rows alone, as the organisation holds them."""
+        """Build holdings of these rows alone, as the organisation holds them."""
         columns, asked = {own.name: Columns(self.columns)}, asked_by(own.settings, self.by, own.label_owners, self.ids)
         known_to, server = int(run.fitted(own.name).get("known_to", 1)), own.settings.server
         encoder = Labels(", ".join(own.label_owners), "classification")  # what labels mean is known elsewhere
@@ -248,7 +248,7 @@ class Reader(Party):
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted, told = site.common_ids(asker), None
+            wanted, places = site.common_ids(asker), None
             self.expect(wanted is not None, "it was given no ids, and no alignment found any")
             assert wanted is not None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
@@ -258,16 +258,16 @@ class Reader(Party):
             asked = request.digests.tensor
             fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST
             self.expect(fits, f"digests are {DIGEST} bytes each")
-            wished = [bytes(one) for one in asked.cpu().numpy()]
+            wished = [bytes(digest) for digest in asked.cpu().numpy()]
             self._each_once(asker, len(wished), len(set(wished)))
-            found = [mine.get(one, -1) for one in wished]
-            wanted = known[[place for place in found if place >= 0]]
-            held = torch.tensor([place for place, row in enumerate(found) if row >= 0], dtype=torch.int64)
-            told = self.outbox.release(held, HELD)
+            rows = [mine.get(digest, -1) for digest in wished]
+            wanted = known[[place for place in rows if place >= 0]]
+            held = torch.tensor([place for place, row in enumerate(rows) if row >= 0], dtype=torch.int64)
+            places = self.outbox.release(held, HELD)
         self._each_once(asker, len(wanted), len(np.unique(wanted)))
         if len(wanted):
             site.answer(Asked(asker, wanted, columns(wanted), request.number, request.outputs), folder)
-        return Looked(told)
+        return Looked(places)
 
     @serves
     def take(self, request: Take, asker: str) -> Done:
@@ -290,7 +290,7 @@ class Reader(Party):
         return Done()
 
     def leave(self) -> None:
-        """Account and ledger are written; another may begin."""
+        """Write account and ledger; another may begin."""
         participant = self.site.participant
         if participant is not None and participant.predicts:
             participant.budget.settle()
@@ -298,7 +298,7 @@ class Reader(Party):
 
     @contextmanager
     def answering(self, asker: str) -> Iterator[None]:
-        """Around every call that this organisation answers, whichever of its roles does."""
+        """Surround every call that this organisation answers, whichever of its roles does."""
         with self._counting:
             self._calls[asker] += 1
         try:
@@ -309,7 +309,7 @@ class Reader(Party):
                 self._heard[asker] = time.monotonic()
 
     def _each_once(self, asker: str, asked: int, different: int) -> None:
-        """Each copy of a row would leave with noise of its own, and their mean has less."""
+        """Refuse rows asked for twice: each copy would leave with noise of its own, and their mean has less."""
         why = f"'{asker}' asked for {asked} rows of which only {different} differ, and each is asked for once"
         self.expect(asked == different, why)
 

@@ -22,7 +22,7 @@ from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.rows.splits import told
+from colonnade.rows.making import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
@@ -79,8 +79,8 @@ class LeadingHost(Party):
         own = self.site.own
         self.expect(own.selections is not None, "its owner tells nobody: its party.toml has no [selections]")
         self.expect(is_run(request.run), f"a {A_RUN}")
-        found, rows = select(self.site, request.run, request.keep, request.method, request.given)
-        return Chosen(json.dumps(found.to_json()), rows)
+        selection, rows = select(self.site, request.run, request.keep, request.method, request.given)
+        return Chosen(json.dumps(selection.to_json()), rows)
 
 
 @dataclass
@@ -99,17 +99,17 @@ class Between:
     def cost(self, seconds: float) -> Cost:
         left = self.others.ask(Leave()).values()
         counted = choosing.counted_by(self.leader, *([] if self.mine is None else [self.mine]))
-        for one in left:
-            counted.update(one.operations)
-        sent = self.leader.ledger.total("out") + sum(one.sent for one in left)
+        for done in left:
+            counted.update(done.operations)
+        sent = self.leader.ledger.total("out") + sum(done.sent for done in left)
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
 def select(
     site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any], watch: Watch | None = None
 ) -> tuple[Selection, int]:
-    """As a label owner: choose `keep` of those who hold columns, and write it into this organisation's own folder; with
-    over how many rows. `given` are settings of the leader's own."""
+    """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
+    it and over how many rows it was. `given` are settings of the leader's own."""
     own = site.own
     check_run(run)
     choosing.check_method(method)
@@ -126,7 +126,7 @@ def select(
     settled = wanted.settled(numbers=labels.dtype.kind == "f")
     rows, decryptor = dict.fromkeys(names, len(labels)), asked.reads
     check_parties(rows, len(labels), leader=own.name, decryptor=decryptor)
-    sides = told(every, held) if held.is_told else ""
+    sides = sides_to_tell(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
     request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every), holdings.outputs)
     engine, organisation, mine = own.settings.engine, organisation_of(own), None
@@ -151,18 +151,19 @@ def select(
         return Between(leader, others, mine)
 
     try:
-        found = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet, watch=watch)
+        how: Any = {"leader": own.name, "seed": engine.seed, "meet": meet, "watch": watch}
+        selection = choosing.choose(names, keep, method, settled, **how)
     finally:
         if mine is not None:
             site.roles.remove(mine)
         site.keep_crossed(own.runs / run, organisation.ledger)
-    if found.groups and settled.estimator != "kraskov":
-        found = replace(found, entropy=choosing.entropy(labels))
-    return keep_selection(own.runs / run, found), len(labels)
+    if selection.groups and settled.estimator != "kraskov":
+        selection = replace(selection, entropy=choosing.entropy(labels))
+    return keep_selection(own.runs / run, selection), len(labels)
 
 
 def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
-    """As who drives: for the label owner that this is, or for several label owners jointly, one after the other."""
+    """Select as who drives: for the label owner that this is, or for several jointly, one after the other."""
     own = site.own
     if own.name in own.label_owners:
         return select(site, run, keep, method, given)[0]
@@ -171,38 +172,38 @@ def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[st
     check_run(run)
     settings_of(own, given)
     label_owners = site.peers(own.label_owners)
-    told = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
-    found: dict[str, Selection] = {}
-    for name, one in told.items():
-        found[name] = _chosen(name, one, own, method, next(iter(found.values()), None))
-    joint = choosing.jointly(found, {name: one.rows for name, one in told.items()}, keep)
+    answers = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
+    selections: dict[str, Selection] = {}
+    for name, answer in answers.items():
+        selections[name] = _chosen(name, answer, own, method, next(iter(selections.values()), None))
+    joint = choosing.jointly(selections, {name: answer.rows for name, answer in answers.items()}, keep)
     learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(". ")
     return keep_selection(own.runs / run, replace(joint, learned={**joint.learned, own.name: learned}))
 
 
-def _chosen(name: str, told: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
-    """What a label owner found, if it is about those who hold columns here, in numbers, and by the groups that the
-    others tested."""
+def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
+    """Read what a label owner found. It must be about those who hold columns here, in numbers, and by the groups that
+    the others tested."""
     try:
-        found = Selection.from_json(json.loads(told.found))
-        numbers = [*found.scores.values(), *found.groups.values(), *found.errors.values(), found.entropy or 0.0]
-        numbers += asdict(found.cost).values()
+        selection = Selection.from_json(json.loads(answer.found))
+        numbers = [number for by in (selection.scores, selection.groups, selection.errors) for number in by.values()]
+        numbers += [selection.entropy or 0.0, *asdict(selection.cost).values()]
         parties, every = set(own.feature_owners), {*own.names, *own.label_owners, SERVER, KEYS}
-        mentioned = {*found.chosen, *found.level, *(one for group in found.groups for one in group)}
-        named = set(found.scores) == set(found.ranking) == parties and set(found.errors) in (set(), parties)
-        known = mentioned <= parties and set(found.learned) <= every and not found.each
-        same = first is None or found.groups.keys() == first.groups.keys()
-        fits = named and known and same and found.method == method and 0 < told.rows <= MOST_ROWS
-        if not fits or not all(abs(float(one)) <= LARGEST for one in numbers):
+        mentioned = {*selection.chosen, *selection.level, *(party for group in selection.groups for party in group)}
+        named = set(selection.scores) == set(selection.ranking) == parties and set(selection.errors) in (set(), parties)
+        known = mentioned <= parties and set(selection.learned) <= every and not selection.each
+        same = first is None or selection.groups.keys() == first.groups.keys()
+        fits = named and known and same and selection.method == method and 0 < answer.rows <= MOST_ROWS
+        if not fits or not all(abs(float(number)) <= LARGEST for number in numbers):
             raise ValueError
-        return replace(found, learned={who: printable(what) for who, what in found.learned.items()})
+        return replace(selection, learned={who: printable(what) for who, what in selection.learned.items()})
     except (ConfigError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
 
 
 def count_at(site: Leading, run: str) -> list[Alignment]:
-    """As a label owner: how many rows are common with all who hold columns, or where rows may differ, with each. Nobody
-    learns which they are; each site charges it as an alignment, or refuses."""
+    """Count, as a label owner, how many rows are common with all who hold columns, or where rows may differ, with each.
+    Nobody learns which they are; each site charges it as an alignment, or refuses."""
     own = site.own
     check_run(run)
     if own.name not in own.label_owners:
@@ -213,16 +214,16 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
         )
     site.read()
     site.partners().ask(Join(own.agreed))
-    found = site.compare("count")
+    alignments = site.compare("count")
     site.keep_crossed(own.runs / run)
     (own.runs / run).mkdir(parents=True, exist_ok=True)
-    told = [asdict(one) | {"learned": one.learned()} for one in found]
-    write_text(own.runs / run / ALIGNMENT, json.dumps(told, indent=2) + "\n")
-    return found
+    written = [asdict(alignment) | {"learned": alignment.learned()} for alignment in alignments]
+    write_text(own.runs / run / ALIGNMENT, json.dumps(written, indent=2) + "\n")
+    return alignments
 
 
 def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
-    """The agreed ones, with those of the leader's own."""
+    """Lay the leader's own settings over the agreed ones."""
     agreed = own.settings.selection
     if own.settings.rows_differ:
         raise ConfigError(
@@ -243,8 +244,8 @@ def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
     return from_mapping(SelectionSettings, {**asdict(agreed), **given}, where="select")
 
 
-def keep_selection(folder: Path, found: Selection) -> Selection:
-    """Written into this organisation's own folder; nobody is told."""
+def keep_selection(folder: Path, selection: Selection) -> Selection:
+    """Write a selection into this organisation's own folder; nobody is told."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / SELECTION, json.dumps(found.to_json(), indent=2) + "\n")
-    return found
+    write_text(folder / SELECTION, json.dumps(selection.to_json(), indent=2) + "\n")
+    return selection

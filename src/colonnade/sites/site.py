@@ -68,8 +68,8 @@ from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import by_key
-from colonnade.rows.splits import told
+from colonnade.rows.making import sides_to_tell
+from colonnade.rows.tables import by_key
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
@@ -87,8 +87,8 @@ log = logging.getLogger("colonnade.party")
 
 
 class Site:
-    """Everything of one organisation. `endpoint` takes the calls of others; `routes` go to them, and must be there
-    before the first call is made."""
+    """One organisation's site, with all that it holds. `endpoint` takes the calls of others; `routes` go to them, and
+    must be there before the first call is made."""
 
     def __init__(self, own: SiteConfig, lines: Mapping[str, Route] | None = None) -> None:
         self.own, self.refused, self.routes = own, Refusals(own.runs), dict(lines or {})
@@ -132,7 +132,7 @@ class Site:
         return self.own.name in self.own.label_owners
 
     def handle(self, envelope: Envelope[Any]) -> Message:
-        """Answer by the role that serves it, and serves it to this sender."""
+        """Let the role answer that serves this, and serves it to this sender."""
         if isinstance(envelope.message, Agree | AgreeKeyed):
             self._refresh()
         role = self._role(envelope.sender, type(envelope.message))
@@ -149,10 +149,10 @@ class Site:
         self._role(sender, kind).allow(sender, kind)
 
     def _role(self, sender: str, kind: type[Request[Any]]) -> Party:
-        """The role that serves a request, and serves it to this sender where there is one."""
+        """Find the role that serves a request, and serves it to this sender where there is one."""
         able = [role for role in self.roles if kind in role.served()]
         if not able:
-            served = ", ".join(sorted({one.kind for role in self.roles for one in role.served()})) or "nothing"
+            served = ", ".join(sorted({request.kind for role in self.roles for request in role.served()})) or "nothing"
             raise BoundaryError(f"'{self.own.name}' does not serve {kind.kind}.\n    It serves: {served}.")
         return min(able, key=lambda role: sender not in (role.serves_for or ()))
 
@@ -170,29 +170,29 @@ class Site:
                     self.roles.append(self.keyed)
 
     def carrier(self, here: Transport | None = None, engine: EngineSettings | None = None) -> Transport:
-        """To everybody this organisation may call; and, where it holds columns itself, to them."""
+        """Give a transport to everybody this organisation may call; and, where it holds columns itself, to them."""
         deadline = (engine or self.own.settings.engine).deadline
         own = [] if here is None else [self.own.name]
         most = self.own.memory_per_call
         return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most)
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
-        """Others, with lost calls made again."""
+        """Give others to ask, with lost calls made again."""
         transport = self.own.settings.engine.around(self.carrier())
         return Peers(self.own.name, names, transport, (organisation or self.host.organisation).ledger)
 
     def partners(self) -> Peers:
-        """Those who hold columns, as a label owner asks them."""
+        """Give those who hold columns, as a label owner asks them."""
         return self.peers(self.own.feature_owners)
 
     def compare(self, reveal: str = "rows") -> list[Alignment]:
-        """As a label owner, where ids are compared privately: find the rows that are common with all who hold columns,
+        """Find, as a label owner whose ids are compared privately, the rows that are common with all who hold columns,
         or with "count" only how many they are."""
         differ, every = self.own.settings.rows_differ, self.own.feature_owners  # one partner after the other, or all
-        return [self._align(mine, [one] if differ else every, reveal) for one, mine in self.id_owners.items()]
+        return [self._align(mine, [partner] if differ else every, reveal) for partner, mine in self.id_owners.items()]
 
     def align(self) -> None:
-        """As a label owner: find the rows that are common with all who hold columns. Of several label owners, each can
+        """Find, as a label owner, the rows that are common with all who hold columns. Each of several label owners can
         then tell the others what its labels are called."""
         own = self.own
         self.compare()
@@ -201,7 +201,7 @@ class Site:
             self.roles.append(self.describer)
 
     def _align(self, mine: IdOwner, names: Sequence[str], reveal: str) -> Alignment:
-        """By Diffie-Hellman, or by the helper where the agreed file wants it for so many ids."""
+        """Align by Diffie-Hellman, or by the helper where the agreed file wants it for so many ids."""
         own, keyed = self.own, self.keyed
         if keyed is not None:
             peers, everybody = self.peers([*names, own.helper], keyed.organisation), [own.name, *names]
@@ -210,13 +210,14 @@ class Site:
         return align(mine, self.peers(names, mine.organisation), reveal=reveal)
 
     def own_labels(self, resumed: RunDirectory | None = None) -> Holdings:
-        """What a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides them
-        as it did."""
+        """Build what a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides
+        them as it did."""
         own, encoder = self.own, None
         if self.describer is not None:
             others = [name for name in own.label_owners if name != own.name]
-            told = self.peers(others, self.describer.organisation).ask(Describe()) | {own.name: self.describer.told}
-            encoder = agreed_labels({name: told[name] for name in own.label_owners}, own.settings.data.task)
+            labels = {own.name: self.describer.described}
+            labels |= self.peers(others, self.describer.organisation).ask(Describe())
+            encoder = agreed_labels({name: labels[name] for name in own.label_owners}, own.settings.data.task)
         table = None if self.table is None else self.common(own.name)
         salt = self._salt() if resumed is None else str(resumed.fitted(own.name).get("salt", ""))
         holdings = replace(own_labels(own, table, encoder, salt), aligned=self._crossed())
@@ -226,21 +227,21 @@ class Site:
             if len(own.settings.keys) > 1:  # a partner knows a row by another key, so numbers do not follow from it
                 mine = holdings.label_owners[own.name]
                 mine.numbers = numbers_of(mine.ids.tolist(), own.settings.engine.seed, mine.salt)
-                found = {name: by_key(own.settings, owner.rows_by_key) for name, owner in self.id_owners.items()}
-                holdings = replace(holdings, matched=found)
+                counts = {name: by_key(own.settings, owner.rows_by_key) for name, owner in self.id_owners.items()}
+                holdings = replace(holdings, matched=counts)
         holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
         return holdings
 
     def labels_alone(self) -> Holdings:
-        """What a label owner holds, as far as it can tell without the other label owners."""
+        """Build what a label owner holds, as far as it can tell without the other label owners."""
         return labels_alone(self.own, None if self.table is None else self.common(self.own.name), self._salt())
 
     def _salt(self) -> str:
-        """What a label owner divides its rows with, where others are not to know."""
+        """Draw what a label owner divides its rows with, where others are not to know."""
         return secrets.token_hex(16) if self.own.local.models_of(self.own.name) == "secret" else ""
 
     def common(self, label_owner: str) -> Table:
-        """This organisation's rows that are a label owner's too, in the order of their ids."""
+        """Give this organisation's rows that are a label owner's too, in the order of their ids."""
         assert self.table is not None
         if not self.own.private:
             return self.table
@@ -257,15 +258,15 @@ class Site:
         return shared(self.table, self.id_owners[label_owner].rows_by_key)
 
     def common_ids(self, asker: str) -> NDArray[np.str_] | None:
-        """Those that an alignment to predict with a label owner found, in the agreed order."""
+        """Give the ids that an alignment to predict with a label owner found, in the agreed order."""
         owner = self.id_owners.get(asker)
         if owner is None or owner.common_rows is None or not owner.predicts or self.table is None:
             return None
         return self.table.ids[owner.common_rows]
 
     def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> NDArray[np.str_]:
-        """The ids of all rows that this organisation and a label owner share, before any is left out; of a public data
-        set, those that are held."""
+        """Give the ids of all rows that this organisation and a label owner share, before any is left out; of a public
+        data set, those that are held."""
         if self.table is not None:
             return self.common(label_owner).ids
         if holdings is None:
@@ -274,17 +275,17 @@ class Site:
         return holdings.label_owners[label_owner].ids
 
     def digest(self, run: str, ids: NDArray[np.str_]) -> str:
-        """Of the whole list of ids, for one run: it tells two lists apart. Where ids are compared privately there is
-        none, since whoever says which rows are common could guess them by it."""
+        """Digest the whole list of ids, for one run: it tells two lists apart. Where ids are compared privately there
+        is no digest, since whoever says which rows are common could guess them by it."""
         return "" if self.own.private else sha256("\n".join([self.own.agreed, run, *ids.tolist()]).encode()).hexdigest()
 
-    def are_same(self, ids: NDArray[np.str_], run: str, told: str) -> bool:
+    def are_same(self, ids: NDArray[np.str_], run: str, digest: str) -> bool:
         """Whether these are the ids of which a label owner told the digest; those compared privately are."""
-        return self.own.private or self.digest(run, ids) == told
+        return self.own.private or self.digest(run, ids) == digest
 
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
-        """As who holds columns: build them, and answer the algorithm's requests of label owners from here on. Where an
-        audit repeats some of a run, nothing of it is saved."""
+        """Build the columns of who holds some, and answer the algorithm's requests of label owners from here on. Where
+        an audit repeats some of a run, nothing of it is saved."""
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
@@ -292,16 +293,16 @@ class Site:
         if table is not None and table.keys:  # rows are called by the keys that matched them
             table = matched_names(table, self.id_owners[own.driver].rows_by_key)
         numbers = None if asked.numbers is None else asked.numbers.tensor
-        made = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
+        holdings = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
-        federation = Federation(settings, replace(made, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
+        federation = Federation(settings, replace(holdings, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
         participant = Participant(own, federation, folder, moment=asked.moment)
         with participant.budget.held():
             self._begin(participant, resumed)
             self.serve(participant, own.label_owners)
 
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation:
-        """As one of several label owners: meet those who hold columns, and answer the aggregation server."""
+        """Meet those who hold columns, as one of several label owners, and answer the aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
         participant = Participant(self.own, federation, folder, moment=moment)
@@ -315,14 +316,14 @@ class Site:
         return federation
 
     def check_moment(self, moment: str) -> None:
-        """That this organisation takes part in audits, and such a moment is one of theirs."""
+        """Check that this organisation takes part in audits, and that such a moment is one of theirs."""
         if moment and self.audits is None:
             raise BoundaryError(f"'{self.own.name}' takes part in no audit here.")
         if moment and moment not in self.moments:
             raise Refused(f"a moment of an audit is one of {', '.join(self.moments)}")
 
     def _begin(self, participant: Participant, resumed: int | None) -> None:
-        """A run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
+        """Begin a run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
         if participant.moment and self.audits is not None:
             with participant.budget.held():
                 participant.load(resumed or 0)
@@ -331,14 +332,15 @@ class Site:
             participant.begin(resumed)
 
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int, moment: str = "") -> Federation:
-        """As a label owner: have everybody with columns build its part of a run, and meet them. `step` is where
+        """Have everybody with columns build its part of a run, as a label owner, and meet them. `step` is where
         training stands here. Where an audit repeats some of it, that is recorded."""
         held, differ = holdings.label_owners[self.own.name], self.own.settings.rows_differ
         every, count = self.shared_with(self.own.name, holdings), training_rows(holdings) if differ else 0
         requests, rows = {}, {}
         for name in self.own.feature_owners:
-            part, ids = (held, every) if not differ else ((one := self._part_of(name, holdings)), one.ids)
-            sides, mine = told(ids, part) if held.is_told else "", self.digest(folder.name, ids)
+            part = self._part_of(name, holdings) if differ else held
+            ids = part.ids if differ else every
+            sides, mine = sides_to_tell(ids, part) if held.is_told else "", self.digest(folder.name, ids)
             again, numbers = resumed is not None, None
             if part.numbers is not None:
                 numbers = self.host.outbox.release(part.numbers, NUMBERS, ALIGN)
@@ -358,20 +360,20 @@ class Site:
         settings = as_trained(self.own.local, RunDirectory(folder)) if moment else self.own.local
         own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
         names = [name for name in own.names if name in asked]
-        elsewhere = Elsewhere({own.name}, names, counts=any(one.counts for one in prepared.values()))
+        elsewhere = Elsewhere({own.name}, names, counts=any(answer.counts for answer in prepared.values()))
         return Federation(
             settings, holdings, record=bool(moment), between=lambda _, here: self.carrier(here), elsewhere=elsewhere
         )
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:
-        """From here on the algorithm's requests are answered, to these alone."""
+        """Answer the algorithm's requests from here on, to these alone."""
         self.keep_crossed(participant.run.path)
         participant.role.serves_for = frozenset(askers)
         self.participant = participant
         self.roles.append(participant.role)
 
     def answer(self, asked: Asked, folder: Path) -> None:
-        """From here on rows that a label owner is to predict are answered for, with the run in this folder."""
+        """Answer from here on for rows that a label owner is to predict, with the run in this folder."""
         own = self.own
         run = RunDirectory(folder)
         federation = Federation(as_trained(own.local, run), asked.holdings(own, run), elsewhere=Elsewhere({own.name}))
@@ -381,7 +383,7 @@ class Site:
             self.serve(participant, {asked.by})
 
     def leave(self) -> None:
-        """Another run or prediction may begin."""
+        """End this run or prediction, so that another may begin."""
         if self.participant is not None:
             self.keep_crossed(self.participant.run.path)
             self.participant.budget.leave()
@@ -398,7 +400,7 @@ class Site:
                 ledger.flush(folder / AFTER)
 
     def _crossed(self) -> dict[str, list[Entry]]:
-        """While rows were agreed on."""
+        """Take what crossed while rows were agreed on."""
         return {self.own.name: [entry for role in self._compared() for entry in role.ledger.take()]}
 
     def _compared(self) -> list[Party]:
@@ -406,8 +408,8 @@ class Site:
         return [self.host, *self.id_owners.values(), *([] if self.keyed is None else [self.keyed])]
 
     def _refresh(self) -> None:
-        """Ids are compared as the table has them now; one that cannot be read changes nothing. Where several label
-        owners compare theirs one after the other, to train, all are of one reading."""
+        """Compare ids as the table has them now; one that cannot be read changes nothing. Where several label owners
+        compare theirs one after the other, to train, all are of one reading."""
         predicting = self.reader is not None and self.reader.by is not None
         once = len(self.own.label_owners) > 1 and not predicting
         if self.table is None or once or (seen := written(self.own)) == self._seen:
@@ -422,11 +424,12 @@ class Site:
         self._seen = seen
 
     def _seat(self) -> Organisation:
-        """The organisation in what is not about the algorithm: rows are agreed on later."""
+        """Build the organisation for what is not about the algorithm: rows are agreed on later."""
         return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
-        """A label owner aligns once; who holds columns with each label owner, under another secret each time."""
+        """Build what aligns ids: a label owner aligns once; who holds columns with each label owner, under another
+        secret each time."""
         own, settings = self.own, self.own.settings.alignment
         settings.check_trains()
         ids = ids_of(table)
@@ -446,7 +449,7 @@ class Site:
         return owners
 
     def _part_of(self, partner: str, holdings: Holdings) -> LabelledRows:
-        """As a label owner: the rows that a partner holds, too, as both call them."""
+        """Give, as a label owner, the rows that a partner holds, too, as both call them."""
         part = holdings.part_of(partner)
         if self.table is None or not self.table.keys:
             return part
@@ -455,7 +458,7 @@ class Site:
         return part.called(pair.ids, pair.own)
 
     def _shared_with(self, partner: str) -> NDArray[Any]:
-        """The ids of a label owner that a partner holds, too."""
+        """Give the ids of a label owner that a partner holds, too."""
         assert self.table is not None
         rows = self.id_owners[partner].common_rows
         return self.table.ids[:0] if rows is None else self.table.ids[rows]
