@@ -77,7 +77,7 @@ def reproduce(
             say(f"{len(found)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
     for cell in names:  # in the plan's order, so that seeds are in theirs
         if cell in found:
-            study.add(*found[cell])
+            study.add(*found[cell], cell)
     if found and (finish := getattr(script_of(chosen), "finish", None)) is not None:
         finish(study)
     if found and out is not None:

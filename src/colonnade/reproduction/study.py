@@ -69,6 +69,7 @@ class Study:
         self.curves: dict[str, Curves] = {}  # run -> its test scores
         self.losses: dict[str, Curves] = {}  # run -> its mean losses while it trained
         self.arrays: dict[str, NDArray[Any]] = {}  # what a script needs for its pictures
+        self.cells: dict[str, dict[str, list[float]]] = {}  # what each measured: `by_seed` does not say whose it is
         self.failed: dict[str, Exception] = {}  # cell -> why nothing, or not all, is known of it
 
     @property
@@ -94,11 +95,13 @@ class Study:
         measured = [{"what": one.what, "unit": one.unit, "by_seed": one.by_seed} for one in self.measured.values()]
         return _numbers({"measured": measured, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
 
-    def add(self, found: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Take over what another process found."""
+    def add(self, found: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None, cell: str = "") -> None:
+        """Take over what another process found, in that cell."""
         for one in found["measured"]:
-            for value in one["by_seed"]:
-                self.record(one["what"], math.nan if value is None else value, one["unit"])
+            values = [math.nan if value is None else value for value in one["by_seed"]]
+            self.cells.setdefault(cell, {})[one["what"]] = values
+            for value in values:
+                self.record(one["what"], value, one["unit"])
         for mine, theirs in ((self.curves, found["curves"]), (self.losses, found["losses"])):
             for title, seeds in theirs.items():
                 points = [[(epoch, math.nan if value is None else value) for epoch, value in curve] for curve in seeds]
