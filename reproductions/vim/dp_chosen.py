@@ -85,21 +85,28 @@ def run(study: Study, cell: str) -> None:
     grid.follow(study, f"{method}, epsilon {epsilon:g}{sent}", made, () if study.plan.short else (one.epoch,))
 
 
+def by_seed(study: Study, title: str, epoch: int) -> dict[int, float]:
+    """The test scores of those seeds that were run."""
+    cells = {seed: study.cells.get(f"{title}, seed {seed}", {}) for seed in study.plan.seeds}
+    what = f"{title}, epoch {epoch}, test"
+    return {seed: found[what][0] for seed, found in cells.items() if what in found}
+
+
 def finish(study: Study) -> None:
-    """At the epoch that epsilon allows: the score, how far it is above its control and above the paper's baselines, and
-    what epsilon is against a label owner, who knows the batches."""
-    scored: dict[tuple[str, float], list[float]] = {}
+    """At the epoch that epsilon allows: the score, how far it is above its control and above the paper's baselines in
+    the same seeds, and what epsilon is against a label owner, who knows the batches."""
+    scored: dict[tuple[str, float], dict[int, float]] = {}
     for (method, epsilon), one in chosen(study.plan).items():
         epoch = max(study.plan.epochs) if study.plan.short else one.epoch
         title, ran = (f"{method}, epsilon {at:g}" for at in (epsilon, stands_in(study.plan, method, epsilon)))
-        scores, controls = (study.measured.get(f"{ran}{sent}, epoch {epoch}, test") for sent in MECHANISMS)
-        if scores is None or controls is None:
+        scores, controls = (by_seed(study, f"{ran}{sent}", epoch) for sent in MECHANISMS)
+        if not scores.keys() & controls.keys():
             continue
-        scored[method, epsilon] = scores.by_seed
-        for score, control in zip(scores.by_seed, controls.by_seed, strict=False):
+        scored[method, epsilon] = {seed: score for seed, score in scores.items() if seed in controls}
+        for seed, score in scored[method, epsilon].items():
             study.record(f"{title}: test", score)
-            study.record(f"{title}: noise alone", control)
-            study.record(f"{title}: above noise alone", score - control)
+            study.record(f"{title}: noise alone", controls[seed])
+            study.record(f"{title}: above noise alone", score - controls[seed])
         try:
             event = key_of(DpEvent("gaussian", {"noise_multiplier": one.sigma, "clip": 1.0}))
             delta = script_of(grid_of(study.plan)).DELTA
@@ -107,6 +114,7 @@ def finish(study: Study) -> None:
         except ConfigError:  # dp-accounting is not installed here
             pass
     for (method, epsilon), other in itertools.product(scored, BASELINES):
-        for score, beside in zip(scored[method, epsilon], scored.get((other, epsilon), ()), strict=False):
-            if method in OURS:
-                study.record(f"{method}, epsilon {epsilon:g}: above {other}", score - beside)
+        beside = scored.get((other, epsilon), {})
+        for seed, score in scored[method, epsilon].items():
+            if method in OURS and seed in beside:
+                study.record(f"{method}, epsilon {epsilon:g}: above {other}", score - beside[seed])

@@ -25,6 +25,12 @@ def put_together(name: str) -> Study:
     return study
 
 
+def put(study: Study, title: str, seed: int, epoch: int, score: float) -> None:
+    """A cell of those that were chosen."""
+    measured = [{"what": f"{title}, epoch {epoch}, test", "unit": "%", "by_seed": [score]}]
+    study.add({"measured": measured, "curves": {}, "losses": {}}, cell=f"{title}, seed {seed}")
+
+
 @pytest.mark.parametrize("name", GRIDS)
 def test_what_was_chosen_is_on_the_grid_and_keeps_within_its_epsilon(name: str) -> None:
     plan, chosen = reproduction.plan(name), dp_chosen.chosen(reproduction.plan(name.replace("grid", "chosen")))
@@ -102,8 +108,8 @@ def test_epsilons_with_the_same_choice_share_their_runs(tmp_path: Path, monkeypa
     assert ran == [f"VIMADMM, epsilon {at}, seed 0" for at in ("0.1", "0.1, noise alone", "1", "1, noise alone")]
     study = Study(plan)
     for seed in plan.seeds:
-        study.record("VIMADMM, epsilon 0.1, epoch 2, test", 0.5 + 0.1 * seed)
-        study.record("VIMADMM, epsilon 0.1, noise alone, epoch 2, test", 0.4)
+        put(study, "VIMADMM, epsilon 0.1", seed, 2, 0.5 + 0.1 * seed)
+        put(study, "VIMADMM, epsilon 0.1, noise alone", seed, 2, 0.4)
     dp_chosen.finish(study)
     assert study.measured["VIMADMM, epsilon 0.3: above noise alone"].by_seed == pytest.approx([0.1, 0.2, 0.3])
     assert "VIMADMM, epsilon 1: test" not in study.measured
@@ -143,10 +149,24 @@ def test_a_method_is_set_beside_its_control_and_the_baselines_seed_by_seed() -> 
         for seed in study.plan.seeds:
             score = {"FDML": 0.8, "VIMADMM": 0.7 + 0.1 * seed}.get(method, 0.5)
             title = f"{method}, epsilon {epsilon:g}"
-            study.record(f"{title}, epoch {one.epoch}, test", score)
-            study.record(f"{title}, noise alone, epoch {one.epoch}, test", 0.4)
+            put(study, title, seed, one.epoch, score)
+            put(study, f"{title}, noise alone", seed, one.epoch, 0.4)
     dp_chosen.finish(study)
     assert study.measured["VIMADMM, epsilon 1: above FDML"].by_seed == pytest.approx([-0.1, 0.0, 0.1])
     assert study.measured["FDML, epsilon 0.3: above noise alone"].by_seed == pytest.approx([0.4] * 3)
     assert study.measured["VIMADMM, epsilon 1: against the label owner"].mean == pytest.approx(7.51, abs=0.01)
     assert "FDML, epsilon 1: above VAFL" not in study.measured
+
+
+def test_seeds_that_were_not_run_shift_no_other_beside_the_wrong_one() -> None:
+    study = Study(reproduction.plan("vim-dp-chosen"))
+    epochs = {method: dp_chosen.chosen(study.plan)[method, 1.0].epoch for method in ("FDML", "VIMADMM-J")}
+    for seed in study.plan.seeds:
+        for sent, less in (("", 0.0), (", noise alone", 0.1)):
+            put(study, f"FDML, epsilon 1{sent}", seed, epochs["FDML"], 0.5 + 0.1 * seed - less)
+    put(study, "VIMADMM-J, epsilon 1", 2, epochs["VIMADMM-J"], 0.8)
+    for seed in (0, 2):
+        put(study, "VIMADMM-J, epsilon 1, noise alone", seed, epochs["VIMADMM-J"], 0.4 + 0.1 * seed)
+    dp_chosen.finish(study)
+    found = {what: study.measured[f"VIMADMM-J, epsilon 1: {what}"].by_seed for what in ("above FDML", "noise alone")}
+    assert found == {"above FDML": pytest.approx([0.1]), "noise alone": pytest.approx([0.6])}

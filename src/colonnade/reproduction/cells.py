@@ -77,7 +77,7 @@ def reproduce(
             say(f"{len(results)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
     for cell in names:  # in the plan's order, so that seeds stay in order
         if cell in results:
-            study.add(*results[cell])
+            study.add(*results[cell], cell)
     if results and (finish := getattr(script_of(chosen), "finish", None)) is not None:
         finish(study)
     if results and out is not None:

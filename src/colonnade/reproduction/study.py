@@ -69,6 +69,7 @@ class Study:
         self.curves: dict[str, Curves] = {}  # run -> its test scores
         self.losses: dict[str, Curves] = {}  # run -> its mean losses while it trained
         self.arrays: dict[str, NDArray[Any]] = {}  # what a script needs for its pictures
+        self.cells: dict[str, dict[str, list[float]]] = {}  # what each measured: `by_seed` does not say whose it is
         self.failed: dict[str, Exception] = {}  # cell -> why it has not measured all
 
     @property
@@ -95,11 +96,15 @@ class Study:
         values = [{key: getattr(value, key) for key in ("what", "unit", "by_seed")} for value in self.measured.values()]
         return _numbers({"measured": values, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
 
-    def add(self, recorded: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Take over what another process recorded."""
+    def add(
+        self, recorded: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None, cell: str = ""
+    ) -> None:
+        """Take over what another process recorded in that cell."""
         for measured in recorded["measured"]:
-            for value in measured["by_seed"]:
-                self.record(measured["what"], math.nan if value is None else value, measured["unit"])
+            values = [math.nan if value is None else value for value in measured["by_seed"]]
+            self.cells.setdefault(cell, {})[measured["what"]] = values
+            for value in values:
+                self.record(measured["what"], value, measured["unit"])
         for curves, added in ((self.curves, recorded["curves"]), (self.losses, recorded["losses"])):
             for title, seeds in added.items():
                 points = [[(epoch, math.nan if value is None else value) for epoch, value in curve] for curve in seeds]
