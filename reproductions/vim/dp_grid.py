@@ -183,39 +183,39 @@ def file(plan: Plan) -> Path:
 
 def known(plan: Plan) -> dict[str, Study]:
     """The points as they were run."""
-    found: dict[str, Study] = {}
-    points = json.loads(file(plan).read_text(encoding="utf-8"))["points"]
-    for title, scores in points.items():
-        found[title] = Study(plan)
-        for at, epoch in enumerate(epochs_of(plan, table(plan)[title].method)):
+    studies: dict[str, Study] = {}
+    points, scores_of = table(plan), json.loads(file(plan).read_text(encoding="utf-8"))["points"]
+    for title, scores in scores_of.items():
+        studies[title] = Study(plan)
+        for at, epoch in enumerate(epochs_of(plan, points[title].method)):
             for split in SPLITS:
                 score = scores[split][at]
-                found[title].record(f"{title}, epoch {epoch}, {split}", math.nan if score is None else score)
-    return found
+                studies[title].record(f"{title}, epoch {epoch}, {split}", math.nan if score is None else score)
+    return studies
 
 
 def kept(plan: Plan, measured: list[dict[str, Any]], hardware: str) -> str:
     """The text of that file, a line for every point, from a study that was put together."""
-    mean = {one["what"]: one["mean"] for one in measured}
+    mean, points = {value["what"]: value["mean"] for value in measured}, table(plan)
 
     def scores(title: str, split: str) -> list[float | None]:
-        epochs = epochs_of(plan, table(plan)[title].method)
+        epochs = epochs_of(plan, points[title].method)
         every = [mean[f"{title}, epoch {epoch}, {split}"] for epoch in epochs]
         return [None if score is None else round(score, 4) for score in every]
 
-    methods = dict.fromkeys(point.method for point in table(plan).values())
+    methods = dict.fromkeys(point.method for point in points.values())
     chosen = {
         f"{method}, epsilon {epsilon:g}": [mean[f"{method}, epsilon {epsilon:g}: {name}"] for name in SETTINGS]
         for method, epsilon in itertools.product(methods, EPSILONS)
     }
-    points = {title: {split: scores(title, split) for split in SPLITS} for title in table(plan)}
+    by_point = {title: {split: scores(title, split) for split in SPLITS} for title in points}
 
-    def lines(told: dict[str, Any]) -> str:
-        return ",\n".join(f"    {json.dumps(name)}: {json.dumps(one)}" for name, one in told.items())
+    def lines(entries: dict[str, Any]) -> str:
+        return ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
 
     return (
         f'{{\n  "hardware": {json.dumps(hardware)},\n  "chosen": {{\n{lines(chosen)}\n  }},\n'
-        f'  "points": {{\n{lines(points)}\n  }}\n}}\n'
+        f'  "points": {{\n{lines(by_point)}\n  }}\n}}\n'
     )
 
 
