@@ -133,6 +133,18 @@ class Done(Message):
     """The answer that says only: it was done."""
 
 
+def answered_by(request: type[Request[Any]]) -> type[Message]:
+    """The message class that answers a request, as its declaration says."""
+    if request not in _ANSWERS:
+        bases = [base for kind in request.__mro__ for base in getattr(kind, "__orig_bases__", ())]
+        named = [get_args(base)[0] for base in bases if get_origin(base) is Request]
+        _ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
+    return _ANSWERS[request]
+
+
+_ANSWERS: dict[type[Request[Any]], type[Message]] = {}
+
+
 def batch_of(message: Message) -> str | None:
     """The batch a message speaks of, where it has a field of that name; errors and ledgers name it."""
     return vars(message).get("batch")

@@ -2,10 +2,15 @@
 
     magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
 
+Calls that travel together are frames one behind the other, each whole, in their order:
+
+    magic "CLNJ" | how many, 2 bytes | how many of them were held back, 2 bytes | the length of each, 8 bytes | padding
+    to 64 | the frames
+
 The header holds the class, the plain fields, who sent it as its how-many-th call, and per tensor its codec, dtype,
 shape, length and receipt. Whatever is wrong with a frame, it is refused with WireError. Reading has two steps:
 
-    read(frame)   -> Incoming     the header alone: who sends which message, so that who may not is refused unpacked
+    calls(frame)  -> Incoming...  the header alone: who sends which message, so that who may not is refused unpacked
     .unpack(most) -> Envelope     each tensor is named by one field, lengths fit shapes, and all of it together unpacks
                                   to at most `most` bytes; that is decided before anything is allocated
 """
@@ -14,8 +19,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -27,7 +33,10 @@ from colonnade.core.receipt import DpEvent, Receipt
 from colonnade.core.release import CODECS, DTYPE_NAMES, DTYPES, Identity, Packed, Released, Scalar
 from colonnade.errors import BoundaryError, WireError
 
-MAGIC = b"CLN1"
+MAGIC, JOINT = b"CLN1", b"CLNJ"
+TOGETHER = struct.Struct("<4sHH")
+AHEAD = 8
+"""Calls that may travel ahead of another one, in its frame."""
 ALIGN = 64
 MAX_FRAME = 1 << 31
 MAX_HEADER = 1 << 20
@@ -52,11 +61,22 @@ class Envelope(Generic[M]):
 
     Who the sender is decides what an outbox may leave out, so a transport between machines must take it from the
     connection it authenticated, never from the frame.
+
+    A call that is answered by Done may be `held` back by its sender until it travels `ahead` of the next one
+    (`transport.holding`). Each of a frame is answered as if it had come alone, but that a held one which was done is
+    not refused when the frame comes again.
     """
 
     sender: str
     number: int
     message: M
+    ahead: tuple[Envelope[Any], ...] = ()
+    held: bool = False
+
+    @property
+    def in_order(self) -> tuple[Envelope[Any], ...]:
+        """The calls of its frame, each alone."""
+        return (*self.ahead, replace(self, ahead=())) if self.ahead else (self,)
 
 
 def encode(envelope: Envelope[Any]) -> bytes:
@@ -66,6 +86,16 @@ def encode(envelope: Envelope[Any]) -> bytes:
 
 def buffers(envelope: Envelope[Any]) -> list[Buffer]:
     """One frame, as the parts it is made of: tensors that travel as they are lie in their own memory, uncopied."""
+    if not envelope.ahead and not envelope.held:
+        return _frame(envelope)
+    frames = [_frame(one) for one in envelope.in_order]
+    lengths = [sum(map(len, frame)) for frame in frames]
+    head = TOGETHER.pack(JOINT, len(frames), len(frames) - (not envelope.held))
+    head += b"".join(length.to_bytes(8, "little") for length in lengths)
+    return [head, _padding(len(head)), *(part for frame in frames for part in frame)]
+
+
+def _frame(envelope: Envelope[Any]) -> list[Buffer]:
     blobs: list[Buffer] = []
     tensors: list[dict[str, Any]] = []
     message = envelope.message
@@ -88,6 +118,7 @@ class Incoming:
     fields: dict[str, Any]
     described: list[Any]
     body: Buffer
+    held: bool = False
 
     def unpack(self, *, device: torch.device | str = "cpu", most: int = UNPACKED) -> Envelope[Any]:
         """The envelope, or WireError. Of a frame in writable memory, tensors keep using that memory."""
@@ -109,13 +140,41 @@ class Incoming:
             raise
         except Exception as error:  # whatever a codec or a message makes of hostile bytes
             raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
-        return Envelope(self.sender, self.number, message)
+        return Envelope(self.sender, self.number, message, held=self.held)
+
+
+def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
+    """The calls that a frame brings, in their order, or WireError: none is looked at where one cannot be read."""
+    if len(frame) < TOGETHER.size or frame[:4] != JOINT:
+        return [read(frame, max_frame=max_frame)]
+    _check_length(frame, max_frame)
+    _, count, held = TOGETHER.unpack_from(frame)
+    start = TOGETHER.size + 8 * count
+    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or start > len(frame):
+        raise WireError(
+            f"A frame brings one call with up to {AHEAD} ahead of it; this one of {len(frame)} bytes says that it "
+            f"brings {count}, of which {held} were held back."
+        )
+    lengths = [int.from_bytes(frame[at : at + 8], "little") for at in range(TOGETHER.size, start, 8)]
+    start += len(_padding(start))
+    if start + sum(lengths) != len(frame):
+        raise WireError(f"A frame has {len(frame)} bytes, and its {count} calls account for {start + sum(lengths)}.")
+    found = []
+    for number, length in enumerate(lengths):
+        part = memoryview(frame)[start : start + length]
+        found.append(replace(read(part, max_frame=max_frame), held=number < held))
+        start += length
+    return found
+
+
+def _check_length(frame: Buffer, most: int) -> None:
+    if len(frame) > most:
+        raise WireError(f"A frame may have at most {most} bytes; this one has {len(frame)}.")
 
 
 def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
-    """The sender's name and the message, or WireError."""
-    if len(frame) > max_frame:
-        raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
+    """The sender's name and the message of one call, or WireError."""
+    _check_length(frame, max_frame)
     header, start = _header(frame)
     if header.keys() != HEADER or not isinstance(header["fields"], dict) or not isinstance(header["tensors"], list):
         raise WireError(f"A frame's header has {', '.join(sorted(HEADER))}, and nothing else.")
@@ -131,8 +190,11 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
 def decode(
     frame: Buffer, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME, most: int = UNPACKED
 ) -> Envelope[Any]:
-    """`read` and `unpack` in one call, for callers that do not check the sender first."""
-    return read(frame, max_frame=max_frame).unpack(device=device, most=most)
+    """One call, read and unpacked at once, for callers that do not check the sender first."""
+    first, *others = calls(frame, max_frame=max_frame)
+    if others:
+        raise WireError(f"A frame with one call is expected here; this one brings {1 + len(others)}.")
+    return first.unpack(device=device, most=most)
 
 
 def _plain(value: Any, blobs: list[Buffer], tensors: list[dict[str, Any]]) -> Any:

@@ -209,8 +209,10 @@ class Federation:
                         "or local_steps, local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
-        finally:
             self.settle()
+        finally:
+            for cohort in self.cohorts:
+                cohort.settle()
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
@@ -442,9 +444,9 @@ class Federation:
         self.restack()
 
     def settle(self) -> None:
-        """Give stacked parties their own parameters back."""
-        for cohort in self.cohorts:
-            cohort.settle()
+        """Give stacked parties their own parameters back, and parties elsewhere what waits for their next call."""
+        for one in (*self.cohorts, *(owner.peers for owner in self.label_owners.values())):
+            one.settle()
 
     def restack(self) -> None:
         """After states were loaded: stacked parties take them over."""
@@ -461,8 +463,7 @@ class Federation:
         engine, algorithm = self.settings.engine, self.algorithm
         guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = engine.around if guarded else (lambda one: one)
-        parallel: Any = engine.threads
-        below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
+        below = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=engine.threads)  # type: ignore[arg-type]
         names = list(self.elsewhere.asked) or list(self.owners)
         for owner in self.label_owners.values():
             transport = between(owner.name, below)

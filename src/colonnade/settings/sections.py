@@ -38,6 +38,7 @@ from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SERVER
 from colonnade.settings.known import LISTS
+from colonnade.transport.holding import Holding, Joining
 from colonnade.transport.retrying import Retrying
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
@@ -127,8 +128,11 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
     def around(self, transport: Transport) -> Transport:
-        """The same transport, with its lost calls made again."""
-        return Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
+        """The same transport, with its lost calls made again. What is answered by Done waits for the next call where
+        the transport joins them, and nobody goes on without a party that does not answer."""
+        again = Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
+        joins = isinstance(transport, Joining) and transport.joins and self.on_missing in ("fail", "wait")
+        return Holding(again) if joins else again
 
 
 TELLS = ("nothing", "verdict", "figures")

@@ -169,12 +169,14 @@ class Site:
                     self.keyed = KeyedIds(self._seat(), owners, helper=own.helper, askers=askers)
                     self.roles.append(self.keyed)
 
-    def carrier(self, here: Transport | None = None, engine: EngineSettings | None = None) -> Transport:
+    def carrier(
+        self, here: Transport | None = None, engine: EngineSettings | None = None, *, joins: bool = False
+    ) -> Transport:
         """To everybody this organisation may call; and, where it holds columns itself, to them."""
         deadline = (engine or self.own.settings.engine).deadline
         own = [] if here is None else [self.own.name]
         most = self.own.memory_per_call
-        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most)
+        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most, joins=joins)
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
         """Others, with lost calls made again."""
@@ -360,7 +362,11 @@ class Site:
         names = [name for name in own.names if name in asked]
         elsewhere = Elsewhere({own.name}, names, counts=any(one.counts for one in prepared.values()))
         return Federation(
-            settings, holdings, record=bool(moment), between=lambda _, here: self.carrier(here), elsewhere=elsewhere
+            settings,
+            holdings,
+            record=bool(moment),
+            between=lambda _, here: self.carrier(here, joins=True),
+            elsewhere=elsewhere,
         )
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:

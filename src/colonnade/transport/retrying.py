@@ -4,7 +4,8 @@ A party does a call once however often it arrives (`core.party`), so a repeated 
 where it had been done, and done where it had not. Only what was not answered (`NoAnswer`) is repeated; a party that
 answered that it failed would fail again.
 
-    deadline   seconds for each try; a party may be asked again while it still computes, and then answers both
+    deadline   seconds for each try, for each of the calls that travel in one frame; a party may be asked again while it
+               still computes, and then answers both
     gone       seconds without a sign of life after which nobody is waited for, as where a process was killed
     retries    how often after the first try, with pauses that double
     wait       after that: ask for a sign of life (`Ping`) until there is one, and go on; else raise
@@ -79,15 +80,16 @@ class Retrying:
         tries = dict.fromkeys(envelopes, self.retries + 1)
         first: dict[str, NoAnswer] = {}
         found: dict[str, R | BaseException] = {}
+        deadline = max(map(self._deadline, envelopes.values()), default=self.deadline)
         if not self.silent & envelopes.keys() and not any(self._unfinished(to, e) for to, e in envelopes.items()):
             try:
                 if not raising and isinstance(inner := self.inner, Attempting):
-                    told = self._within(self.deadline, envelopes, lambda: inner.attempt_each(envelopes))
+                    told = self._within(deadline, envelopes, lambda: inner.attempt_each(envelopes))
                     first = {to: answer for to, answer in told.items() if isinstance(answer, NoAnswer)}
                     tries |= dict.fromkeys(first, self.retries)
                     found |= {to: answer for to, answer in told.items() if to not in first}
                 else:
-                    return dict(self._within(self.deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
+                    return dict(self._within(deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
             except TimeoutError:  # nobody knows whose
                 pass
             except NoAnswer as error:
@@ -139,7 +141,7 @@ class Retrying:
         last = last or self._no_answer(to, envelope, "no answer")
         for number in range(tries):
             try:
-                reply = self._once(to, envelope, self.deadline)
+                reply = self._once(to, envelope, self._deadline(envelope))
             except NoAnswer as error:
                 last, times = error, times + 1
                 log.info("%s (try %d of %d)", error, number + 1, tries)
@@ -176,6 +178,9 @@ class Retrying:
             raise self._no_answer(to, envelope, f"no sign of life for {self.gone:g} s") from error
         except TimeoutError:
             raise self._no_answer(to, envelope, f"no answer within {deadline:g} s") from None
+
+    def _deadline(self, envelope: Envelope[Any]) -> float:
+        return self.deadline * len(envelope.in_order)
 
     def _unfinished(self, to: str, envelope: Envelope[Any]) -> threading.Thread | None:
         number, thread = self._given_up.get(to, (envelope.number, None))
