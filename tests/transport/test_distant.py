@@ -65,10 +65,10 @@ def test_questions_share_a_link_and_an_own_role_needs_none() -> None:
     network = Network(HEADER * 8 / 0.02, 0.1)  # a header takes 20 ms
     distant = Distant("clinic", Slow(), network)  # type: ignore[arg-type]
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": asked})  # type: ignore[dict-item]
+    distant.exchange_each({"clinic": asked})  # type: ignore[arg-type]
     assert time.perf_counter() - begun < 0.1
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": asked, "lab": asked, "scan": asked})  # type: ignore[dict-item]
+    distant.exchange_each({"clinic": asked, "lab": asked, "scan": asked})  # type: ignore[arg-type]
     assert time.perf_counter() - begun >= 0.1 + 0.05 + 3 * 0.02  # the first answer comes while the second question goes
 
 
