@@ -88,7 +88,7 @@ def buffers(envelope: Envelope[Any]) -> list[Buffer]:
     """One frame, as the parts it is made of: tensors that travel as they are lie in their own memory, uncopied."""
     if not envelope.ahead and not envelope.held:
         return _frame(envelope)
-    frames = [_frame(one) for one in envelope.in_order]
+    frames = [_frame(one) for one in (*envelope.ahead, envelope)]
     lengths = [sum(map(len, frame)) for frame in frames]
     head = TOGETHER.pack(JOINT, len(frames), len(frames) - (not envelope.held))
     head += b"".join(length.to_bytes(8, "little") for length in lengths)
@@ -161,8 +161,7 @@ def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
         raise WireError(f"A frame has {len(frame)} bytes, and its {count} calls account for {start + sum(lengths)}.")
     found = []
     for number, length in enumerate(lengths):
-        part = memoryview(frame)[start : start + length]
-        found.append(replace(read(part, max_frame=max_frame), held=number < held))
+        found.append(read(memoryview(frame)[start : start + length], held=number < held))
         start += length
     return found
 
@@ -172,7 +171,7 @@ def _check_length(frame: Buffer, most: int) -> None:
         raise WireError(f"A frame may have at most {most} bytes; this one has {len(frame)}.")
 
 
-def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
+def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> Incoming:
     """The sender's name and the message of one call, or WireError."""
     _check_length(frame, max_frame)
     header, start = _header(frame)
@@ -184,7 +183,7 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
     cls = MESSAGES.get(kind) if isinstance(kind, str) else None
     if cls is None or cls in (Message, Request):
         raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
-    return Incoming(sender, number, cls, header["fields"], header["tensors"], memoryview(frame)[start:])
+    return Incoming(sender, number, cls, header["fields"], header["tensors"], memoryview(frame)[start:], held)
 
 
 def decode(

@@ -117,7 +117,7 @@ class Remote:
         if to not in self.routes:
             raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
-            answer = wire.read(self._send(to, frame, self.deadline * len(envelope.in_order)))
+            answer = wire.read(self._send(to, frame, self.deadline * (1 + len(envelope.ahead))))
             if not issubclass(answer.kind, Failure):
                 if answer.sender != to or answer.number != envelope.number:
                     raise failed(

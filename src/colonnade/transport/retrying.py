@@ -180,7 +180,7 @@ class Retrying:
             raise self._no_answer(to, envelope, f"no answer within {deadline:g} s") from None
 
     def _deadline(self, envelope: Envelope[Any]) -> float:
-        return self.deadline * len(envelope.in_order)
+        return self.deadline * (1 + len(envelope.ahead))
 
     def _unfinished(self, to: str, envelope: Envelope[Any]) -> threading.Thread | None:
         number, thread = self._given_up.get(to, (envelope.number, None))
