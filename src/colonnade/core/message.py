@@ -53,6 +53,7 @@ from colonnade.errors import BoundaryError, ConfigError
 
 MESSAGES: dict[str, type[Message]] = {}
 """Every message class by its wire name, 'module.Class': the only names that a frame may carry."""
+ANSWERS: dict[type[Request[Any]], type[Message]] = {}  # as far as `answered_by` was asked
 
 R = TypeVar("R", bound="Message")
 SEALED = (Released, Ciphertext)
@@ -135,14 +136,11 @@ class Done(Message):
 
 def answered_by(request: type[Request[Any]]) -> type[Message]:
     """The message class that answers a request, as its declaration says."""
-    if request not in _ANSWERS:
+    if request not in ANSWERS:
         bases = [base for kind in request.__mro__ for base in getattr(kind, "__orig_bases__", ())]
         named = [get_args(base)[0] for base in bases if get_origin(base) is Request]
-        _ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
-    return _ANSWERS[request]
-
-
-_ANSWERS: dict[type[Request[Any]], type[Message]] = {}
+        ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
+    return ANSWERS[request]
 
 
 def batch_of(message: Message) -> str | None:

@@ -45,13 +45,11 @@ class Transport(Protocol):
 class Holds(Protocol):
     """A transport that lets calls wait for the next one to the same party (`transport.holding`)."""
 
-    held: Mapping[str, object]
-
-    def settle(self) -> None: ...
+    def send_held(self) -> None: ...
 
 
 @runtime_checkable
-class Attempting(Protocol):
+class Attempting(Transport, Protocol):
     """A transport that can ask several so that the failure of one does not end the call."""
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]: ...
@@ -220,9 +218,10 @@ class Peers(Mapping[str, Peer]):
         if self._untold:
             self._count([])
         if isinstance(self.transport, Holds):
-            self.transport.settle()
+            self.transport.send_held()
 
     def _count(self, requests: Sequence[Request[Any]]) -> None:
+        """Whether these calls may wait for the next; where they may not, that is waited once."""
         self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
         Peers.waited += not self._untold
 

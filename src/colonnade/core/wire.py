@@ -2,10 +2,9 @@
 
     magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
 
-Calls that travel together are frames one behind the other, each whole, in their order:
+Calls that travel together are whole frames in their order, behind
 
-    magic "CLNJ" | how many, 2 bytes | how many of them were held back, 2 bytes | the length of each, 8 bytes | padding
-    to 64 | the frames
+    magic "CLNJ" | how many, and how many were held back, 2 bytes each | the length of each, 8 bytes | padding to 64
 
 The header holds the class, the plain fields, who sent it as its how-many-th call, and per tensor its codec, dtype,
 shape, length and receipt. Whatever is wrong with a frame, it is refused with WireError. Reading has two steps:
@@ -22,6 +21,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -62,9 +62,8 @@ class Envelope(Generic[M]):
     Who the sender is decides what an outbox may leave out, so a transport between machines must take it from the
     connection it authenticated, never from the frame.
 
-    A call that is answered by Done may be `held` back by its sender until it travels `ahead` of the next one
-    (`transport.holding`). Each of a frame is answered as if it had come alone, but that a held one which was done is
-    not refused when the frame comes again.
+    A call that is answered by Done may be `held` back until it travels `ahead` of the next one (`transport.holding`).
+    Each is answered as if it came alone, but a held one that was done is not refused when its frame comes again.
     """
 
     sender: str
@@ -89,9 +88,8 @@ def buffers(envelope: Envelope[Any]) -> list[Buffer]:
     if not envelope.ahead and not envelope.held:
         return _frame(envelope)
     frames = [_frame(one) for one in (*envelope.ahead, envelope)]
-    lengths = [sum(map(len, frame)) for frame in frames]
     head = TOGETHER.pack(JOINT, len(frames), len(frames) - (not envelope.held))
-    head += b"".join(length.to_bytes(8, "little") for length in lengths)
+    head += b"".join(sum(map(len, frame)).to_bytes(8, "little") for frame in frames)
     return [head, _padding(len(head)), *(part for frame in frames for part in frame)]
 
 
@@ -147,33 +145,22 @@ def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
     """The calls that a frame brings, in their order, or WireError: none is looked at where one cannot be read."""
     if len(frame) < TOGETHER.size or frame[:4] != JOINT:
         return [read(frame, max_frame=max_frame)]
-    _check_length(frame, max_frame)
     _, count, held = TOGETHER.unpack_from(frame)
-    start = TOGETHER.size + 8 * count
-    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or start > len(frame):
-        raise WireError(
-            f"A frame brings one call with up to {AHEAD} ahead of it; this one of {len(frame)} bytes says that it "
-            f"brings {count}, of which {held} were held back."
-        )
+    start = TOGETHER.size + 8 * min(count, AHEAD + 1)
     lengths = [int.from_bytes(frame[at : at + 8], "little") for at in range(TOGETHER.size, start, 8)]
-    start += len(_padding(start))
-    if start + sum(lengths) != len(frame):
-        raise WireError(f"A frame has {len(frame)} bytes, and its {count} calls account for {start + sum(lengths)}.")
-    found = []
-    for number, length in enumerate(lengths):
-        found.append(read(memoryview(frame)[start : start + length], held=number < held))
-        start += length
-    return found
-
-
-def _check_length(frame: Buffer, most: int) -> None:
-    if len(frame) > most:
-        raise WireError(f"A frame may have at most {most} bytes; this one has {len(frame)}.")
+    ends = list(accumulate(lengths, initial=start + len(_padding(start))))
+    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or not ends[-1] == len(frame) <= max_frame:
+        raise WireError(
+            f"A frame brings a call with up to {AHEAD} ahead of it, in {max_frame} bytes; this one has {len(frame)}, "
+            f"and says that it brings {count} in {ends[-1]}, of which {held} were held back."
+        )
+    return [read(memoryview(frame)[at:end], held=n < held) for n, (at, end) in enumerate(pairwise(ends))]
 
 
 def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> Incoming:
     """The sender's name and the message of one call, or WireError."""
-    _check_length(frame, max_frame)
+    if len(frame) > max_frame:
+        raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
     header, start = _header(frame)
     if header.keys() != HEADER or not isinstance(header["fields"], dict) or not isinstance(header["tensors"], list):
         raise WireError(f"A frame's header has {', '.join(sorted(HEADER))}, and nothing else.")

@@ -38,7 +38,9 @@ from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SERVER
 from colonnade.settings.known import LISTS
-from colonnade.transport.holding import Holding, Joining
+from colonnade.transport.faulty import Distant
+from colonnade.transport.holding import Holding
+from colonnade.transport.remote import Remote
 from colonnade.transport.retrying import Retrying
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
@@ -128,11 +130,11 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
     def around(self, transport: Transport) -> Transport:
-        """The same transport, with its lost calls made again. What is answered by Done waits for the next call where
-        the transport joins them, and nobody goes on without a party that does not answer."""
+        """The same transport, with its lost calls made again. Where it joins calls, what is answered by Done waits for
+        the next one; not where a driver goes on without who does not answer, since it must know who did what."""
         again = Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
-        joins = isinstance(transport, Joining) and transport.joins and self.on_missing in ("fail", "wait")
-        return Holding(again) if joins else again
+        joins = isinstance(transport, Distant) or (isinstance(transport, Remote) and transport.joins)
+        return Holding(again) if joins and self.on_missing in ("fail", "wait") else again
 
 
 TELLS = ("nothing", "verdict", "figures")

@@ -43,6 +43,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -361,12 +362,9 @@ class Site:
         own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
         names = [name for name in own.names if name in asked]
         elsewhere = Elsewhere({own.name}, names, counts=any(one.counts for one in prepared.values()))
+        lines = partial(self.carrier, joins=True)
         return Federation(
-            settings,
-            holdings,
-            record=bool(moment),
-            between=lambda _, here: self.carrier(here, joins=True),
-            elsewhere=elsewhere,
+            settings, holdings, record=bool(moment), between=lambda _, here: lines(here), elsewhere=elsewhere
         )
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:

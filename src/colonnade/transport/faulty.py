@@ -108,8 +108,6 @@ class Network:
 class Distant:
     """Passes calls on, and lets their answers arrive when they would; those in one frame, at once."""
 
-    joins = True
-
     def __init__(self, owner: str, inner: Transport, network: Network) -> None:
         self.owner, self.inner, self.network = owner, inner, network
 

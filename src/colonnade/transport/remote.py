@@ -8,9 +8,8 @@ The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`f
 tells an endpoint which site is calling; the name in a frame counts for nothing, and one that differs is refused. Who
 calls and what is asked are checked by a frame's header; only then is it unpacked, to as many bytes as the
 organisation's owner allows. A frame may bring calls that were held back ahead of another one; the answer is that of the
-last, or of the first that failed. A frame
-above `PIECE` bytes travels in pieces, straight out of the sender's tensors and into one buffer at the receiver, which
-the tensors there go on using: no side ever holds it twice.
+last, or of the first that failed. A frame above `PIECE` bytes travels in pieces, straight out of the sender's tensors
+and into one buffer at the receiver, which the tensors there go on using: no side ever holds it twice.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ NONE = bytes(16)
 
 
 class Remote:
-    """Carries calls to parties elsewhere by their lines, and to this organisation's own roles by `here`. Where it
-    `joins`, what is answered by Done may be held back, to travel with the next call (`transport.holding`)."""
+    """Carries calls to parties elsewhere by their lines, and to this organisation's own roles by `here`."""
 
     def __init__(
         self,
@@ -63,7 +61,7 @@ class Remote:
         deadline: float = DEADLINE,
         piece: int = PIECE,
         most: int = wire.UNPACKED,
-        joins: bool = False,
+        joins: bool = False,  # what is answered by Done may wait for the next call (`transport.holding`)
     ) -> None:
         self.routes, self.here, self.own, self.joins = dict(lines), here, frozenset(own), joins
         self.device, self.deadline, self.piece, self.most = device, deadline, piece, most
@@ -71,10 +69,7 @@ class Remote:
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         if to in self.own and self.here is not None:
-            *ahead, last = envelope.in_order
-            for one in ahead:
-                self.here.exchange(to, one)
-            return self.here.exchange(to, last)  # type: ignore[no-any-return]
+            return [self.here.exchange(to, one) for one in envelope.in_order][-1]  # type: ignore[no-any-return]
         return self._ask(to, envelope, wire.buffers(envelope))  # type: ignore[return-value]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
@@ -333,17 +328,13 @@ class Endpoint:
     def _answer(self, caller: str, frame: memoryview) -> list[wire.Buffer]:
         calls = wire.calls(frame)
         number, request = calls[-1].number, None
-        del frame
         try:
             for incoming in calls:
                 self._check(caller, incoming)
-            del incoming
-            while calls:  # one after the other, as if each had come alone; the first failure ends it
+            for incoming in calls:  # one after the other, as if each had come alone; the first failure ends it
                 request = None
-                envelope = calls.pop(0).unpack(device=self.device, most=self.most)
-                request = envelope.message
-                reply = self.handle(envelope)
-                del envelope
+                request = incoming.unpack(device=self.device, most=self.most).message
+                reply = self.handle(Envelope(caller, incoming.number, request, held=incoming.held))
         except (BoundaryError, WireError) as error:
             self.note(caller, str(error))
             reply = failure_of(error, self.owner, request)
@@ -362,10 +353,7 @@ class Endpoint:
         if not issubclass(incoming.kind, Request):
             raise BoundaryError(f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no request.")
         if incoming.held and answered_by(incoming.kind) is not Done:
-            raise BoundaryError(
-                f"'{self.owner}' got {incoming.kind.kind} of '{caller}' ahead of another call, and only what is "
-                "answered by Done may be held back."
-            )
+            raise BoundaryError(f"'{caller}' held {incoming.kind.kind} back; only what is answered by Done may wait.")
         self.allow(caller, incoming.kind)
 
     def _tell(self, error: Exception) -> None:

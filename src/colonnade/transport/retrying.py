@@ -4,8 +4,7 @@ A party does a call once however often it arrives (`core.party`), so a repeated 
 where it had been done, and done where it had not. Only what was not answered (`NoAnswer`) is repeated; a party that
 answered that it failed would fail again.
 
-    deadline   seconds for each try, for each of the calls that travel in one frame; a party may be asked again while it
-               still computes, and then answers both
+    deadline   seconds for each try of each call in a frame; a party may be asked again meanwhile, and then answers both
     gone       seconds without a sign of life after which nobody is waited for, as where a process was killed
     retries    how often after the first try, with pauses that double
     wait       after that: ask for a sign of life (`Ping`) until there is one, and go on; else raise
@@ -80,16 +79,15 @@ class Retrying:
         tries = dict.fromkeys(envelopes, self.retries + 1)
         first: dict[str, NoAnswer] = {}
         found: dict[str, R | BaseException] = {}
-        deadline = max(map(self._deadline, envelopes.values()), default=self.deadline)
         if not self.silent & envelopes.keys() and not any(self._unfinished(to, e) for to, e in envelopes.items()):
             try:
                 if not raising and isinstance(inner := self.inner, Attempting):
-                    told = self._within(deadline, envelopes, lambda: inner.attempt_each(envelopes))
+                    told = self._within(self.deadline, envelopes, lambda: inner.attempt_each(envelopes))
                     first = {to: answer for to, answer in told.items() if isinstance(answer, NoAnswer)}
                     tries |= dict.fromkeys(first, self.retries)
                     found |= {to: answer for to, answer in told.items() if to not in first}
                 else:
-                    return dict(self._within(deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
+                    return dict(self._within(self.deadline, envelopes, lambda: self.inner.exchange_each(envelopes)))
             except TimeoutError:  # nobody knows whose
                 pass
             except NoAnswer as error:
@@ -141,7 +139,7 @@ class Retrying:
         last = last or self._no_answer(to, envelope, "no answer")
         for number in range(tries):
             try:
-                reply = self._once(to, envelope, self._deadline(envelope))
+                reply = self._once(to, envelope, self.deadline)
             except NoAnswer as error:
                 last, times = error, times + 1
                 log.info("%s (try %d of %d)", error, number + 1, tries)
@@ -179,9 +177,6 @@ class Retrying:
         except TimeoutError:
             raise self._no_answer(to, envelope, f"no answer within {deadline:g} s") from None
 
-    def _deadline(self, envelope: Envelope[Any]) -> float:
-        return self.deadline * (1 + len(envelope.ahead))
-
     def _unfinished(self, to: str, envelope: Envelope[Any]) -> threading.Thread | None:
         number, thread = self._given_up.get(to, (envelope.number, None))
         return thread if number != envelope.number and thread is not None and thread.is_alive() else None
@@ -197,7 +192,8 @@ class Retrying:
 
         thread = threading.Thread(target=run, daemon=True, name="call")
         thread.start()
-        all_there = self._wait(thread, deadline, envelopes)
+        calls = max((1 + len(envelope.ahead) for envelope in envelopes.values()), default=1)
+        all_there = self._wait(thread, deadline * calls, envelopes)
         if not found:
             for to, envelope in envelopes.items():
                 if not isinstance(envelope.message, Ping):
