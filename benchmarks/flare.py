@@ -1,8 +1,11 @@
 """A round between organisations: in FLARE's simulator, where every site is a process, against FLARE's own bare call.
 
-Four parties: each is asked for a 1024 x 60 embedding and is sent two 1024 x 10 matrices. Calls are sealed from site to
-site, as between machines; "in the clear" is the same without. Between machines, TLS and the network come on top. Then
-the same with more parties, with more rows, and with one party asked after the other: calls of a round overlap.
+Four parties: each is asked for a 1024 x 60 embedding and is sent two 1024 x 10 matrices. FLARE's bare call makes two
+journeys of that, one for each; Colonnade's second request waits for the next round's first and travels with it, as in a
+run, and "each request alone" is the same without. Calls are sealed from site to site, as between machines; "in the
+clear" is the same without. Between machines, TLS and the network come on top. Then the same with more parties, with
+more rows, and with one party asked after the other: calls of a round overlap. CPU time is that of the driver and of all
+parties, without FLARE's relay.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import torch
 
 from colonnade.benchmark import Result, race
 from colonnade.core import Batches, Done, Ledger, Message, Organisation, Outbox, Party, Peers, Released, Request, serves
+from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess
 from colonnade.transport.remote import Endpoint, Remote, Route
 
@@ -56,6 +60,14 @@ class Tell(Request[Peak]):
     """The largest memory that the process ever had."""
 
 
+class Spent(Message):
+    seconds: float
+
+
+class TellSpent(Request[Spent]):
+    """CPU time of the process so far."""
+
+
 class Answerer(Party):
     """Does next to nothing, so that what is measured is the way there and back."""
 
@@ -74,6 +86,10 @@ class Answerer(Party):
     @serves
     def tell(self, request: Tell) -> Peak:  # noqa: ARG002
         return Peak(peak())
+
+    @serves
+    def tell_spent(self, request: TellSpent) -> Spent:  # noqa: ARG002
+        return Spent(time.process_time())
 
 
 def sites(quick: bool) -> tuple[str, ...]:
@@ -108,9 +124,10 @@ def run(quick: bool) -> list[Result]:
     few = {way: seconds * 1e3 for way, seconds in found["parties"][str(FEW)].items()}
     ratio, overlap = few["colonnade"] / few["bare"], few["one by one"] / few["colonnade"]
     against = (
-        f"in the clear: {few['in the clear']:.1f} ms; FLARE's bare call: {few['bare']:.1f} ms; in process: "
-        f"{few['in process']:.2f} ms"
+        f"each request alone: {few['each alone']:.1f} ms; in the clear: {few['in the clear']:.1f} ms; FLARE's bare "
+        f"call: {few['bare']:.1f} ms, {few['bare, once']:.1f} ms in one journey; in process: {few['in process']:.2f} ms"
     )
+    spent = {way: seconds * 1e3 for way, seconds in found["cpu"].items()}
     results = [
         Result(
             f"a round, {FEW} parties, FLARE's simulator",
@@ -125,6 +142,13 @@ def run(quick: bool) -> list[Result]:
             f"{overlap:.2f} times as fast",
             f"one party after the other: {few['one by one']:.1f} ms",
             numbers={"ratio": overlap},
+        ),
+        Result(
+            f"CPU time of a round, {FEW} parties",
+            f"{spent['colonnade']:.1f} ms = {spent['colonnade'] / spent['bare']:.2f} x FLARE's bare call",
+            f"each request alone: {spent['each alone']:.1f} ms; in the clear: {spent['in the clear']:.1f} ms; FLARE's "
+            f"bare call: {spent['bare']:.1f} ms, {spent['bare, once']:.1f} ms in one journey",
+            numbers=spent,
         ),
         _growth("parties", found["parties"]),
         _growth("times as many rows", found["rows"]),
@@ -226,6 +250,7 @@ class Measuring:
             quick, names = bool(os.environ[QUICK]), self.names
             turns = 20 if quick else 40
             found["parties"] = {str(n): self._rounds(names[:n], turns) for n in MANY if n <= len(names)}
+            found["cpu"] = self._spent(names[:FEW], turns)
             found["rows"] = {
                 str(k): self._rounds(names[:FEW], max(5, turns // k), k * ROWS) for k in (SIZES[:2] if quick else SIZES)
             }
@@ -254,22 +279,60 @@ class Measuring:
         return {name: line(carry) for name, carry in self._carriers(names).items()}
 
     def _rounds(self, names: Sequence[str], turns: int, rows: int = ROWS) -> dict[str, float]:
+        ways, settle = self._ways(names, rows)
+        few = len(names) == FEW and rows == ROWS
+        found = race(ways if few else {way: ways[way] for way in ("colonnade", "each alone", "bare")}, turns=turns)
+        settle()
+        return found
+
+    def _ways(self, names: Sequence[str], rows: int) -> tuple[dict[str, Callable[[], object]], Callable[[], None]]:
+        """One round, as it can be made; and what sends the last request that waits, before others make their calls."""
         lines = self._carriers(names)
         pool = ThreadPoolExecutor(len(names))
+        asked, told, answer = 200, 2 * rows * OUTPUTS * 4, rows * WIDTH * 4
 
-        def bare() -> None:
-            for up, down in ((rows * WIDTH * 4, 200), (200, 2 * rows * OUTPUTS * 4)):
+        def bare(*journeys: tuple[int, int]) -> None:
+            for up, down in journeys:
                 data = b"\0" + up.to_bytes(8, "little") + bytes(down)
                 list(pool.map(lambda line, data=data: line(data, 60.0), lines.values()))
 
-        away = Peers(DRIVER, names, Remote(self._lines(names)), Ledger(DRIVER))
-        clear = Peers(DRIVER, names, Remote(self._in_the_clear(names)), Ledger(DRIVER))
-        here = Peers(DRIVER, names, InProcess({name: answerer(name) for name in names}), Ledger(DRIVER))
-        ways: dict[str, Callable[[], object]] = {"colonnade": rounds(away, rows), "bare": bare}
-        if len(names) == FEW and rows == ROWS:
-            ways |= {"in the clear": rounds(clear, rows), "in process": rounds(here, rows)}
-            ways |= {"one by one": rounds(away, rows, one_by_one=True)}
-        return race(ways, turns=turns)
+        def peers(routes: dict[str, Route], *, joins: bool = True) -> Peers:
+            return Peers(DRIVER, names, EngineSettings().around(Remote(routes, joins=joins)), Ledger(DRIVER))
+
+        away, clear = peers(self._lines(names)), peers(self._in_the_clear(names))
+        here = InProcess({name: answerer(name) for name in names})
+
+        def settle() -> None:
+            away.settle()
+            clear.settle()
+
+        ways: dict[str, Callable[[], object]] = {
+            "colonnade": rounds(away, rows),
+            "each alone": rounds(peers(self._lines(names), joins=False), rows),
+            "bare": lambda: bare((answer, asked), (asked, told)),
+            "bare, once": lambda: bare((answer, asked + told)),
+            "in the clear": rounds(clear, rows),
+            "in process": rounds(Peers(DRIVER, names, here, Ledger(DRIVER)), rows),
+            "one by one": rounds(away, rows, one_by_one=True),
+        }
+        return ways, settle
+
+    def _spent(self, names: Sequence[str], turns: int) -> dict[str, float]:
+        """CPU time of a round, of all processes but FLARE's relay."""
+        peers = Peers(DRIVER, names, Remote(self._lines(names)), Ledger(DRIVER))
+
+        def spent() -> float:
+            return time.process_time() + sum(one.seconds for one in peers.ask(TellSpent()).values())
+
+        found = dict[str, float]()
+        ways, settle = self._ways(names, ROWS)
+        for way, one in ways.items():
+            before = spent()
+            for _ in range(turns):
+                one()
+            settle()
+            found[way] = (spent() - before) / turns
+        return found
 
     def _large(self, rows: int) -> dict[str, float]:
         first = self.names[0]

@@ -101,11 +101,12 @@ def test_it_reads_nothing_of_what_it_carries(honest: tuple[Relay, dict[str, Any]
     carried = b"".join(part for pair in calls for part in pair)
     assert len(relay.plain) == 2 * len(calls)
     frames = [memoryview(bytearray(text[HEAD.size if text[:1] == WHOLE else 1 :])) for text in relay.plain]
-    assert {wire.decode(frame).message.kind.rpartition(".")[2] for frame in frames} >= {"Prepare", "Embed", "Embedding"}
+    kinds = {call.kind.kind.rpartition(".")[2] for frame in frames for call in wire.calls(frame)}
+    assert kinds >= {"Prepare", "Embed", "Embedding", "Improve"}
     for text in relay.plain:
         pieces = [text[at : at + LONG_ENOUGH] for at in range(0, len(text) - LONG_ENOUGH + 1, 5)]
         assert not any(piece in carried for piece in pieces)
-    for word in (wire.MAGIC, b"Embed", b"Ping", b"messages.", b"vimadmm", b"clinic"):
+    for word in (wire.MAGIC, wire.JOINT, b"Embed", b"Ping", b"messages.", b"vimadmm", b"clinic"):
         assert word not in carried
     sizes = [len(text) for pair in calls for text in pair]
     assert [size - len(text) for size, text in zip(sizes, relay.plain, strict=True)] == [41] * len(sizes), (

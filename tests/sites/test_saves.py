@@ -61,7 +61,7 @@ def breaking(inner: Route, at: int, *, after: bool) -> Route:
 
 @pytest.mark.parametrize("after", [False, True], ids=["not delivered", "answer lost"])
 def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(tmp_path: Path, after: bool) -> None:
-    """At every eleventh call to the laboratory: while they join, prepare, train, save, measure and close."""
+    """At every sixth call to the laboratory: while they join, prepare, train, save, measure and close."""
     made(tmp_path, "one", train={"epochs": 3, "early_stop": False})
     clinic = sites(tmp_path)["clinic"]
     inner, calls = clinic.routes["lab"], itertools.count()
@@ -73,7 +73,7 @@ def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(tmp_path: Path, af
     clinic.routes["lab"] = counted
     drive(clinic, "whole")
     whole, seen = saved(tmp_path, "whole"), set()
-    for at in range(int(after), next(calls), 11):
+    for at in range(int(after), next(calls), 6):
         clinic, run = sites(tmp_path)["clinic"], f"run-{at}"
         clinic.routes["lab"] = breaking(clinic.routes["lab"], at, after=after)
         with pytest.raises(Stopped):

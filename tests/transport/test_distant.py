@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.planning.three import tables, write
 
-from colonnade.core import Message
+from colonnade.core import Envelope, Message
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.planning.plan import plan
@@ -61,16 +61,14 @@ class Slow:
 
 
 def test_questions_share_a_link_and_an_own_role_needs_none() -> None:
-    class Asked:
-        message = Sized()
-
+    asked = Envelope("clinic", 1, Sized())
     network = Network(HEADER * 8 / 0.02, 0.1)  # a header takes 20 ms
     distant = Distant("clinic", Slow(), network)  # type: ignore[arg-type]
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": Asked()})  # type: ignore[arg-type]
+    distant.exchange_each({"clinic": asked})  # type: ignore[arg-type]
     assert time.perf_counter() - begun < 0.1
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": Asked(), "lab": Asked(), "scan": Asked()})  # type: ignore[arg-type]
+    distant.exchange_each({"clinic": asked, "lab": asked, "scan": asked})  # type: ignore[arg-type]
     assert time.perf_counter() - begun >= 0.1 + 0.05 + 3 * 0.02  # the first answer comes while the second question goes
 
 

@@ -16,9 +16,10 @@ from tests.transport.lines import ByCaller, in_pieces, line_to, lines
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batches, Envelope, Message, Organisation, Party, Peers, Released, Request, roles, serves
+from colonnade.core.message import answered_by
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError, WireError
 from colonnade.transport import InProcess
-from colonnade.transport.remote import Endpoint, Remote, Route, answered_by, cut
+from colonnade.transport.remote import Endpoint, Remote, Route, cut
 
 
 @every_algorithm

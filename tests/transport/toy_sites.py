@@ -37,6 +37,8 @@ from colonnade.core import (
 from colonnade.core.failure import Failure
 from colonnade.core.wire import decode, encode
 from colonnade.flare.members import ASK, DONE, FAILED, RUNNING
+from colonnade.transport import Retrying
+from colonnade.transport.holding import Holding
 from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote, Route
 
 RESULTS, DRIVER = "TOY_RESULTS", "driver"
@@ -194,8 +196,8 @@ class ToyMember:
 
     def _algorithms(self) -> dict[str, Any]:
         """Every algorithm and task over the lines: losses, and digests of what every site must remember."""
-        carrier = Remote(self.routes)
-        others = Peers(DRIVER, SITES[1:], carrier, Ledger(DRIVER))
+        others = Peers(DRIVER, SITES[1:], Remote(self.routes), Ledger(DRIVER))
+        carrier = Holding(Retrying(Remote(self.routes)))  # as in a run
         found = {}
         for name, algorithm in EVERY.items():
             for task in TASKS:
@@ -205,6 +207,7 @@ class ToyMember:
                 others.ask(Build(name, task))
                 toy = federation(algorithm, lambda _parties: carrier, task=task, driver=DRIVER)
                 losses = toy.run(STEPS)
+                toy.peers.settle()
                 states = {site: reply.state for site, reply in others.ask(Tell()).items()}
                 found[f"{name}/{task}"] = {
                     "losses": losses,

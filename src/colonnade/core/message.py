@@ -53,6 +53,7 @@ from colonnade.errors import BoundaryError, ConfigError
 
 MESSAGES: dict[str, type[Message]] = {}
 """Every message class by its wire name, 'module.Class': the only names that a frame may carry."""
+ANSWERS: dict[type[Request[Any]], type[Message]] = {}  # as far as `answered_by` was asked
 
 R = TypeVar("R", bound="Message")
 SEALED = (Released, Ciphertext)
@@ -131,6 +132,15 @@ class Request(Message, Generic[R]):
 
 class Done(Message):
     """The answer that says only: it was done."""
+
+
+def answered_by(request: type[Request[Any]]) -> type[Message]:
+    """The message class that answers a request, as its declaration says."""
+    if request not in ANSWERS:
+        bases = [base for kind in request.__mro__ for base in getattr(kind, "__orig_bases__", ())]
+        named = [get_args(base)[0] for base in bases if get_origin(base) is Request]
+        ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
+    return ANSWERS[request]
 
 
 def batch_of(message: Message) -> str | None:

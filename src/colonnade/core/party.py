@@ -18,7 +18,7 @@ from torch import Generator
 from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
-from colonnade.core.message import Ledger, Message, Request, batch_of
+from colonnade.core.message import Done, Ledger, Message, Request, batch_of
 from colonnade.core.release import Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
@@ -321,6 +321,8 @@ class Party:
         known = self._answered.get(envelope.sender)
         if known is None or envelope.number > known.newest:
             return None
+        if envelope.held and envelope.number in known.recent:  # its frame came again: it was done, and says no more
+            return Done()  # type: ignore[return-value]
         try:
             return known.repeated(envelope.number, self.name, envelope.sender)  # type: ignore[return-value]
         except BoundaryError:

@@ -10,15 +10,15 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.message import Ledger, Message, Ping, Request, batch_of
+from colonnade.core.message import Done, Ledger, Message, Ping, Request, answered_by, batch_of
 from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.release import Released
@@ -42,7 +42,14 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class Attempting(Protocol):
+class Holds(Protocol):
+    """A transport that lets calls wait for the next one to the same party (`transport.holding`)."""
+
+    def send_held(self) -> None: ...
+
+
+@runtime_checkable
+class Attempting(Transport, Protocol):
     """A transport that can ask several so that the failure of one does not end the call."""
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]: ...
@@ -68,6 +75,8 @@ class Peers(Mapping[str, Peer]):
     answers: Answers | None = None
     missing: Missing | None = None
     presence: Presence | None = None
+    waited: ClassVar[int] = 0  # how often anybody in this process had to wait for answers, were all others elsewhere
+    _untold = False  # whether the last call was answered by Done, which may travel with the next
 
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
@@ -95,6 +104,7 @@ class Peers(Mapping[str, Peer]):
 
     def ask_one(self, name: str, request: Request[R]) -> R:
         self.note("out", name, request)
+        self._count([request])
         reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
         self.take(name, request, reply)
         return reply
@@ -107,6 +117,7 @@ class Peers(Mapping[str, Peer]):
 
     def _attempt(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> tuple[dict[str, Any], dict[str, PartyError]]:
         found: dict[str, Any] = {}
+        self._count([])
         try:
             if isinstance(self.transport, Attempting):
                 found = self.transport.attempt_each(envelopes)
@@ -195,11 +206,24 @@ class Peers(Mapping[str, Peer]):
         if self.missing is not None:
             answered, failures = self._attempt(self.missing.to_ask(envelopes))
             return self.missing.complete(envelopes, answered, failures)
+        self._count([envelope.message for envelope in envelopes.values()])
         try:
             replies = self.transport.exchange_each(envelopes)
         finally:
             self._note_asked(envelopes)
         return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
+
+    def settle(self) -> None:
+        """When this returns, everything that was asked is done: what waits for a next call is sent without one."""
+        if self._untold:
+            self._count([])
+        if isinstance(self.transport, Holds):
+            self.transport.send_held()
+
+    def _count(self, requests: Sequence[Request[Any]]) -> None:
+        """Whether these calls may wait for the next; where they may not, that is waited once."""
+        self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
+        Peers.waited += not self._untold
 
     def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
         """What was asked is written down however it ended; while a GPU works on the answer."""

@@ -21,6 +21,7 @@ from colonnade.core.release import Released
 from colonnade.errors import ConfigError
 
 Kept = TypeVar("Kept", bound=tuple[Any, ...])
+R = TypeVar("R", bound=Message)
 NUMBER = 4
 """Bytes of one."""
 MOST_WIDTH = 1 << 18
@@ -183,6 +184,12 @@ class LabelOwner(Party):
                 )
             check_shape(party, told.shape)
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
+
+    def _call(self, request: Request[R], asker: str | None) -> R:
+        """Where somebody drives it in turn: when it answers, all that it asked of others is done."""
+        reply = super()._call(request, asker)
+        self.peers.settle()
+        return reply
 
     @property
     def agreed(self) -> str:

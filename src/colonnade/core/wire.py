@@ -2,10 +2,14 @@
 
     magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
 
+Calls that travel together are whole frames in their order, behind
+
+    magic "CLNJ" | how many, and how many were held back, 2 bytes each | the length of each, 8 bytes | padding to 64
+
 The header holds the class, the plain fields, who sent it as its how-many-th call, and per tensor its codec, dtype,
 shape, length and receipt. Whatever is wrong with a frame, it is refused with WireError. Reading has two steps:
 
-    read(frame)   -> Incoming     the header alone: who sends which message, so that who may not is refused unpacked
+    calls(frame)  -> Incoming...  the header alone: who sends which message, so that who may not is refused unpacked
     .unpack(most) -> Envelope     each tensor is named by one field, lengths fit shapes, and all of it together unpacks
                                   to at most `most` bytes; that is decided before anything is allocated
 """
@@ -14,8 +18,10 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -27,7 +33,10 @@ from colonnade.core.receipt import DpEvent, Receipt
 from colonnade.core.release import CODECS, DTYPE_NAMES, DTYPES, Identity, Packed, Released, Scalar
 from colonnade.errors import BoundaryError, WireError
 
-MAGIC = b"CLN1"
+MAGIC, JOINT = b"CLN1", b"CLNJ"
+TOGETHER = struct.Struct("<4sHH")
+AHEAD = 8
+"""Calls that may travel ahead of another one, in its frame."""
 ALIGN = 64
 MAX_FRAME = 1 << 31
 MAX_HEADER = 1 << 20
@@ -52,11 +61,21 @@ class Envelope(Generic[M]):
 
     Who the sender is decides what an outbox may leave out, so a transport between machines must take it from the
     connection it authenticated, never from the frame.
+
+    A call that is answered by Done may be `held` back until it travels `ahead` of the next one (`transport.holding`).
+    Each is answered as if it came alone, but a held one that was done is not refused when its frame comes again.
     """
 
     sender: str
     number: int
     message: M
+    ahead: tuple[Envelope[Any], ...] = ()
+    held: bool = False
+
+    @property
+    def in_order(self) -> tuple[Envelope[Any], ...]:
+        """The calls of its frame, each alone."""
+        return (*self.ahead, replace(self, ahead=())) if self.ahead else (self,)
 
 
 def encode(envelope: Envelope[Any]) -> bytes:
@@ -66,6 +85,15 @@ def encode(envelope: Envelope[Any]) -> bytes:
 
 def buffers(envelope: Envelope[Any]) -> list[Buffer]:
     """One frame, as the parts it is made of: tensors that travel as they are lie in their own memory, uncopied."""
+    if not envelope.ahead and not envelope.held:
+        return _frame(envelope)
+    frames = [_frame(one) for one in (*envelope.ahead, envelope)]
+    head = TOGETHER.pack(JOINT, len(frames), len(frames) - (not envelope.held))
+    head += b"".join(sum(map(len, frame)).to_bytes(8, "little") for frame in frames)
+    return [head, _padding(len(head)), *(part for frame in frames for part in frame)]
+
+
+def _frame(envelope: Envelope[Any]) -> list[Buffer]:
     blobs: list[Buffer] = []
     tensors: list[dict[str, Any]] = []
     message = envelope.message
@@ -88,6 +116,7 @@ class Incoming:
     fields: dict[str, Any]
     described: list[Any]
     body: Buffer
+    held: bool = False
 
     def unpack(self, *, device: torch.device | str = "cpu", most: int = UNPACKED) -> Envelope[Any]:
         """The envelope, or WireError. Of a frame in writable memory, tensors keep using that memory."""
@@ -109,11 +138,27 @@ class Incoming:
             raise
         except Exception as error:  # whatever a codec or a message makes of hostile bytes
             raise WireError(f"A frame's header does not describe its contents: {type(error).__name__}.") from None
-        return Envelope(self.sender, self.number, message)
+        return Envelope(self.sender, self.number, message, held=self.held)
 
 
-def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
-    """The sender's name and the message, or WireError."""
+def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
+    """The calls that a frame brings, in their order, or WireError: none is looked at where one cannot be read."""
+    if len(frame) < TOGETHER.size or frame[:4] != JOINT:
+        return [read(frame, max_frame=max_frame)]
+    _, count, held = TOGETHER.unpack_from(frame)
+    start = TOGETHER.size + 8 * min(count, AHEAD + 1)
+    lengths = [int.from_bytes(frame[at : at + 8], "little") for at in range(TOGETHER.size, start, 8)]
+    ends = list(accumulate(lengths, initial=start + len(_padding(start))))
+    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or not ends[-1] == len(frame) <= max_frame:
+        raise WireError(
+            f"A frame brings a call with up to {AHEAD} ahead of it, in {max_frame} bytes; this one has {len(frame)}, "
+            f"and says that it brings {count} in {ends[-1]}, of which {held} were held back."
+        )
+    return [read(memoryview(frame)[at:end], held=n < held) for n, (at, end) in enumerate(pairwise(ends))]
+
+
+def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> Incoming:
+    """The sender's name and the message of one call, or WireError."""
     if len(frame) > max_frame:
         raise WireError(f"A frame may have at most {max_frame} bytes; this one has {len(frame)}.")
     header, start = _header(frame)
@@ -125,14 +170,17 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
     cls = MESSAGES.get(kind) if isinstance(kind, str) else None
     if cls is None or cls in (Message, Request):
         raise WireError(f"A frame names a message that does not exist here: {str(kind)[:80]!r}.")
-    return Incoming(sender, number, cls, header["fields"], header["tensors"], memoryview(frame)[start:])
+    return Incoming(sender, number, cls, header["fields"], header["tensors"], memoryview(frame)[start:], held)
 
 
 def decode(
     frame: Buffer, *, device: torch.device | str = "cpu", max_frame: int = MAX_FRAME, most: int = UNPACKED
 ) -> Envelope[Any]:
-    """`read` and `unpack` in one call, for callers that do not check the sender first."""
-    return read(frame, max_frame=max_frame).unpack(device=device, most=most)
+    """One call, read and unpacked at once, for callers that do not check the sender first."""
+    first, *others = calls(frame, max_frame=max_frame)
+    if others:
+        raise WireError(f"A frame with one call is expected here; this one brings {1 + len(others)}.")
+    return first.unpack(device=device, most=most)
 
 
 def _plain(value: Any, blobs: list[Buffer], tensors: list[dict[str, Any]]) -> Any:

@@ -208,8 +208,10 @@ class Federation:
                         "or local_steps, local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
-        finally:
             self.settle()
+        finally:
+            for cohort in self.cohorts:
+                cohort.settle()
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
@@ -437,9 +439,9 @@ class Federation:
         self.restack()
 
     def settle(self) -> None:
-        """Give stacked parties their own parameters back."""
-        for cohort in self.cohorts:
-            cohort.settle()
+        """Give stacked parties their own parameters back, and parties elsewhere what waits for their next call."""
+        for stacked_or_asked in (*self.cohorts, *(owner.peers for owner in self.label_owners.values())):
+            stacked_or_asked.settle()
 
     def restack(self) -> None:
         """Let stacked parties take over states that were loaded."""
@@ -457,8 +459,7 @@ class Federation:
         engine, algorithm = self.settings.engine, self.algorithm
         self.guarded = guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)
-        parallel: Any = engine.threads
-        below: Transport = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=parallel)
+        below = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=engine.threads)  # type: ignore[arg-type]
         names = list(self.elsewhere.asked) or list(self.owners)
         for owner in self.label_owners.values():
             transport = between(owner.name, below)

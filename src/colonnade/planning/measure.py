@@ -17,9 +17,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from colonnade.core import Batches, Ledger
+from colonnade.core import Batches, Ledger, Peers
 from colonnade.core.batches import CHUNK, Rows
-from colonnade.core.peers import NUMBERS
 from colonnade.encryption import SCHEMES
 from colonnade.federation import Federation, Settings
 from colonnade.federation.organisation import local_epochs
@@ -79,7 +78,7 @@ class Lap:
     """One step of training: a batch, or a round of several label owners."""
 
     seconds: float
-    exchanges: int  # questions that were asked, one after the other
+    exchanges: int  # how often somebody waits for answers, one after the other
     pieces: dict[str | None, Traffic]
     is_exact: bool = True
 
@@ -192,14 +191,14 @@ def train(
 
 def laps_of(federation: Federation) -> Iterator[Lap]:
     """Train, and give each step's costs as it is done."""
-    clock, asked = time.perf_counter(), next(NUMBERS)
+    clock, before = time.perf_counter(), Peers.waited
     for _ in federation.train():
         if federation.device.type == "cuda":
             torch.cuda.synchronize()
         is_exact = not encrypted(federation.ledgers)
-        seconds, answered = time.perf_counter() - clock, next(NUMBERS)
-        yield Lap(seconds, answered - asked - 1, take_traffic(federation.ledgers), is_exact)
-        clock, asked = time.perf_counter(), answered
+        seconds, waited = time.perf_counter() - clock, Peers.waited
+        yield Lap(seconds, waited - before, take_traffic(federation.ledgers), is_exact)
+        clock, before = time.perf_counter(), waited
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
@@ -254,11 +253,11 @@ def _first_rows(rows: Rows, size: int) -> Rows:
 def _score_rows(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
     take_traffic(federation.ledgers)
     driver = federation.label_owners[federation.owner_named(owner or None)]
-    start, asked = time.perf_counter(), next(NUMBERS)
+    start, before = time.perf_counter(), Peers.waited
     federation.algorithm.predict(driver, driver.peers, rows)
     if federation.device.type == "cuda":
         torch.cuda.synchronize()
-    seconds, exchanges = time.perf_counter() - start, next(NUMBERS) - asked - 1
+    seconds, exchanges = time.perf_counter() - start, Peers.waited - before
     is_exact = not encrypted(federation.ledgers)
     pieces = take_traffic(federation.ledgers)
     opening = pieces.pop(None, Traffic())  # keys, where training did not need them

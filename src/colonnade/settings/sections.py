@@ -38,6 +38,9 @@ from colonnade.errors import ConfigError
 from colonnade.privacy import Budget
 from colonnade.selection.settings import SERVER
 from colonnade.settings.known import LISTS
+from colonnade.transport.faulty import Distant
+from colonnade.transport.holding import Holding
+from colonnade.transport.remote import Remote
 from colonnade.transport.retrying import Retrying
 
 MODELS_FROM, SECRET_OR_SEEDED = ("secret", "seeded", None), 'one of "secret", "seeded"'
@@ -127,8 +130,11 @@ class EngineSettings:
     noise: str = one_of("secret", "seeded", default="secret")  # "seeded": repeatable, and no protection: experiments
 
     def around(self, transport: Transport) -> Transport:
-        """Wrap a transport so that lost calls are made again."""
-        return Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
+        """Wrap a transport so that lost calls are made again. Where it joins calls, what is answered by Done waits for
+        the next one; not where a driver goes on without who does not answer, since it must know who did what."""
+        again = Retrying(transport, deadline=self.deadline, retries=self.retries, wait=self.on_missing == "wait")
+        joins = isinstance(transport, Distant) or (isinstance(transport, Remote) and transport.joins)
+        return Holding(again) if joins and self.on_missing in ("fail", "wait") else again
 
 
 TELLS = ("nothing", "verdict", "figures")

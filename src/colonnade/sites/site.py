@@ -43,6 +43,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -169,12 +170,14 @@ class Site:
                     self.keyed = KeyedIds(self._seat(), owners, helper=own.helper, askers=askers)
                     self.roles.append(self.keyed)
 
-    def carrier(self, here: Transport | None = None, engine: EngineSettings | None = None) -> Transport:
+    def carrier(
+        self, here: Transport | None = None, engine: EngineSettings | None = None, *, joins: bool = False
+    ) -> Transport:
         """Give a transport to everybody this organisation may call; and, where it holds columns itself, to them."""
         deadline = (engine or self.own.settings.engine).deadline
         own = [] if here is None else [self.own.name]
         most = self.own.memory_per_call
-        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most)
+        return Remote(self.routes, here=here, own=own, device=self.device, deadline=deadline, most=most, joins=joins)
 
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers:
         """Give others to ask, with lost calls made again."""
@@ -361,8 +364,9 @@ class Site:
         own, asked = self.own, {*self.own.feature_owners, *({self.own.name} & holdings.columns.keys())}
         names = [name for name in own.names if name in asked]
         elsewhere = Elsewhere({own.name}, names, counts=any(answer.counts for answer in prepared.values()))
+        lines = partial(self.carrier, joins=True)
         return Federation(
-            settings, holdings, record=bool(moment), between=lambda _, here: self.carrier(here), elsewhere=elsewhere
+            settings, holdings, record=bool(moment), between=lambda _, here: lines(here), elsewhere=elsewhere
         )
 
     def serve(self, participant: Participant, askers: Collection[str]) -> None:

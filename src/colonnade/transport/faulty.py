@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, TypeVar
 
 from colonnade.core.message import Message, Request, batch_of
@@ -105,7 +106,7 @@ class Network:
 
 
 class Distant:
-    """Passes calls on, and lets their answers arrive when they would."""
+    """Passes calls on, and lets their answers arrive when they would; those in one frame, at once."""
 
     def __init__(self, owner: str, inner: Transport, network: Network) -> None:
         self.owner, self.inner, self.network = owner, inner, network
@@ -118,9 +119,11 @@ class Distant:
         arrived = dict[str, float]()
         for to, envelope in envelopes.items():
             if to != self.owner:
-                away += self._carrying(envelope.message)
+                away += sum(self._carrying(one.message) for one in envelope.in_order)
                 arrived[to] = away + self.network.latency / 2
-        replies = self.inner.exchange_each(envelopes)
+        for ahead in zip_longest(*([(to, one) for one in e.ahead] for to, e in envelopes.items())):
+            self.inner.exchange_each(dict(filter(None, ahead)))
+        replies = self.inner.exchange_each({to: envelope.in_order[-1] for to, envelope in envelopes.items()})
         computing, back = time.perf_counter() - begun, 0.0
         for to, arrives in arrived.items():
             back = max(back, arrives + computing) + self._carrying(replies[to])

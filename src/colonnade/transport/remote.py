@@ -7,9 +7,9 @@
 The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`flare.members`). The channel
 tells an endpoint which site is calling; the name in a frame counts for nothing, and one that differs is refused. Who
 calls and what is asked are checked by a frame's header; only then is it unpacked, to as many bytes as the
-organisation's owner allows. A frame
-above `PIECE` bytes travels in pieces, straight out of the sender's tensors and into one buffer at the receiver, which
-the tensors there go on using: no side ever holds it twice.
+organisation's owner allows. A frame may bring calls that were held back ahead of another one; the answer is that of the
+last, or of the first that failed. A frame above `PIECE` bytes travels in pieces, straight out of the sender's tensors
+and into one buffer at the receiver, which the tensors there go on using: no side ever holds it twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from colonnade.core import wire
 from colonnade.core.failure import Failure, failure_of, raised
-from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.message import Done, Message, Request, answered_by, batch_of
 from colonnade.core.peers import Transport
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, ColonnadeError, InputError, NoAnswer, PartyError, WireError
@@ -61,14 +61,15 @@ class Remote:
         deadline: float = DEADLINE,
         piece: int = PIECE,
         most: int = wire.UNPACKED,
+        joins: bool = False,  # what is answered by Done may wait for the next call (`transport.holding`)
     ) -> None:
-        self.routes, self.here, self.own = dict(lines), here, frozenset(own)
+        self.routes, self.here, self.own, self.joins = dict(lines), here, frozenset(own), joins
         self.device, self.deadline, self.piece, self.most = device, deadline, piece, most
         self._pool = ThreadPoolExecutor(max(1, len(self.routes)), thread_name_prefix="line")
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         if to in self.own and self.here is not None:
-            return self.here.exchange(to, envelope)
+            return [self.here.exchange(to, one) for one in envelope.in_order][-1]  # type: ignore[no-any-return]
         return self._ask(to, envelope, wire.buffers(envelope))  # type: ignore[return-value]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
@@ -111,7 +112,7 @@ class Remote:
         if to not in self.routes:
             raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
-            answer = wire.read(self._send(to, frame))
+            answer = wire.read(self._send(to, frame, self.deadline * (1 + len(envelope.ahead))))
             if not issubclass(answer.kind, Failure):
                 if answer.sender != to or answer.number != envelope.number:
                     raise failed(
@@ -135,20 +136,20 @@ class Remote:
             raise raised(message)
         return message
 
-    def _send(self, to: str, frame: list[wire.Buffer]) -> memoryview:
+    def _send(self, to: str, frame: list[wire.Buffer], deadline: float) -> memoryview:
         """A frame there and a frame back, each in one call of the line or in several."""
         line = self.routes[to]
         total = sum(map(len, frame))
         if total <= self.piece:
-            reply = line(b"".join([HEAD.pack(WHOLE, NONE, 0, total), *frame]), self.deadline)
+            reply = line(b"".join([HEAD.pack(WHOLE, NONE, 0, total), *frame]), deadline)
         else:
             check_size(total)
             transfer = secrets.token_bytes(16)
             for start, part in cut(frame, self.piece):
-                taken = line(HEAD.pack(PUT, transfer, start, total) + part, self.deadline)
+                taken = line(HEAD.pack(PUT, transfer, start, total) + part, deadline)
                 if taken != ANSWER:
                     return _content(taken)
-            reply = line(HEAD.pack(RUN, transfer, 0, total), self.deadline)
+            reply = line(HEAD.pack(RUN, transfer, 0, total), deadline)
         if reply[:1] != LONG:
             return _content(reply)
         if len(reply) != HEAD.size:
@@ -200,18 +201,6 @@ def room_for(total: int) -> memoryview:
     """Memory for a frame that is to come; untouched, so that who only announces much takes nothing."""
     check_size(total)
     return np.empty(total, dtype=np.uint8).data
-
-
-def answered_by(request: type[Request[Any]]) -> type[Message]:
-    """The message class that answers a request, as its declaration says."""
-    if request not in _ANSWERS:
-        bases = [base for kind in request.__mro__ for base in getattr(kind, "__orig_bases__", ())]
-        named = [get_args(base)[0] for base in bases if get_origin(base) is Request]
-        _ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
-    return _ANSWERS[request]
-
-
-_ANSWERS: dict[type[Request[Any]], type[Message]] = {}
 
 
 log = logging.getLogger("colonnade.party")
@@ -337,20 +326,15 @@ class Endpoint:
             return HEAD.pack(LONG, known.keep(answer), 0, length)
 
     def _answer(self, caller: str, frame: memoryview) -> list[wire.Buffer]:
-        incoming = wire.read(frame)
-        number, request = incoming.number, None
+        calls = wire.calls(frame)
+        number, request = calls[-1].number, None
         try:
-            if incoming.sender != caller:
-                raise BoundaryError(
-                    f"'{self.owner}' got a call that says it is from {incoming.sender[:80]!r}, over the line of "
-                    f"'{caller}'. A party calls under its own name."
-                )
-            if not issubclass(incoming.kind, Request):
-                raise BoundaryError(f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no request.")
-            self.allow(caller, incoming.kind)
-            request = incoming.unpack(device=self.device, most=self.most).message
-            del incoming, frame
-            reply = self.handle(Envelope(caller, number, request))
+            for incoming in calls:
+                self._check(caller, incoming)
+            for incoming in calls:  # one after the other, as if each had come alone; the first failure ends it
+                request = None
+                request = incoming.unpack(device=self.device, most=self.most).message
+                reply = self.handle(Envelope(caller, incoming.number, request, held=incoming.held))
         except (BoundaryError, WireError) as error:
             self.note(caller, str(error))
             reply = failure_of(error, self.owner, request)
@@ -358,6 +342,19 @@ class Endpoint:
             self._tell(error)
             reply = failure_of(error, self.owner, request)
         return wire.buffers(Envelope(self.owner, number, reply))
+
+    def _check(self, caller: str, incoming: wire.Incoming) -> None:
+        """Refuse what a header says already may not be asked."""
+        if incoming.sender != caller:
+            raise BoundaryError(
+                f"'{self.owner}' got a call that says it is from {incoming.sender[:80]!r}, over the line of "
+                f"'{caller}'. A party calls under its own name."
+            )
+        if not issubclass(incoming.kind, Request):
+            raise BoundaryError(f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no request.")
+        if incoming.held and answered_by(incoming.kind) is not Done:
+            raise BoundaryError(f"'{caller}' held {incoming.kind.kind} back; only what is answered by Done may wait.")
+        self.allow(caller, incoming.kind)
 
     def _tell(self, error: Exception) -> None:
         """What whoever runs this organisation must put right. Its cause is kept nowhere: with it lives what had failed

@@ -4,7 +4,7 @@ A party does a call once however often it arrives (`core.party`), so a repeated 
 where it had been done, and done where it had not. Only what was not answered (`NoAnswer`) is repeated; a party that
 answered that it failed would fail again.
 
-    deadline   seconds for each try; a party may be asked again while it still computes, and then answers both
+    deadline   seconds for each try of each call in a frame; a party may be asked again meanwhile, and then answers both
     gone       seconds without a sign of life after which nobody is waited for, as where a process was killed
     retries    how often after the first try, with pauses that double
     wait       after that: ask for a sign of life (`Ping`) until there is one, and go on; else raise
@@ -192,7 +192,8 @@ class Retrying:
 
         thread = threading.Thread(target=run, daemon=True, name="call")
         thread.start()
-        all_there = self._wait(thread, deadline, envelopes)
+        calls = max((1 + len(envelope.ahead) for envelope in envelopes.values()), default=1)
+        all_there = self._wait(thread, deadline * calls, envelopes)
         if not found:
             for to, envelope in envelopes.items():
                 if not isinstance(envelope.message, Ping):

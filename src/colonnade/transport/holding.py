@@ -1,0 +1,75 @@
+"""A request that is answered by Done waits, and travels with the next call to the same party: half a round's journeys.
+
+    the algorithm asks     Embed 1    Descend 1    Embed 2             Descend 2    Embed 3             ...    (settle)
+    a party is sent        Embed 1                 Descend 1, Embed 2               Descend 2, Embed 3         Descend 3
+
+Done tells the driver nothing, so it need not wait for it. A party answers the calls of a frame one after the other,
+each as if it had come alone: the same checks, numbers and ledger entries in the same order, so the same bits. What
+still waits is sent before anybody saves itself or hands over to another driver (`Peers.settle`). A lost frame is sent
+again whole, and what was done of it is not done twice (`core.party`). A request that waited and fails is named, with
+its batch, when its frame is answered; what travelled behind it is not done, as an algorithm would not have come that
+far, and nothing of the frame is sent again: the run ends, or its round does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from colonnade.core.message import Done, Message, Ping, Request, answered_by
+from colonnade.core.peers import Attempting
+from colonnade.core.wire import AHEAD, Envelope
+from colonnade.errors import BudgetExhausted, PartyError
+
+R = TypeVar("R", bound=Message)
+LARGEST = 16 << 20
+"""Bytes of tensors in a frame with several calls: what is larger takes longer than the journey that it would save."""
+
+
+class Holding:
+    """Holds back what is answered by Done, in its order, until the next call to the same party. Pings pass it by."""
+
+    def __init__(self, inner: Attempting) -> None:
+        self.inner = inner
+        self.held: dict[str, tuple[Envelope[Any], ...]] = {}
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        passes = isinstance(envelope.message, Ping)
+        return self.inner.exchange(to, envelope) if passes else self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        if all(self._may_wait(to, envelope) for to, envelope in envelopes.items()):
+            for to, envelope in envelopes.items():
+                self.held[to] = (*self.held.get(to, ()), replace(envelope, held=True))
+            return {to: Done() for to in envelopes}  # type: ignore[misc]
+        self._send([to for to, envelope in envelopes.items() if not self._fits(to, envelope)])
+        waited = {to: self.held.pop(to) for to in envelopes if to in self.held}
+        try:
+            return self.inner.exchange_each(
+                {to: replace(e, ahead=waited[to]) if to in waited else e for to, e in envelopes.items()}
+            )
+        except BudgetExhausted:  # training ends here and all are saved: whoever was not reached must be
+            self.held |= waited
+            raise
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        self.send_held()
+        return self.inner.attempt_each(envelopes)
+
+    def send_held(self) -> None:
+        """Send everything that waits, and return when it is done."""
+        self._send(list(self.held))
+
+    def _send(self, parties: Collection[str]) -> None:
+        waited = {to: self.held.pop(to) for to in parties if to in self.held}
+        if waited:
+            self.inner.exchange_each({to: replace(last, ahead=tuple(ahead)) for to, (*ahead, last) in waited.items()})
+
+    def _may_wait(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
+        told = answered_by(type(envelope.message))
+        return told is Done and len(self.held.get(to, ())) < AHEAD and self._fits(to, envelope)
+
+    def _fits(self, to: str, envelope: Envelope[Any]) -> bool:
+        calls = (*self.held.get(to, ()), envelope)
+        return bool(sum(item.receipt.bytes for one in calls for item in one.message.crossing()) <= LARGEST)
