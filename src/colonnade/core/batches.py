@@ -176,22 +176,22 @@ class Batches:
 
     def chunks(self, split: str, size: int | None = None) -> list[Rows]:
         """A split's rows in order, in pieces of at most `size`."""
-        found = self._called(split)
-        if found is None:
+        all_rows = self._called(split)
+        if all_rows is None:
             raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, self.splits))}.")
-        rows, size = len(found), size or max(self.batch_size, 4096)
+        rows, size = len(all_rows), size or max(self.batch_size, 4096)
         if self.numbers is not None and split not in self._asked:
             count = -(-rows // size)
-            cut = [(number, *by_id.bounds(self.numbers[found], number, count)) for number in range(count)]
+            cut = [(number, *by_id.bounds(self.numbers[all_rows], number, count)) for number in range(count)]
             return [Rows(f"{self.prefix}{split}[{number}/{count}]", b - a) for number, a, b in cut if b > a]
         bounds = [(start, min(start + size, rows)) for start in range(0, rows, size)]
         return [Rows(f"{self.prefix}{split}[{start}:{stop}]", stop - start) for start, stop in bounds]
 
     def rows(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """The row numbers behind a name; a name that no agreed batch has is refused."""
-        known, there, found = self._looked_up
+        known, there, looked_up = self._looked_up
         if known == name and there == device:
-            return found
+            return looked_up
         inner = name[len(self.prefix) :] if name.startswith(self.prefix) else ""
         if match := TRAIN.fullmatch(inner):
             epoch, number = int(match[1]), int(match[2])
@@ -218,8 +218,8 @@ class Batches:
 
     def _sampled(self, epoch: int, number: int, device: str) -> Tensor:
         """A batch that is drawn from all training rows, by itself."""
-        found = self._drawn.get((epoch, number, device))  # parties in threads may share this: look once
-        if found is None:
+        rows = self._drawn.get((epoch, number, device))  # parties in threads may share this: look once
+        if rows is None:
             train, generator = self.splits["train"], self._generator(str(epoch), str(number), self.sampling)
             at = train.new_empty(0)
             while not len(at):
@@ -228,9 +228,9 @@ class Batches:
                     at = (torch.rand(len(train), generator=generator, dtype=torch.float64) < share).nonzero()[:, 0]
                 else:
                     at = torch.randperm(len(train), generator=generator)[: self.batch_size]
-            found = train[at].to(device)
-            self._drawn = dict([*self._drawn.items()][-7:]) | {(epoch, number, device): found}
-        return found
+            rows = train[at].to(device)
+            self._drawn = dict([*self._drawn.items()][-7:]) | {(epoch, number, device): rows}
+        return rows
 
     def _generator(self, *words: str) -> Generator:
         return Generator().manual_seed(seed_for(self.seed, *words))
@@ -313,11 +313,11 @@ class Agreed(Mapping[str, Batches]):
 
     def all_rows(self) -> dict[str, Tensor]:
         """By purpose the rows of all label owners; who is known to two is in it twice."""
-        found: dict[str, list[Tensor]] = {}
+        by_split: dict[str, list[Tensor]] = {}
         for owner, batches in self._batches.items():
             for split, rows in batches.splits.items():
-                found.setdefault(split, []).append(self._placed(owner, rows))
-        return {split: rows[0] if len(rows) == 1 else torch.cat(rows) for split, rows in found.items()}
+                by_split.setdefault(split, []).append(self._placed(owner, rows))
+        return {split: rows[0] if len(rows) == 1 else torch.cat(rows) for split, rows in by_split.items()}
 
     def __getitem__(self, owner: str) -> Batches:
         return self._batches[owner]

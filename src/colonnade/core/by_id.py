@@ -26,9 +26,9 @@ def numbers_of(ids: Iterable[str], seed: int, salt: str = "") -> Tensor:
     """The number that the seed gives each id; another one than that by which rows are divided. With a `salt` that
     others do not know, it tells nobody the id."""
     key = bytes.fromhex(salt)
-    digests = (hashlib.blake2b(f"{seed}/batch/{one}".encode(), digest_size=8, key=key).digest() for one in ids)
-    found = np.frombuffer(b"".join(digests), dtype="<u8") >> np.uint64(1)
-    return torch.from_numpy(found.astype(np.int64))
+    digests = (hashlib.blake2b(f"{seed}/batch/{row_id}".encode(), digest_size=8, key=key).digest() for row_id in ids)
+    numbers = np.frombuffer(b"".join(digests), dtype="<u8") >> np.uint64(1)
+    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def of_epoch(numbers: Tensor, epoch: int) -> Tensor:

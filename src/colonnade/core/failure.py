@@ -40,8 +40,8 @@ def failure_of(error: BaseException, party: str, request: Message | None) -> Fai
     if type(error) in FOR_THE_ASKER:
         return Failure(type(error).__name__, party, kind, batch, str(error))
     if isinstance(error, PartyError):
-        told = redacted(error)
-        return Failure("PartyError", told.party, told.request, told.batch, told.cause)
+        safe = redacted(error)
+        return Failure("PartyError", safe.party, safe.request, safe.batch, safe.cause)
     return Failure("PartyError", party, kind, batch, _referred(error, party, kind, batch))
 
 

@@ -286,9 +286,9 @@ def parse_json(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         what = type(value).__name__
         raise ValueError(f"it holds a {what}, and an object was written")  # noqa: TRY004 - of a file
-    found = AT_THE_END.search(text)
-    if KEY in value or (found is not None and NAMED.fullmatch(text, found.start() - len(KEY) - 4, found.start())):
-        _check(text, found)
+    digest = AT_THE_END.search(text)
+    if KEY in value or (digest is not None and NAMED.fullmatch(text, digest.start() - len(KEY) - 4, digest.start())):
+        _check(text, digest)
         value.pop(KEY)
     return value
 

@@ -115,11 +115,11 @@ class Message:
             return ()
         if not fields and (known := vars(self).get("_crossing")) is not None:  # both ends write it down
             return known  # type: ignore[no-any-return]
-        found: list[Released | Ciphertext] = []
-        _collect(tuple(getattr(self, name) for name in fields or self.hints()), found)
+        items: list[Released | Ciphertext] = []
+        _collect(tuple(getattr(self, name) for name in fields or self.hints()), items)
         if not fields:
-            object.__setattr__(self, "_crossing", found)
-        return found
+            object.__setattr__(self, "_crossing", items)
+        return items
 
     def released(self) -> list[Released]:
         """The tensors among a message's fields."""

@@ -80,11 +80,11 @@ class Missing:
         for error in failures.values():
             if not isinstance(error, NoAnswer) or error.batch is None:
                 raise error
-        found: dict[str, Message] = {}
+        answers: dict[str, Message] = {}
         for to, envelope in envelopes.items():
             request = envelope.message
             if to in replies:
-                found[to] = replies[to]
+                answers[to] = replies[to]
                 self._note(to, request, replies[to])
             elif self._left_out(to, request):
                 continue
@@ -93,10 +93,10 @@ class Missing:
             else:
                 away = NoAnswer(to, request.kind, batch_of(request), "it holds none of the rows")
                 stand_in = self._instead(to, request, failures.get(to, away))
-                found |= {} if stand_in is None else {to: stand_in}
-        if envelopes and not found and not any(self._left_out(to, e.message) for to, e in envelopes.items()):
+                answers |= {} if stand_in is None else {to: stand_in}
+        if envelopes and not answers and not any(self._left_out(to, e.message) for to, e in envelopes.items()):
             raise next(iter(failures.values()), NoAnswer("nobody", "a request", None, "all parties are missing"))
-        return found
+        return answers
 
     def take(self) -> Counts:
         """How often each party was missing since this was last asked."""
@@ -159,7 +159,8 @@ class Missing:
 
     def said(self, parties: Collection[str]) -> tuple[dict[str, Tensor], Tensor] | None:
         """What these parties last said of the validation rows of which all of them said something, and their labels."""
-        whole = [said for said in self.held_out.values() if set(parties) <= said.keys()]
-        if not whole:
+        batches = [answers for answers in self.held_out.values() if set(parties) <= answers.keys()]
+        if not batches:
             return None
-        return {k: torch.cat([said[k] for said in whole]) for k in parties}, torch.cat([one[LABELS] for one in whole])
+        labels = torch.cat([answers[LABELS] for answers in batches])
+        return {party: torch.cat([answers[party] for answers in batches]) for party in parties}, labels

@@ -79,16 +79,16 @@ class Presence:
 
     def to_ask(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Envelope[Request[Any]]]:
         """Without who holds nothing of the batch; to the others what concerns their rows."""
-        found = {}
+        to_send = {}
         for to, envelope in envelopes.items():
             batch = batch_of(envelope.message)
             mine = None if batch is None else self.of(to, batch)
             if mine is None:
-                found[to] = envelope
+                to_send[to] = envelope
             elif bool(mine.any()):
                 cut = self._each(envelope.message, partial(self._cut, mine))
-                found[to] = dataclasses.replace(envelope, message=cut)
-        return found
+                to_send[to] = dataclasses.replace(envelope, message=cut)
+        return to_send
 
     def _cut(self, mine: Tensor, one: Released) -> Released:
         rows = mine.nonzero().flatten()

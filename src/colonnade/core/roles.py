@@ -80,9 +80,9 @@ class FeatureOwner(Reachable):
     def expect_shape(self, what: str, given: Released | Ciphertext, *shape: int) -> None:
         """Refuse what is not of the shape that this party's own rows and model give it: a frame of a few bytes may
         stand for a tensor that meets every row. In a cohort there is a party's axis before it, or one for all."""
-        found = tuple(given.shape)
-        fits = found[-len(shape) :] == shape and len(found) <= len(shape) + self.row_axis
-        self.expect(fits, f"{what} has the shape {list(found)}, and here it is {list(shape)}")
+        given_shape = tuple(given.shape)
+        fits = given_shape[-len(shape) :] == shape and len(given_shape) <= len(shape) + self.row_axis
+        self.expect(fits, f"{what} has the shape {list(given_shape)}, and here it is {list(shape)}")
 
     def expect_pending(self, pending: Kept | None, batch: str, what: str) -> Kept:
         """What was set aside for a batch, after its name; refused where another one is pending, or none."""
@@ -119,7 +119,7 @@ class FeatureOwner(Reachable):
         self.model.eval()
         x = self.features.index_select(self.row_axis, rows.to(self.device))
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(self.device)
-        found = {}
+        shares = {}
         with torch.no_grad():
             outputs = self.model(x).flatten(1)
             total = 2 * float(outputs.double().var(0, correction=0).sum())
@@ -127,15 +127,15 @@ class FeatureOwner(Reachable):
                 shuffled = x.clone()
                 shuffled[:, span] = x[order][:, span]
                 change = (self.model(shuffled).flatten(1) - outputs).double().square().sum(1).mean()
-                found[name] = float(change) / total if total else 0.0
-        return found
+                shares[name] = float(change) / total if total else 0.0
+        return shares
 
     @serves
     def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         self.model.eval()
         with torch.no_grad():
-            one = self.features.narrow(self.row_axis, 0, min(1, self.features.shape[self.row_axis]))
-            width = self.model(one).shape[-1]
+            first_row = self.features.narrow(self.row_axis, 0, min(1, self.features.shape[self.row_axis]))
+            width = self.model(first_row).shape[-1]
         return Introduction((width,), self.features.shape[self.row_axis], self.organisation.batches.fingerprint())
 
     def state(self) -> State:
@@ -199,8 +199,8 @@ class LabelOwner(Party):
     def one_width(self, rule: str) -> int:
         """How wide everybody's embeddings are; refused by this rule where they are not as wide as each other."""
         if len(set(self.widths.values())) > 1:
-            found = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
-            raise ConfigError(f"{rule}; found {found}.")
+            widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
+            raise ConfigError(f"{rule}; found {widths}.")
         return next(iter(self.widths.values()))
 
     @property

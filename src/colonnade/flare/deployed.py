@@ -179,7 +179,7 @@ class Session:
         if not about.exists():
             raise ConfigError(f"{kit} is no startup kit of a lead: {about} is missing. It is in DIR/lead.")
         name = json.loads(about.read_text(encoding="utf-8"))["admin"]["username"]
-        until, told = time.monotonic() + patience, Waiting(say, patience)
+        until, say_waiting = time.monotonic() + patience, Waiting(say, patience)
         while True:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
@@ -188,7 +188,7 @@ class Session:
             except Exception as error:  # FLARE has many
                 if time.monotonic() > until:
                     raise PartyError("relay", "a session", None, f"{type(error).__name__}: {error}") from None
-                told("the relay, which does not answer yet")
+                say_waiting("the relay, which does not answer yet")
                 time.sleep(1.0)
 
     def sites(self) -> set[str]:
@@ -197,12 +197,12 @@ class Session:
 
     def wait_for(self, names: Collection[str], patience: float) -> None:
         """Until all are connected; a run without one of them cannot begin."""
-        until, told = time.monotonic() + patience, Waiting(self.say, patience)
+        until, say_waiting = time.monotonic() + patience, Waiting(self.say, patience)
         while missing := set(names) - self.sites():
             if time.monotonic() > until:
                 first = min(missing)
                 raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
-            told(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
+            say_waiting(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
             time.sleep(1.0)
 
     def soon(self, names: Collection[str], grace: float) -> set[str]:

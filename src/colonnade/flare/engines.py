@@ -183,9 +183,9 @@ def conclude(settings: Settings, folders: Mapping[str, Path], out: Path, log: Pa
 
 def why_nothing(folders: Iterable[Path], log: Path) -> ColonnadeError:
     """The first error that is written down at one of these sites, which may be one that could not start."""
-    found = (failure_in(folder.parent / FAILURE) for folder in folders)
+    failures = (failure_in(folder.parent / FAILURE) for folder in folders)
     without = ColonnadeError(f"FLARE ended without a result. What it said is in {log}.")
-    return next((error for error in found if error is not None), without)
+    return next((error for error in failures if error is not None), without)
 
 
 def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Path) -> dict[str, Any]:
@@ -203,13 +203,13 @@ def gather(settings: Settings, folders: Mapping[str, Path], driver: str, out: Pa
             shutil.copyfile(folder.parent / JOURNAL, out / PARTIES / name / JOURNAL)
     for key in ("parties", "bytes", "models"):
         summary[key] = {name: parts[name][key][name] for name in folders if name in parts[name][key]}
-    summary["privacy"] = [one for name in folders for one in parts[name]["privacy"]]
+    summary["privacy"] = [line for name in folders for line in parts[name]["privacy"]]
     if driver in settings.server:  # it holds no rows; of all together, data owners know
         rows = RunDirectory(folders[next(iter(settings.parties))]).mark()["rows"]
         RunDirectory(out).keep_mark(RunDirectory(out).mark() | {"rows": rows})
     then = {name: RunDirectory(folder).settings(settings.allow_models) for name, folder in folders.items()}
-    found = {name: one.parties[name].model for name, one in then.items() if name in one.parties}
-    own = {name: model for name, model in found.items() if isinstance(model, Mapping)}
+    models = {name: trained.parties[name].model for name, trained in then.items() if name in trained.parties}
+    own = {name: model for name, model in models.items() if isinstance(model, Mapping)}
     trained = replace(settings.with_models(then[driver].model, own), train=then[driver].train)
     RunDirectory(out).keep(trained)  # with the sizes that its sites found for their rows
     RunDirectory(out).write_summary(summary)

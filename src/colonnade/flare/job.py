@@ -89,8 +89,8 @@ class Job:
         *, whole: bool = False,
     ) -> Job:  # fmt: skip
         """Something that one label owner does with those who hold columns; or who drives does with all who train."""
-        one = cls._of_one(settings, run, owner, do=do, how=how)
-        return replace(one, driver=driver_of(settings), sites=sites_of(settings)) if whole else one
+        job = cls._of_one(settings, run, owner, do=do, how=how)
+        return replace(job, driver=driver_of(settings), sites=sites_of(settings)) if whole else job
 
     @classmethod
     def _of_one(cls, settings: Settings, run: str, owner: str | None, **what: Any) -> Job:

@@ -201,8 +201,8 @@ TASKS: dict[str, Callable[[Site, str, Mapping[str, Any]], object]] = {
 def _told_at_home(runs: Path, name: str, error: BaseException) -> None:
     """Why a run ended, or could not begin, in this organisation's own folder."""
     text = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
-    told = text if isinstance(error, ColonnadeError) else type(error).__name__  # others' texts may quote data
-    log.error("%s: the run ended: %s", name, told)
+    logged = text if isinstance(error, ColonnadeError) else type(error).__name__  # others' texts may quote data
+    log.error("%s: the run ended: %s", name, logged)
     about: dict[str, str | None] = {"error": type(error).__name__, "message": text}
     if isinstance(error, PartyError):
         about |= {"party": error.party, "request": error.request, "batch": error.batch, "cause": error.cause}

@@ -51,9 +51,9 @@ def signed(startup: Path, wish: Mapping[str, Any]) -> str:
 def opened(order: bytes, identity: Identity, lead: str, runs: Path) -> dict[str, Any]:
     """What the lead of this name wishes of this site; it is taken from here on. BoundaryError where it is no order."""
     try:
-        found = json.loads(order)
-        said = str(found["said"])
-        certificate, signature = (base64.b64decode(found[name], validate=True) for name in ("certificate", "signature"))
+        parts = json.loads(order)
+        said = str(parts["said"])
+        certificate, signature = (base64.b64decode(parts[name], validate=True) for name in ("certificate", "signature"))
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BoundaryError("What came to begin a run is no order.") from None
     identity.verify_lead(lead, certificate, CONTEXT, said.encode(), signature)

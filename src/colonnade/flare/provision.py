@@ -81,7 +81,7 @@ def provision(
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty, and kits are made once. Choose another folder.")
     project = project_of(settings, server=server, port=port, admin_port=admin_port)
-    known = _known(state, [str(one["name"]) for one in project["participants"]], renew)
+    known = _known(state, [str(participant["name"]) for participant in project["participants"]], renew)
     with replaced_folder(out, mode=0o700) as fresh:  # keys are made in it, and whoever has the root's makes sites
         (fresh / "project.yml").write_text(json.dumps(project, indent=2) + "\n", encoding="utf-8")  # JSON is YAML
         if known:
@@ -111,28 +111,28 @@ def _known(state: Path | None, names: Collection[str], renew: Collection[str]) -
         ) from None
     for name in renew:
         if name not in names or name not in known:
-            there = ", ".join(sorted(one for one in names if one in known))
+            there = ", ".join(sorted(name for name in names if name in known))
             raise ConfigError(f"--renew {name}: there is no such certificate in {state}; there are {there}.")
-    return {name: one for name, one in known.items() if name not in renew}
+    return {name: certificate for name, certificate in known.items() if name not in renew}
 
 
 def _arrange(fresh: Path, settings: Settings, project: Mapping[str, Any]) -> None:
-    made = fresh / "made" / str(project["name"])
+    kits = fresh / "made" / str(project["name"])
     (fresh / "parties").mkdir()
-    for one in project["participants"]:
-        kit = made / "prod_00" / one["name"]
-        kind = {"server": "relay", "admin": "lead"}.get(one["type"], f"parties/{one['name']}")
+    for participant in project["participants"]:
+        kit = kits / "prod_00" / participant["name"]
+        kind = {"server": "relay", "admin": "lead"}.get(participant["type"], f"parties/{participant['name']}")
         kit.rename(fresh / kind)
         if kind == "lead":
             write_agreed(fresh / kind, settings)
         else:
             _restrict(fresh / kind / "local")
-        if one["type"] == "client":
+        if participant["type"] == "client":
             local = fresh / kind / "local"
             write_agreed(local, settings)
-            write_own(local, settings, one["name"], runs=Path("../runs"))
+            write_own(local, settings, participant["name"], runs=Path("../runs"))
             (fresh / kind).chmod(0o700)
-    (made / "state").rename(fresh / "state")
+    (kits / "state").rename(fresh / "state")
     (fresh / "state").chmod(0o700)
     shutil.rmtree(fresh / "made")
 
@@ -141,7 +141,7 @@ def _restrict(local: Path) -> None:
     """The site's own rules, which stand above FLARE's defaults."""
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": ALLOWED, "allow_log_streaming": False}
-    kept = [one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")]
+    kept = [part for part in resources["components"] if part["id"] not in ("site_log_streamer", "log_receiver")]
     resources["components"] = kept  # FLARE's defaults send a site's error log to the relay
     permissions = {"lead": MAY | dict.fromkeys(NOT, "none")}
     for name, content in (

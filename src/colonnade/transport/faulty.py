@@ -86,16 +86,16 @@ class Network:
     @classmethod
     def parse(cls, text: str) -> Network:
         """From words: "50ms,100mbit"; one of the two is enough."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for word in filter(None, re.split(r"[,\s]+", text.strip().lower())):
             match = WORD.fullmatch(word)
             kind = "" if match is None else "bandwidth" if match[2].endswith("bit") else "latency"
-            if match is None or kind in found:
+            if match is None or kind in values:
                 raise ConfigError(f"--network is a latency and a bandwidth, as in 50ms,100mbit; found {text!r}.")
-            found[kind] = float(match[1]) * UNITS[match[2]]
-        if not found or found.get("bandwidth") == 0:
+            values[kind] = float(match[1]) * UNITS[match[2]]
+        if not values or values.get("bandwidth") == 0:
             raise ConfigError(f"--network needs a bandwidth above 0 or a latency, as in 50ms,100mbit; found {text!r}.")
-        return cls(found.get("bandwidth", float("inf")), found.get("latency", 0.0))
+        return cls(values.get("bandwidth", float("inf")), values.get("latency", 0.0))
 
     def seconds(self, traffic: Mapping[str, Mapping[str, int]], exchanges: float) -> float:
         """For all of it: the busiest party's link carries what it sends and then what it receives, and every question

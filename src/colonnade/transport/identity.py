@@ -56,9 +56,9 @@ class Identity:
         key = read_key(kit / KEY, "the startup kit")
         if not isinstance(key, rsa.RSAPrivateKey) or key.public_key() != own.public_key():
             raise ConfigError(f"{kit / KEY} does not belong to {kit / CERTIFICATE}. Take both from one startup kit.")
-        made = cls(name, own.public_bytes(serialization.Encoding.DER), key, root, dict(pinned or {}))
-        made.check(name, made.certificate)
-        return made
+        identity = cls(name, own.public_bytes(serialization.Encoding.DER), key, root, dict(pinned or {}))
+        identity.check(name, identity.certificate)
+        return identity
 
     def sign(self, context: bytes, said: bytes) -> bytes:
         return sign_with(self.key, context, said)
@@ -70,7 +70,7 @@ class Identity:
     def verify_lead(self, name: str, certificate: bytes, context: bytes, said: bytes, signature: bytes) -> None:
         """That the lead of this name did, who starts runs and is no site."""
         key, shown = self._issued(name, certificate)
-        role = [one.value for one in shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+        role = [office.value for office in shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
         if role != [LEAD] or _may_issue(shown):
             raise BoundaryError(f"The certificate that came for {name!r} is not that of who starts runs.")
         _verify(key, name, context, said, signature)
@@ -81,7 +81,7 @@ class Identity:
         offices = shown.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
         if shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME) or _may_issue(shown):
             raise BoundaryError(f"The certificate that came for {name!r} is a person's or a root's, not a site's.")
-        if any(one.value == RELAY for one in offices):
+        if any(office.value == RELAY for office in offices):
             raise BoundaryError(f"The certificate that came for {name!r} is the relay's, not a site's.")
         if self.pinned and name != self.name and self.pinned.get(name) != fingerprint(certificate):
             raise BoundaryError(
@@ -126,8 +126,8 @@ def fingerprint(certificate: bytes) -> str:
 
 def certified(kit: Path) -> tuple[str, str]:
     """The name in a startup kit's certificate, and its fingerprint."""
-    found = read_certificate(kit / CERTIFICATE)
-    return common_name(found), fingerprint(found.public_bytes(serialization.Encoding.DER))
+    certificate = read_certificate(kit / CERTIFICATE)
+    return common_name(certificate), fingerprint(certificate.public_bytes(serialization.Encoding.DER))
 
 
 def read_key(file: Path, kit: str) -> PrivateKeyTypes:
