@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.federation.small import THREE_EACH, Frames, equal, federation, frames
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings, load
+from colonnade.federation.loading import in_pieces
 
 
 @pytest.mark.parametrize("settings", THREE_EACH, ids=["vimadmm", "splitnn"])
@@ -174,3 +176,34 @@ def test_new_rows_without_labels_that_are_loaded_to_be_measured_get_the_cure(tmp
     with pytest.raises(DataError, match=r"'clinic' has no column 'diagnosis'.*ids=.all., frames=frames"):
         load(tmp_path / "run", frames=new)
     assert len(load(tmp_path / "run", ids="all", frames=new).predict().ids)
+
+
+def test_a_run_that_was_cut_off_says_so_when_it_is_loaded(tmp_path: Path) -> None:
+    """Predictions of models that are not done look like any others."""
+    file = write(tmp_path / "tables")
+    run, cut_off = tmp_path / "run", KeyboardInterrupt()
+
+    def watch(_: Any) -> None:
+        if (run / "metrics.jsonl").exists():
+            raise cut_off
+
+    Federation.from_toml(file).save(tmp_path / "new")
+    with pytest.raises(KeyboardInterrupt):
+        Federation.from_toml(file).fit(run, watch=watch)
+    for folder, steps in ((tmp_path / "new", "0 steps"), (run, "steps")):
+        for loaded in (lambda: load(folder), lambda: in_pieces(folder, np.array(["P001"]))(["P001"])):  # noqa: B023
+            with pytest.warns(UserWarning, match=f"holds a run that has not finished: .* {steps}. Finish it"):
+                loaded()
+    Federation.from_toml(file).fit(run, resume=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(run)
+
+
+def test_a_partner_that_has_the_label_too_is_refused(tmp_path: Path) -> None:
+    given = frames()
+    given["lab"]["diagnosis"] = given["clinic"]["diagnosis"]
+    file = write(tmp_path, given)
+    file.write_text(file.read_text().replace('table = "lab.csv"\nlabel = "diagnosis"', 'table = "lab.csv"'))
+    with pytest.raises(DataError, match="'lab' has the column 'diagnosis' too, which is the label of 'clinic'"):
+        Federation.from_toml(file)

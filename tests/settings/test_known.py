@@ -60,3 +60,14 @@ def test_neither_an_error_nor_the_list_imports_torch(tmp_path: Path) -> None:
             "assert not {'torch', 'pandas', 'numpy'} & {*sys.modules}"
         )
         subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_an_algorithm_that_is_not_in_the_table_yet_is_looked_for(tmp_path: Path) -> None:
+    """One file and its name are enough to run it: here the table does not know knn."""
+    (tmp_path / "new.toml").write_text('[algorithm]\nname = "knn"\n' + GOOD)
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom colonnade.settings import known\n"
+        "del known.known()['algorithms']['knn']\nassert 'knn' not in known.algorithms()\n"
+        f"known.check_early(Path({str(tmp_path / 'new.toml')!r}))\nassert 'knn' in known.algorithms()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -160,6 +160,14 @@ def test_different_plain_fields_are_a_clear_error() -> None:
     assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [2.0, 3.0, 4.0]
 
 
+def test_a_failure_of_all_says_that_they_were_answered_as_one() -> None:
+    """Whoever wrote a method for one party alone sees a shape that it does not know."""
+    _, peers, outbox, _ = cohort_of_echoes()
+    wide = outbox.release(torch.ones(7, 7, 7), "by")
+    with pytest.raises(PartyError, match=r"'ada, bob, cyd' .* as one; cohort = \"off\" under \[federation\] asks each"):
+        peers.ask_each(dict.fromkeys(NAMES, Multiply(wide)))
+
+
 def test_plain_fields_need_be_equal_not_the_same_object() -> None:
     _, peers, outbox, _ = cohort_of_echoes()
     by = outbox.release(torch.tensor(1.0), "by")

@@ -201,7 +201,7 @@ class Algorithm(Generic[C, F, L]):
     intercept: Callable[[L], Tensor] | None = None  # of a label owner, where parties' models are one weight per column
     head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
     tables: Tables | None = None  # where parties have no torch model and there is something to export all the same
-    no_head: str = "its parties hold no torch models"  # why there is nothing to export
+    no_head: str = "its record says no head, by which a label owner makes outputs"  # why there is nothing to export
 
     # How much each party matters: of a label owner that combines one tensor per party into outputs, and its heads.
     combine: Callable[[L, Mapping[str, Tensor]], Tensor] | None = None

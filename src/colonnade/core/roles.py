@@ -57,7 +57,7 @@ class FeatureOwner(Reachable):
     """Holds columns and a local model f_k."""
 
     row_axis = 0
-    stackable = True  # False: what it does with keys of its own, no cohort may do for it
+    stackable = True  # False: no cohort may answer for it: it has keys, or methods for one party's rows alone
     optimizer: torch.optim.Optimizer | None = None  # None: it does not learn by gradient steps
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
@@ -159,7 +159,7 @@ def check_shape(party: str, shape: tuple[int, ...]) -> None:
 
 
 class LabelOwner(Party):
-    """Holds labels and drives. `meet` is called once, with the cards of all feature owners."""
+    """Holds labels and drives. `meet` is called once, with the introductions of all feature owners."""
 
     shapes: dict[str, tuple[int, ...]]  # what each party sends per row
     row_weights: Tensor | None = None  # how much each row counts, as a column of its own says; None: all alike

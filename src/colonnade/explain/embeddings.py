@@ -159,8 +159,8 @@ def gather(
 
 def _not_combined(federation: Federation) -> ConfigError:
     return ConfigError(
-        f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, so no party's part "
-        "can be permuted, silenced or drawn."
+        f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, or its record does "
+        "not say how (combine), so no party's part can be permuted, silenced or drawn."
     )
 
 

@@ -6,6 +6,7 @@ What crosses between parties from here on is in every party's ledger-after.jsonl
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from colonnade.federation.federation import Federation
 from colonnade.federation.frames import check_frames
 from colonnade.federation.organisation import holdings_of
 from colonnade.rows.tables import each_once, rows_asked_for, tables_of
+from colonnade.runs.layout import METRICS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 
@@ -79,6 +81,7 @@ def load(
     if owner is not None:
         federation.owner_named(owner)
     run.follow(federation)
+    _warn_unfinished(run, federation)
     return federation
 
 
@@ -118,10 +121,24 @@ def in_pieces(
             federation.owner_named(owner)
         run.follow(federation)
         _claim(federation)
+        if not before:
+            _warn_unfinished(run, federation)
         before.update({name: organisation.outbox for name, organisation in federation.organisations.items()})
         return federation
 
     return of
+
+
+def _warn_unfinished(run: RunDirectory, federation: Federation) -> None:
+    """Warn of models that are untrained, or of a training that was cut off; a federation that its owner saved is none
+    of these."""
+    mark = run.mark()
+    if not mark["finished"] and federation.algorithm.trains and (mark["step"] == 0 or (run.path / METRICS).exists()):
+        warnings.warn(
+            f"{run.path} holds a run that has not finished: its models were trained for {mark['step']} steps. Finish "
+            "it: colonnade run ... --resume.",
+            stacklevel=3,
+        )
 
 
 def _claim(federation: Federation) -> None:

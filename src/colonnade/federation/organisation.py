@@ -441,4 +441,16 @@ def holdings_of(
             "federation has a table for each of two organisations or more.",
             stacklevel=2,
         )
+    _refuse_labels_among_columns(held, labelled)
     return from_tables(settings, held, labelled, salt=salt, encoder=encoder, fitted=fitted)
+
+
+def _refuse_labels_among_columns(columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> None:
+    """A model that reads the label in somebody's columns scores as if it were perfect."""
+    for owner, table in (labelled or columns).items():
+        for name, other in columns.items():
+            if name != owner and table.label is not None and str(table.label.name) in other.columns:
+                raise DataError(
+                    f"'{name}' has the column {str(table.label.name)!r} too, which is the label of '{owner}': a model "
+                    f"would read the answer there. Leave it out: list the other columns of '{name}', columns = [...]."
+                )

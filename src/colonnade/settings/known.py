@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, make_dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -75,6 +76,8 @@ def check_early(path: Path) -> None:
     check_tables(tables, str(path), SECTIONS, lists=LISTS, words=MODELS)
     chosen = {**tables.get("algorithm", {})}
     name = str(chosen.pop("name", known()["default"]))
+    if name not in algorithms():
+        import_module("colonnade.algorithms")  # it may have joined them since the table was written
     check_named("algorithm", name, list(algorithms()))
     for place, owner, given in _owners(tables):
         from_mapping(_class(owner), given, where=place)

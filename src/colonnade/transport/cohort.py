@@ -249,8 +249,14 @@ class Cohort:
         calls = [(party, envelopes[name]) for name, party in self.members.items()]
         request, sender = self._join([envelope.message for _, envelope in calls]), calls[0][1].sender
         self.fresh = False
-        with one_torch_thread(self.small):
-            answered = as_one(self.twin, request, sender, calls)
+        try:
+            with one_torch_thread(self.small):
+                answered = as_one(self.twin, request, sender, calls)
+        except PartyError as error:
+            if error.party != self.twin.name:
+                raise
+            cause = f'{error.cause} (they were answered as one; cohort = "off" under [federation] asks each by itself)'
+            raise PartyError(error.party, error.request, error.batch, cause, private=error.private) from error
         return answered and dict(zip(self.members, answered[1], strict=True))
 
     def _join(self, requests: Sequence[Request[R]]) -> Request[R]:
