@@ -191,9 +191,10 @@ def test_a_run_that_was_cut_off_says_so_when_it_is_loaded(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         Federation.from_toml(file).fit(run, watch=watch)
     for folder, steps in ((tmp_path / "new", "0 steps"), (run, "steps")):
-        for loaded in (lambda: load(folder), lambda: in_pieces(folder, np.array(["P001"]))(["P001"])):  # noqa: B023
-            with pytest.warns(UserWarning, match=f"holds a run that has not finished: .* {steps}. Finish it"):
-                loaded()
+        with pytest.warns(UserWarning, match=f"holds a run that has not finished: .* {steps}. Finish it"):
+            load(folder)
+        with pytest.warns(UserWarning, match="holds a run that has not finished"):
+            in_pieces(folder, np.array(["P001"]))(["P001"])
     Federation.from_toml(file).fit(run, resume=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
