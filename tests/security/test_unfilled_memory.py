@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tests.conformance.echo import Echo, Value, asker, echoes
+from tests.conformance.echo import Echo, Sleep, Value, asker, echoes
 from torch import Tensor
 
 from colonnade.core import Peers, Request, serves
@@ -48,6 +49,7 @@ class Late(Echo):
     @serves
     def compute(self, request: Compute) -> Value:
         values = torch.full_like(self.features, STALE)
+        time.sleep(self.delay)
 
         def task() -> None:
             time.sleep(request.seconds)
@@ -139,6 +141,21 @@ def test_nobody_is_answered_while_what_a_party_left_is_done() -> None:
         waited = time.perf_counter() - begun
     call.join()
     assert waited > 0.1
+
+
+def test_what_is_left_is_done_though_others_wait_for_the_same_parties() -> None:
+    parties = late()
+    peers, _ = asker(at_once(parties))
+    peers.ask(Compute(1.0))
+    for party in parties.values():
+        party.delay = 0.1
+    calls = [threading.Thread(target=partial(peers.ask, one), daemon=True) for one in (Compute(2.0), Sleep(0.0))]
+    for call in calls:
+        call.start()
+        time.sleep(0.05)
+    for call in calls:
+        call.join(10.0)
+    assert not any(call.is_alive() for call in calls)
 
 
 def test_what_was_released_does_not_follow_what_its_owner_does_next() -> None:

@@ -48,7 +48,9 @@ class InProcess:
     ) -> None:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
         self.workers = min(len(self.parties), cores())
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[
+            bool, ThreadPoolExecutor
+        ] = {}  # of answers, and of what they left: neither waits for the other
         self._seconds: dict[type[Message], list[float]] = {}
         self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
@@ -71,9 +73,10 @@ class InProcess:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 leaves = _kind(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
-                return (self._in_turn if leaves else self._at_once)(envelopes, self._pool)
+                if leaves not in self._pools:
+                    self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
+                return (self._in_turn if leaves else self._at_once)(envelopes, self._pools[leaves])
             start = time.perf_counter()
             replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
