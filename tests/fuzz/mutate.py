@@ -217,6 +217,19 @@ def misname(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
     return frame_of(header, blobs)
 
 
+def join(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
+    """Several calls in one frame: damaged ones among good ones, and counts and lengths that may be others."""
+    joined = [rng.choice(frames) for _ in range(rng.choice((0, 1, 2, wire.AHEAD, wire.AHEAD + 1)))]
+    joined.insert(rng.randint(0, len(joined)), frame)
+    count, lengths = len(joined), [len(one) for one in joined]
+    if rng.random() < 0.3:
+        lengths[rng.randrange(count)] = rng.choice((0, 1, 64, len(frame) + 64, (1 << 64) - 64, (1 << 64) - 1))
+    said = rng.choice((count, count, count, 0, 1, 0xFFFF))
+    head = wire.TOGETHER.pack(wire.JOINT, said, rng.choice((max(said - 1, 0), said, 0)))
+    head += b"".join(length.to_bytes(8, "little") for length in lengths)
+    return head + bytes(-len(head) % wire.ALIGN) + b"".join(joined)
+
+
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every place in a header, as what holds it and under which key."""
     items = (
@@ -230,5 +243,5 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 CHANGES: tuple[Change, ...] = (
     flip_bits, cut, edit_length, splice, overwrite, edit_header, edit_header, edit_tensor, edit_tensor, edit_kind,
-    expand, misname,
+    expand, misname, join,
 )  # fmt: skip

@@ -101,9 +101,9 @@ def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
     if traced:
         tracemalloc.start()
     watch.on, start = True, time.process_time()
-    message: Message | None = None
+    messages: list[Message] = []
     try:
-        message = wire.decode(given).message
+        messages = [call.unpack().message for call in wire.calls(given)]
         found.ends["decoded"] += 1
     except WireError as error:
         found.ends["refused"] += 1
@@ -114,7 +114,8 @@ def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
         peak = tracemalloc.get_traced_memory()[1] if traced else 0
         if traced:
             tracemalloc.stop()
-    held = 0 if message is None else sum(one.tensor.nbytes for one in message.crossing() if isinstance(one, Released))
+    crossing = [one for message in messages for one in message.crossing()]
+    held = sum(one.tensor.nbytes for one in crossing if isinstance(one, Released))
     found.slowest = max(found.slowest, seconds)
     found.largest = max(found.largest, max(peak, held) / (len(frame) + 10_000))
     for bad, what in (
@@ -126,7 +127,7 @@ def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
         if bad:
             found.problems.append(f"{what}: {frame[:100_000].hex()}")
     watch.seen.clear()
-    if message is not None:
+    for message in messages:
         back = wire.decode(wire.encode(wire.Envelope("ada", 1, message))).message
         assert type(back) is type(message)
 
@@ -155,7 +156,7 @@ def main() -> int:
     chosen = parser.parse_args()
     frames = corpus()
     if chosen.frame:
-        print(wire.decode(bytes.fromhex(chosen.frame)))
+        print([call.unpack() for call in wire.calls(bytes.fromhex(chosen.frame))])
         return 0
     start = time.perf_counter()
     found = fuzz(frames, chosen.frames, chosen.seed)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from tests.federation.small_sites import saved, sites
 from tests.sites.kinds import DRIVER, each_kind, made, same_bits
+from tests.sites.test_site import LOUD
 
 from colonnade.algorithms.vimadmm import FeatureOwner, Improve
 from colonnade.core import Done, serves, wire
 from colonnade.core.message import batch_of
 from colonnade.errors import PartyError
+from colonnade.privacy.gaussian import Gaussian
 from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
 from colonnade.transport.remote import HEAD, Route
@@ -68,6 +70,22 @@ def test_the_same_calls_in_the_same_order_in_fewer_frames(
             trained += 1
             assert settled < by_done / 2
     assert trained == {"one": 1, "several": 4}[kind]
+
+
+@each_kind
+def test_where_a_budget_is_spent_all_are_saved_with_the_updates_that_waited(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = {"outbox": LOUD, "budget": {"epsilon": 0.5, "delta": 1e-5}}
+    whose = {"parties": {"lab": lab}} if kind == "one" else {"data_owners": [{"name": "lab", **lab}]}
+    bases = [tmp_path / "joint", tmp_path / "alone"]
+    apply = Gaussian.apply  # whose noise is secret between sites: here two runs are compared
+    monkeypatch.setattr(Gaussian, "apply", lambda self, t, source: (self.bounded(t), apply(self, t, source)[1]))
+    for base in bases:
+        made(base, kind, train={"epochs": 50, "batch_size": 16}, **whose)
+        assert drive(sites(base)[DRIVER[kind]], "run").exhausted
+        monkeypatch.setattr("colonnade.settings.sections.Holding", lambda inner: inner)
+    same_bits(*(saved(base, "run") for base in bases))
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["with the next call", "before a checkpoint"])

@@ -19,7 +19,7 @@ from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
 from colonnade.core.message import Done, Ledger, Message, Request, batch_of
-from colonnade.core.release import Outbox, Rule
+from colonnade.core.release import TASKS, Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
 
@@ -288,8 +288,8 @@ class Party:
             reply = self.remembered(envelope)
             if reply is None:
                 self.ledger.write("in", sender, request)
-                reply = self.answer(request, sender)
-                self.conclude(envelope, reply)
+                answer = reply = self.answer(request, sender)
+                TASKS.follow(lambda: self.conclude(envelope, answer))  # not given again where a task of it fails
             return reply
 
     def allow(self, sender: str, kind: type[Request[Any]]) -> None:

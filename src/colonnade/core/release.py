@@ -215,12 +215,18 @@ class Tasks(threading.local):
     """
 
     left: list[Callable[[], object]] | None = None  # where this thread's tasks are gathered; None: they are done
+    fills: Tensor | None = None  # what the last task that was left fills
     count = 0  # of the tasks of this thread so far
 
-    def leave(self, task: Callable[[], object]) -> None:
-        """Have something done that the rest of this answer does not read, such as steps of a model."""
+    def leave(self, task: Callable[[], object], *, fills: Tensor | None = None) -> None:
+        """Have something done that the rest of this answer does not read, such as steps of a model; what it `fills` may
+        be released meanwhile."""
         self.count += 1
-        task() if self.left is None else self.left.append(task)
+        if self.left is None:
+            task()
+        else:
+            self.left.append(task)
+            self.fills = fills
 
     def follow(self, task: Callable[[], object]) -> None:
         """Have something done right after what was left so far; at once where nothing was."""
@@ -326,12 +332,14 @@ class Outbox:
     def release(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later.
 
-        What leaves as it is may still be computed by a task that was left before: its copy follows that task.
+        What leaves as it is may be what the last task that was left fills: its copy follows that task.
         """
         rule = self._applying(as_, batch, to, _width(tensor))
         if self._changes_nothing(rule, as_):
             private = tensor.detach()
             copy = torch.empty_like(private, memory_format=torch.contiguous_format)
+            if TASKS.fills is None or not _same_memory(TASKS.fills, private):
+                TASKS.catch_up()
             TASKS.follow(lambda: copy.copy_(private))
             return self._unchanged(copy, as_, batch)
         TASKS.catch_up()
@@ -360,6 +368,7 @@ class Outbox:
         copy."""
         if len(tensors) < 2 or not self.as_it_is(as_, batch, None):
             return [self.release(tensor, as_, batch) for tensor in tensors]
+        TASKS.catch_up()
         copies = torch.cat([tensor.detach() for tensor in tensors]).split([len(tensor) for tensor in tensors])  # type: ignore[no-untyped-call]
         return [self._unchanged(copy, as_, batch) for copy in copies]
 

@@ -18,7 +18,7 @@ from colonnade.core.message import Message, Ping, Pong, Request
 from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released
-from colonnade.errors import ConfigError
+from colonnade.errors import BudgetExhausted, ConfigError
 
 Kept = TypeVar("Kept", bound=tuple[Any, ...])
 R = TypeVar("R", bound=Message)
@@ -186,8 +186,13 @@ class LabelOwner(Party):
         self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
 
     def _call(self, request: Request[R], asker: str | None) -> R:
-        """Where somebody drives it in turn: when it answers, all that it asked of others is done."""
-        reply = super()._call(request, asker)
+        """Where somebody drives it in turn: when it answers, all that it asked of others is done; and where a budget is
+        spent, since all are saved then."""
+        try:
+            reply = super()._call(request, asker)
+        except BudgetExhausted:
+            self.peers.settle()
+            raise
         self.peers.settle()
         return reply
 

@@ -40,6 +40,8 @@ AHEAD = 8
 ALIGN = 64
 MAX_FRAME = 1 << 31
 MAX_HEADER = 1 << 20
+JOINED = 32 << 20
+"""Bytes of a frame with several calls: where a tensor of one is kept, so is the memory of all."""
 UNPACKED = 1 << 28
 """Bytes that all of a frame may unpack to; a frame that is itself longer, as many as it has."""
 FEW = 1 << 12
@@ -145,13 +147,13 @@ def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
     """The calls that a frame brings, in their order, or WireError: none is looked at where one cannot be read."""
     if len(frame) < TOGETHER.size or frame[:4] != JOINT:
         return [read(frame, max_frame=max_frame)]
-    _, count, held = TOGETHER.unpack_from(frame)
+    (_, count, held), most = TOGETHER.unpack_from(frame), min(max_frame, JOINED)
     start = TOGETHER.size + 8 * min(count, AHEAD + 1)
     lengths = [int.from_bytes(frame[at : at + 8], "little") for at in range(TOGETHER.size, start, 8)]
     ends = list(accumulate(lengths, initial=start + len(_padding(start))))
-    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or not ends[-1] == len(frame) <= max_frame:
+    if not 1 <= count <= AHEAD + 1 or not count - 1 <= held <= count or not ends[-1] == len(frame) <= most:
         raise WireError(
-            f"A frame brings a call with up to {AHEAD} ahead of it, in {max_frame} bytes; this one has {len(frame)}, "
+            f"A frame brings a call with up to {AHEAD} ahead of it, in {most} bytes; this one has {len(frame)}, "
             f"and says that it brings {count} in {ends[-1]}, of which {held} were held back."
         )
     return [read(memoryview(frame)[at:end], held=n < held) for n, (at, end) in enumerate(pairwise(ends))]

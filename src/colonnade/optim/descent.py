@@ -90,7 +90,7 @@ class Descent:
                 return self.model(x)  # type: ignore[no-any-return]
         self.room.begin()
         layers = plain[1].over(x, self.room, None)
-        TASKS.leave(lambda: forward_pass(layers))
+        TASKS.leave(lambda: forward_pass(layers), fills=layers.y[-1])
         return layers.y[-1]
 
     def over(self, x: Tensor) -> Pass:
@@ -327,7 +327,7 @@ class WrittenOut(Pass):
         SCRATCH.begin()
         self.flat, self.layers = flat, chain.over(x, room, SCRATCH)
         self._versions = [parameter._version for parameter in flat.parameters]
-        TASKS.leave(lambda: forward_pass(self.layers))
+        TASKS.leave(lambda: forward_pass(self.layers), fills=self.layers.y[-1])
         super().__init__(flat.optimizer, self.layers.y[-1].detach().requires_grad_())
 
     def step(self, made: Tensor, gradient: Tensor) -> None:

@@ -30,7 +30,7 @@ from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.party import Organisation, Party, State
 from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
-from colonnade.core.release import Outbox, Released, release_stack
+from colonnade.core.release import TASKS, Outbox, Released, release_stack
 from colonnade.core.roles import FeatureOwner, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
@@ -173,7 +173,8 @@ def as_one(
         if any(reply is not None for reply in known):
             return None
         try:
-            whole = twin.answer(request, asker)
+            with TASKS.gathered(None):  # one release is of all of them, and copied at once
+                whole = twin.answer(request, asker)
         finally:  # a GPU works meanwhile
             for party, envelope in calls:
                 party.ledger.write("in", envelope.sender, envelope.message)

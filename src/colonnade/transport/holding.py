@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from colonnade.core.message import Done, Message, Ping, Request, answered_by
 from colonnade.core.peers import Attempting
-from colonnade.core.wire import AHEAD, Envelope
+from colonnade.core.wire import AHEAD, JOINED, Envelope
 from colonnade.errors import BudgetExhausted, PartyError
 
 R = TypeVar("R", bound=Message)
-LARGEST = 16 << 20
+LARGEST = JOINED // 2
 """Bytes of tensors in a frame with several calls: what is larger takes longer than the journey that it would save."""
 
 
@@ -45,13 +45,9 @@ class Holding:
             return {to: Done() for to in envelopes}  # type: ignore[misc]
         self._send([to for to, envelope in envelopes.items() if not self._fits(to, envelope)])
         waited = {to: self.held.pop(to) for to in envelopes if to in self.held}
-        try:
-            return self.inner.exchange_each(
-                {to: replace(e, ahead=waited[to]) if to in waited else e for to, e in envelopes.items()}
-            )
-        except BudgetExhausted:  # training ends here and all are saved: whoever was not reached must be
-            self.held |= waited
-            raise
+        return self._exchange(
+            {to: replace(e, ahead=waited[to]) if to in waited else e for to, e in envelopes.items()}, waited
+        )
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
         self.send_held()
@@ -64,7 +60,16 @@ class Holding:
     def _send(self, parties: Collection[str]) -> None:
         waited = {to: self.held.pop(to) for to in parties if to in self.held}
         if waited:
-            self.inner.exchange_each({to: replace(last, ahead=tuple(ahead)) for to, (*ahead, last) in waited.items()})
+            self._exchange({to: replace(last, ahead=tuple(ahead)) for to, (*ahead, last) in waited.items()}, waited)
+
+    def _exchange(
+        self, envelopes: Mapping[str, Envelope[Request[R]]], waited: dict[str, tuple[Envelope[Any], ...]]
+    ) -> dict[str, R]:
+        try:
+            return self.inner.exchange_each(envelopes)
+        except BudgetExhausted:  # training ends here and all are saved: whoever was not reached must be
+            self.held |= waited
+            raise
 
     def _may_wait(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
         told = answered_by(type(envelope.message))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -48,7 +48,9 @@ class InProcess:
     ) -> None:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
         self.workers = min(len(self.parties), cores())
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[
+            bool, ThreadPoolExecutor
+        ] = {}  # of answers, and of what they left: neither waits for the other
         self._seconds: dict[type[Message], list[float]] = {}
         self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
@@ -65,16 +67,16 @@ class InProcess:
             return party.handle(envelope)
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
-        TASKS.catch_up()
         frame = wire.encode(Envelope(to, envelope.number, reply))
         return wire.decode(frame, device=_device(envelope, party.device), most=most).message  # type: ignore[no-any-return]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                self._pool = self._pool or ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                leaves = _kind(envelopes) in self._leave
-                return (self._in_turn if leaves else self._at_once)(envelopes, self._pool)
+                leaves = _kind(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
+                if leaves not in self._pools:
+                    self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
+                return (self._in_turn if leaves else self._at_once)(envelopes, self._pools[leaves])
             start = time.perf_counter()
             replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
@@ -99,17 +101,20 @@ class InProcess:
     def _in_turn(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
         """One party after the other, while threads do what each left to be done, a thread all that a party left.
         Whatever else Python does is done by one thread: fourteen that wait for the interpreter's lock lose more time
-        than that."""
+        than that. Until it is done, no party is asked anything else."""
         replies: dict[str, R] = {}
         under_way: list[tuple[str, Future[None]]] = []
-        try:
-            for to, envelope in envelopes.items():
-                tasks: list[Callable[[], object]] = []
-                with TASKS.gathered(tasks):
-                    replies[to] = self._answer(to, envelope)
-                under_way.append((to, pool.submit(_do, tasks)))
-        finally:
-            failed = [(to, error) for to, work in under_way if (error := work.exception()) is not None]
+        with ExitStack() as undisturbed:
+            for to in sorted(envelopes.keys() & self.parties.keys()):
+                undisturbed.enter_context(self.parties[to].undisturbed())
+            try:
+                for to, envelope in envelopes.items():
+                    tasks: list[Callable[[], object]] = []
+                    with TASKS.gathered(tasks):
+                        replies[to] = self._answer(to, envelope)
+                    under_way.append((to, pool.submit(_do, tasks)))
+            finally:
+                failed = [(to, error) for to, work in under_way if (error := work.exception()) is not None]
         for to, error in failed:
             request = envelopes[to].message
             cause = f"{type(error).__name__}: {error}"
