@@ -76,7 +76,7 @@ class InProcess:
                 leaves = _kind(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
                 if leaves not in self._pools:
                     self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                return (self._in_turn if leaves else self._at_once)(envelopes, self._pools[leaves])
+                return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
             start = time.perf_counter()
             replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
             self._time(envelopes, time.perf_counter() - start)
@@ -90,7 +90,9 @@ class InProcess:
             self._leave.add(type(envelope.message))
         return reply
 
-    def _at_once(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
+    def _each_in_a_thread(
+        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
+    ) -> dict[str, R]:
         """Every party in a thread."""
         answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
         failures = [error for _, answer in answers if (error := answer.exception()) is not None]
@@ -98,7 +100,9 @@ class InProcess:
             raise failures[0]
         return {to: answer.result() for to, answer in answers}
 
-    def _in_turn(self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor) -> dict[str, R]:
+    def _tasks_in_threads(
+        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
+    ) -> dict[str, R]:
         """One party after the other, while threads do what each left to be done, a thread all that a party left.
         Whatever else Python does is done by one thread: fourteen that wait for the interpreter's lock lose more time
         than that. Until it is done, no party is asked anything else."""
