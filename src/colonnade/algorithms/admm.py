@@ -199,8 +199,7 @@ class ZUpdate:
     def _newton_step(self, z: Tensor, o: Tensor, pull: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
         """A step, and the largest entry of the gradient before it. A row that counts w times has the step of one whose
         gradient and rho are divided by w."""
-        step = _softmax_step if z.shape[-1] > 1 else _logistic_step
-        p = _probabilities(z)
+        step, p = (_softmax_step, z.softmax(-1)) if z.shape[-1] > 1 else (_logistic_step, z.sigmoid())
         gradient = (p if w is None else p * w) - pull + self.rho * (z - o)
         d = step(p, gradient, self.rho) if w is None else step(p, gradient / w, self.rho / w)
         spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
@@ -214,10 +213,6 @@ def z_update(loss: Loss, logits: Tensor, duals: Tensor, labels: Tensor, rho: flo
     z, worst = solve(logits, duals, labels)
     solve.judge(float(worst))
     return z
-
-
-def _probabilities(z: Tensor) -> Tensor:
-    return z.softmax(-1) if z.shape[-1] > 1 else z.sigmoid()
 
 
 def _softmax_step(p: Tensor, gradient: Tensor, rho: float | Tensor) -> Tensor:

@@ -12,7 +12,8 @@ by name; the names are in `algorithms/__init__.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
@@ -380,31 +381,20 @@ AnyAlgorithm = Algorithm[Any, Any, Any]
 """An algorithm of the registry, where each has types of its own."""
 
 
-class Records(MutableMapping[str, AnyAlgorithm]):
+class Records(UserDict[str, AnyAlgorithm]):
     """Algorithms by name. An algorithm's file is imported when it is first asked for: a run needs one of them."""
 
+    data: dict[str, Any]  # None until it is imported
+
     def __init__(self, package: str, *names: str) -> None:
-        self._package = package
-        self._records: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
+        super().__init__()
+        self._package, self.data = package, dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyAlgorithm:
-        record = self._records[name]
+        record: AnyAlgorithm | None = self.data[name]
         if record is None:
-            imported: AnyAlgorithm = import_module(f"{self._package}.{name}").ALGORITHM
-            record = self._records[name] = imported
+            record = self.data[name] = import_module(f"{self._package}.{name}").ALGORITHM
         return record
-
-    def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
-        self._records[name] = record
-
-    def __delitem__(self, name: str) -> None:
-        del self._records[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
 
     def find(self, name: str) -> AnyAlgorithm:
         """The algorithm of that name, or an error with the names that there are."""

@@ -39,11 +39,6 @@ class Config:
     weight_decay: float = not_negative(default=0.001)
 
 
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """o is a sum over parties."""
-    return {"stale", "skip"}
-
-
 class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and the whole local model, f_k with its head W_k."""
 
@@ -89,7 +84,7 @@ ALGORITHM = Algorithm(
             tells="per row the probabilities minus the label: the label can be read from it",
         ),
     },
-    missing=missing,
+    missing=lambda _: {"stale", "skip"},  # o is a sum over parties
     for_tables={"optimizer": "adam", "learning_rate": 0.002},
     local_model=embedding.with_head,
     head=summed,

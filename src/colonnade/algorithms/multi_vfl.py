@@ -356,16 +356,10 @@ def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, 
     return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
 
 
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """g reads all embeddings, so a data owner's last ones stand in where it misses a batch. Rounds are opened and
-    averaged by all data owners; a label owner that is silent misses the round, whatever is set."""
-    return {"stale"}
-
-
 def aggregated(given: HeadInputs[Config]) -> nn.Module:
     """The label owners' model as the last round left it."""
     model = given.build(joined(given.shapes, given.config))
-    return heads.Concatenated(heads.loaded(model, given.state["model"]), given.config.axis)
+    return heads.Joining(heads.loaded(model, given.state["model"]), partial(torch.cat, dim=given.config.axis))
 
 
 ALGORITHM = Algorithm(
@@ -376,7 +370,7 @@ ALGORITHM = Algorithm(
     predict=predict,
     nested=Nested(aggregation_server=AggregationServer, train=train),
     models={"aggregated": predict, "own": partial(predict, model="own")},
-    missing=missing,
+    missing=lambda _: {"stale"},  # of a batch; rounds are opened and averaged by all data owners
     lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,

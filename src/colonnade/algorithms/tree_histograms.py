@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +93,12 @@ def _edges(column: NDArray[np.float32], bins: int) -> Floats:
 
 def counted(cells: NDArray[np.unsignedinteger], nodes: int, width: int) -> Whole:
     """Rows in each node and bin, [nodes, columns, width], of [columns, rows] cells: node times width, and bin."""
-    counts = np.empty((len(cells), nodes * width), dtype=np.int64)
-    for number, column in enumerate(cells):
-        counts[number] = np.bincount(column, minlength=nodes * width)
-    return counts.reshape(len(cells), nodes, width).transpose(1, 0, 2)
+    return summed(cells, None, nodes, width)
 
 
-def summed(cells: NDArray[np.unsignedinteger], weights: Floats, nodes: int, width: int) -> Floats:
-    """Sums over the rows in each node and bin, [nodes, columns, width]."""
-    sums = np.empty((len(cells), nodes * width))
+def summed(cells: NDArray[np.unsignedinteger], weights: Floats | None, nodes: int, width: int) -> NDArray[Any]:
+    """Sums over the rows in each node and bin, [nodes, columns, width]; without weights, how many rows there are."""
+    sums = np.empty((len(cells), nodes * width), dtype=np.int64 if weights is None else np.float64)
     for number, column in enumerate(cells):
         sums[number] = np.bincount(column, weights, minlength=nodes * width)
     return sums.reshape(len(cells), nodes, width).transpose(1, 0, 2)

@@ -154,10 +154,8 @@ class Round:
             own = [node for node, best in chosen.items() if best.party == k]
             if not own:
                 continue
-            values, wanted = (
-                replies[party].values.tensor.cpu(),
-                (self.node.shape[1], len(own) if hidden else self.trees),
-            )
+            values = replies[party].values.tensor.cpu()
+            wanted = self.node.shape[1], len(own) if hidden else self.trees
             if tuple(values.shape) != wanted:
                 cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
                 raise PartyError(party, Split.kind, batch, cause)

@@ -271,7 +271,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     def _go_on(self, growing: Growing, asker: str | None) -> Sums:
         """Keep the round as it is now, and report its sums."""
         self._growing = growing
-        batch, sums = growing.batch, growing.sums()
+        batch, sums = growing.batch, growing.slopes.sums(growing)
         if isinstance(sums, Tensor):
             return Sums(self.outbox.release(sums, "sums", batch, to=asker))
         return Sums(self.outbox.pass_on(sums, "sums", batch, event=NON_PRIVATE, to=asker))

@@ -320,16 +320,14 @@ class IdOwner(Party):
     def learn(self, request: Learn) -> Done:
         self._expect_learner(self.name)
         places = self._order[self.positions(request.positions, len(self.ids))]
-        most = self._shortest()
-        self.expect(len(places) <= most, f"{len(places)} rows cannot be common: the shortest list compared has {most}")
-        self.expect(self._compared, "it was told its common rows already; they are learned once")
-        self._compared = False
+        self._expect_possible(len(places))
         self.learned(self.ids.rows[places])
         return Done()
 
     @serves
     def tell(self, request: Tell) -> Done:
         self.expect(self._reveal == "count", "it agreed that rows are revealed, and it was told a count")
+        self._expect_possible(request.common)
         self.common = request.common
         return Done()
 
@@ -349,15 +347,19 @@ class IdOwner(Party):
         rule = f"it compares lists of {least} ids or more"
         self.expect(total >= least, f"{rule}, and '{owner}' has {total}: fewer would tell about single ids")
 
-    def _shortest(self) -> int:
-        """The length of the shortest list; refused until all were compared, as no row is known to be common before."""
+    def _expect_possible(self, common: int) -> None:
+        """Refuse so many common rows where the shortest list has fewer, until all lists were compared, as none is known
+        to be common before, and a second time."""
         others = [name for name in self._parties if name != self.name]
         lists = [self._raising[name] for name in others if name in self._raising]
         lengths = [raising.total for raising in lists if raising.order is not None and raising.points is None]
         self.expect(
             len(lengths) == len(others), "rows are common once all other lists went through it and were fetched"
         )
-        return min([len(self.ids), *lengths])
+        most = min([len(self.ids), *lengths])
+        self.expect(0 <= common <= most, f"{common} rows cannot be common: the shortest list compared has {most}")
+        self.expect(self._compared, "it was told its common rows already; they are learned once")
+        self._compared = False
 
     def _forget(self) -> None:
         self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}

@@ -107,6 +107,8 @@ class Sorter:
         return values, 2 * self.parties(total) * self.secret.public.error
 
     def further(self, request: Further) -> Tensor:
+        if request.group not in self._orders:
+            raise Refused(f"it has sorted nothing of group {request.group}, so there is no more of it")
         return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
 
     def parties(self, total: Ciphertext) -> int:
@@ -149,9 +151,7 @@ class SortingParty(Party):
         return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
 
     def _sorter(self) -> Sorter:
-        self.expect(self.sorter is not None, "it has made no keys, so nothing was encrypted for it")
-        assert self.sorter is not None
-        return self.sorter
+        return self.needed(self.sorter, "it has made no keys, so nothing was encrypted for it")
 
 
 class KeyServer(SortingParty):
