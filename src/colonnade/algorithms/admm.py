@@ -13,16 +13,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from colonnade.algorithms.algorithm import Kind, Release
-from colonnade.algorithms.embedding import Embed, Embedding
-from colonnade.core import Organisation, State, mapped, roles, serves
-from colonnade.optim.descent import Arriving, Captured, Descent, kernels
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
+from colonnade.algorithms.embedding import Embed, Embedding, Stepping
+from colonnade.core import State, mapped, roles, serves
+from colonnade.optim.descent import Arriving, Captured, kernels
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
 RESIDUAL = Release(
@@ -33,26 +32,15 @@ RESIDUAL = Release(
 )
 
 
-class FeatureOwner(roles.FeatureOwner):
-    """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
+class FeatureOwner(Stepping):
+    """Remembers what it sent until it is told what to make of it."""
 
-    released_as: str
-    optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
     _pending: tuple[str, Tensor, Tensor] | None = None
-
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
-        super().__init__(organisation, features, model, config)
-        self.optimizer = make_optimizer(self.model.parameters(), config)
 
     @cached_property
     def _descend(self) -> Captured:
         return Captured(self._local_steps, self.model)
-
-    @cached_property
-    def descent(self) -> Descent:
-        """What moves its model."""
-        return Descent(self.model, self.optimizer)
 
     @property
     def steps_at_once(self) -> int:
@@ -183,8 +171,7 @@ class ZUpdate:
             )
 
     def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
-        row counts."""
+        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together."""
         pull = dual + (truth if w is None else truth * w)
         own_kernels = kernels(o.device)
         if own_kernels is not None:
@@ -197,8 +184,7 @@ class ZUpdate:
         return z, gradient
 
     def _newton_step(self, z: Tensor, o: Tensor, pull: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A step, and the largest entry of the gradient before it. A row that counts w times has the step of one whose
-        gradient and rho are divided by w."""
+        """A step, and the largest gradient entry before it; a row that counts w divides gradient and rho by w."""
         step, p = (_softmax_step, z.softmax(-1)) if z.shape[-1] > 1 else (_logistic_step, z.sigmoid())
         gradient = (p if w is None else p * w) - pull + self.rho * (z - o)
         d = step(p, gradient, self.rho) if w is None else step(p, gradient / w, self.rho / w)

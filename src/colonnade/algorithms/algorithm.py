@@ -138,14 +138,6 @@ class Nested(Generic[S]):
     train: Callable[[S, Peers, int], Iterator[RoundDone]]  # for so many rounds
 
 
-def _nothing(config: object) -> frozenset[str]:  # noqa: ARG001
-    return frozenset()
-
-
-def _yes(config: object) -> bool:  # noqa: ARG001
-    return True
-
-
 @dataclass(frozen=True)
 class LocalInputs(Generic[C]):
     """What a party's model is completed by: a row of its columns, the width of its own model, and what was agreed."""
@@ -188,8 +180,10 @@ class Algorithm(Generic[C, F, L]):
     sends: Callable[[L, str], Collection[str]] | None = None  # of one party's columns, where parties differ
     reader: str = READER  # who gets what crosses from columns
     covers: str = ""  # which rows noise protects, where these are not all
-    separable: Callable[[C], bool] = _yes  # the label owner sees what each party released, not only a sum of it
-    missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
+    separable: Callable[[C], bool] = lambda _: (
+        True
+    )  # the label owner sees what each party released, not only a sum of it
+    missing: Callable[[C], Collection[str]] = lambda _: ()  # what stands in for a party: "stale", "skip"
     may_lack: bool | None = None  # rows may lack a party's part, though its answer must not; None: where "skip" may be
     lacking: str = ""  # where rows may not: why a row needs every party's part, in a sentence
 
@@ -225,7 +219,7 @@ class Algorithm(Generic[C, F, L]):
     weighs_rows: bool = False  # a row of the label owner may count more than others, by a column of its own
     for_rows: int | None = None  # `init` points to it where tables have as many rows in common; `about_tables` says why
     about_tables: str = ""
-    suits: Callable[[int], bool] = _yes
+    suits: Callable[[int], bool] = lambda _: True
 
     def __post_init__(self) -> None:
         if (self.train is None) == (self.nested is None):
@@ -251,8 +245,7 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def of_told_width(self) -> frozenset[str]:
-        """The releases as wide as the party said when it introduced itself; without a torch model it told its columns,
-        and there are none."""
+        """The releases as wide as a party's introduction says: none without a torch model, where these are columns."""
         names = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
         return frozenset(() if self.local_model is None else names)
 

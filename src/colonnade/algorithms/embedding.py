@@ -67,12 +67,11 @@ class Descend(Request[Done]):
     gradient: Released  # dloss/dh_k, [rows, width]
 
 
-class FeatureOwner(roles.FeatureOwner):
-    """Holds columns and f_k, and remembers the batch that it last embedded for training."""
+class Stepping(roles.FeatureOwner):
+    """Holds columns and f_k, which an optimizer moves."""
 
     released_as = "embedding"
     optimizer: torch.optim.Optimizer
-    _pending: tuple[str, Pass, Tensor] | None = None
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
@@ -80,8 +79,13 @@ class FeatureOwner(roles.FeatureOwner):
 
     @cached_property
     def descent(self) -> Descent:
-        """The descent that moves its model."""
         return Descent(self.model, self.optimizer)
+
+
+class FeatureOwner(Stepping):
+    """Remembers the batch that it last embedded for training."""
+
+    _pending: tuple[str, Pass, Tensor] | None = None
 
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:

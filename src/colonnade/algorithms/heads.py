@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import HeadInputs
 
+SIDE_BY_SIDE = partial(torch.cat, dim=-1)
+
 
 class Joining(nn.Module):
     """g of what the parties sent, joined: side by side, unless another way is given."""
 
-    def __init__(self, model: nn.Module, join: Callable[[list[Tensor]], Tensor] = partial(torch.cat, dim=-1)) -> None:
+    def __init__(self, model: nn.Module, join: Callable[[list[Tensor]], Tensor] = SIDE_BY_SIDE) -> None:
         super().__init__()
         self.model, self.join = model, join
 

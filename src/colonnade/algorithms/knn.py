@@ -185,8 +185,7 @@ class FeatureOwner(Keyed[PublicKey]):
         return torch.addmm(lengths, a, b.T, alpha=-2).add_(a.square().sum(1)[:, None]).clamp_(min=0)
 
     def _remembered(self) -> tuple[Tensor, Tensor]:
-        """Its training rows and their squared lengths, made once: the more rows are remembered, the more pieces rows
-        are asked for in."""
+        """Its training rows and their squared lengths, made once: rows may be asked for in many pieces."""
         if self._known is None:
             b = self.model(self.memory).double()
             self._known = b, b.square().sum(1)[None, :]

@@ -283,8 +283,7 @@ class LabelOwner(roles.LabelOwner):
 
 
 def curvature(outputs: int) -> float:
-    """The most that a loss curves with a score: 1/4 for two classes, 1/2 for more. For numbers it is 1, and 1/4 does as
-    well, since it only scales the step."""
+    """The most that a loss curves with a score; for numbers it is 1, and 1/4 does, since it only scales the step."""
     return 0.25 if outputs == 1 else 0.5
 
 

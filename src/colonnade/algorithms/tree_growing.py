@@ -40,8 +40,7 @@ LINES = 1 << 13  # sums that are blinded at a time
 
 
 class Node(NamedTuple):
-    """A node that may still be split: its tree, how many rows it has, its sampled rows by bin, and which candidates may
-    be reported for it."""
+    """A node that may still be split, with its sampled rows by bin and the candidates that may be reported."""
 
     tree: int
     size: int  # rows of the batch
@@ -75,8 +74,7 @@ class PlainSlopes:
 
     @cached_property
     def packed(self) -> tuple[Floats, float] | None:
-        """g room + h, [trees, rows], where they are whole numbers whose sums fit side by side into a float64; and
-        room."""
+        """g room + h, [trees, rows], and room, where whole numbers whose sums fit side by side into a float64."""
         room = float(2 ** int(max(self.h.sum(), 1)).bit_length())
         fits = np.abs(self.g).sum() * room < 2**51
         whole = fits and (self.g == np.rint(self.g)).all() and (self.h == np.rint(self.h)).all()
@@ -108,8 +106,7 @@ class PlainSlopes:
 
 @dataclass(frozen=True, eq=False)
 class SealedSlopes:
-    """Gradients and Hessians under the label owner's key: points, [rows, 1 + 2 trees, 64]. Where nodes are hidden, each
-    is a tree here."""
+    """Gradients and Hessians under a key, [rows, 1 + 2 trees, 64]; where nodes are hidden, each is a tree here."""
 
     points: Points
     key: ElGamalPublicKey
@@ -195,8 +192,7 @@ class Growing:
         least: int,
         counts: Whole | None = None,
     ) -> Growing:
-        """Begin with the roots; `bins` are [columns, rows of the batch], and `counts` how many rows each has, where
-        that is known."""
+        """Begin with the roots; `bins` are [columns, rows of the batch], and `counts` their rows, if known."""
         whole = len(sampled) == bins.shape[1]
         trees, used = slopes.trees, bins if whole else bins.take(sampled, axis=1)
         width = binning.gap + 1
@@ -265,8 +261,7 @@ class Growing:
         return self._with_children(node, [self.open[parent] for parent in parents.tolist()], sizes)
 
     def _with_children(self, node: NDArray[np.int64], parents: list[Node], sizes: Whole) -> Growing:
-        """Give the parents children, numbered in the order of their parents, so that those of one tree are side by
-        side; `sizes` are their rows, [parents, 2]."""
+        """Give the parents children, numbered in the order of their parents; `sizes` are their rows, [parents, 2]."""
         if not parents:
             return replace(self, node=node, open={}, reported=[])
         count = self.count + 2 * len(parents)

@@ -219,8 +219,7 @@ def leaf_values(node: Whole, g: Floats, h: Floats, nodes: int, l2: float) -> Flo
 def reached(
     party: Whole, split: Whole, left: Whole, right: Whole, roots: int, directions: Sequence[Flags]
 ) -> NDArray[np.int64]:
-    """The leaf of each row in each tree, [rows, roots]: `party` is -1 at leaves, `split` a column of that party's
-    directions, [rows, splits] with true for left."""
+    """The leaf of each row in each tree, [rows, roots], from parties' directions, [rows, splits]: true is left."""
     rows = len(directions[0])
     start = np.concatenate([[0], np.cumsum([flags.shape[1] for flags in directions])])
     goes_left = np.concatenate([*directions, np.zeros((rows, 1), dtype=np.bool_)], axis=1)

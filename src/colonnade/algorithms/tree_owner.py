@@ -249,8 +249,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         return np.argsort(np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype=np.uint64), kind="stable")
 
     def _slopes(self, request: Start, asker: str | None) -> Slopes:
-        """Gradients as the party's own settings say: plain ones are refused, unless they come from its own
-        organisation."""
+        """Gradients as its own settings say: plain ones are refused, unless from its own organisation."""
         given = request.gradients
         if isinstance(given, Released):
             plain = self.config.encryption == "none" or asker == self.name
@@ -285,8 +284,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         return self.organisation.batches.splits["train"].numpy()
 
     def _bins(self) -> tuple[Binning, NDArray[np.uint8], Whole, Candidates]:
-        """Bins of all rows by the training rows' quantiles, how many training rows each has, and candidates; made
-        once."""
+        """Bins of all rows by quantiles of the training rows, how many of these each has, and candidates."""
         if self._binned is None:
             values = with_gaps(self.features, self._gaps)
             binning = Binning.of(values[self._train], self.config.bins)

@@ -51,8 +51,7 @@ class Masking(Keyed[PublicKey]):
         return self.outbox.pass_on(blinded, "masked_gradient", batch, to=asker)
 
     def mask_on(self, batch: str, what: str) -> tuple[float, Any]:
-        """The number and the mask. A mask serves one answer, also where that fails: whoever could try again would learn
-        from what is refused."""
+        """The number and the mask, for one answer: whoever could try again would learn from what is refused."""
         self.expect(batch in self._blinded, f"{what} came for batch {batch}, and it has no mask for it")
         return self._blinded.pop(batch)
 
