@@ -96,8 +96,7 @@ class Positions(Message):
 
 
 class Trace(Request[Positions]):
-    """Turn positions in the list that this party handed out into positions in the list it was given, of common points
-    only."""
+    """Turn positions of common points in the list that this party handed out into those in the list it was given."""
 
     owner: str
     positions: Released
@@ -132,8 +131,7 @@ class Blinding:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A mechanism that changes nothing: the points were multiplied when they came, and their owner's blinding still
-    hides them."""
+    """A mechanism that changes nothing: the points came under their owner's blinding, and were multiplied then."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return tensor, HIDDEN
@@ -246,8 +244,7 @@ class IdOwner(Party):
     def check_terms(
         self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...], asker: str | None
     ) -> None:
-        """Refuse a driver whose terms differ from this party's settings, or exceed its allowance. Where rows may be
-        revealed, a count may be, too."""
+        """Refuse terms that differ from this party's settings or exceed its allowance; a count is less than rows."""
         allowed = None if self.allowance is None or asker is None else self.allowance.settings.reveal
         most = "count" if "count" in (allowed, self.settings.reveal) else "rows"
         for setting, own, asked in (

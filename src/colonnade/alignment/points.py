@@ -14,7 +14,6 @@ import hashlib
 import select
 import struct
 import sys
-from collections.abc import Iterator
 from typing import IO
 
 DOMAIN = b"colonnade/alignment/1/secp256k1/sha-256"
@@ -49,7 +48,9 @@ def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
     parse, multiply = lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ec_pubkey_tweak_mul
     write, view = lib.secp256k1_ec_pubkey_serialize, ffi.buffer(out)
     products = []
-    for number, piece in enumerate(_cut(data, WIDTHS[kind])):
+    width = WIDTHS[kind]
+    for number, start in enumerate(range(0, len(data), width)):
+        piece = data[start : start + width]
         if kind == BLIND:
             tries = (hashlib.sha256(counter + piece).digest() for counter in COUNTERS)
             while not parse(context, point, b"\x02" + next(tries), POINT):
@@ -62,11 +63,6 @@ def work(kind: bytes, data: bytes, secret: bytes) -> bytes:
             write(context, out, size, point, lib.SECP256K1_EC_COMPRESSED)
             products.append(view[:])
     return b"".join(products)
-
-
-def _cut(data: bytes, width: int) -> Iterator[bytes]:
-    for start in range(0, len(data), width):
-        yield data[start : start + width]
 
 
 def question(kind: bytes, data: bytes, secret: bytes) -> bytes:

@@ -67,10 +67,7 @@ def costs_nothing(event: DpEvent) -> bool:
 
 
 def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
-    """Epsilon of one row against whoever knows when it was released: exact composition over its own appearances.
-
-    Gaussians compose to one Gaussian (Balle and Wang's curve); binomials by their loss distributions.
-    """
+    """Epsilon of one row against whoever knows when it was released: exact composition over its appearances."""
     paid = tuple(sorted((key, n) for key, n in spent.items() if n and not costs_nothing(event_of(key))))
     return _known_batch(paid, moves(relation), delta)
 

@@ -164,8 +164,7 @@ def certain(levels: int, trials: int, p: float) -> float:
 
 @lru_cache(maxsize=256)
 def reach(levels: int, trials: int, p: float, mass: float) -> float:
-    """A loss that one coordinate exceeds with a chance of at most `mass`, in either direction, not counting outcomes
-    that give the row away for certain; 0 when all do."""
+    """A loss above 0 that one coordinate exceeds with a chance of at most `mass`; certain outcomes aside."""
     from scipy.stats import binom
 
     x, largest = np.arange(trials + 1), 0.0

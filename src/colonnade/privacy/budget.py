@@ -215,8 +215,7 @@ class Account:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Keep everybody else, here or in another process, from releasing under this account meanwhile, and count what
-        they released before."""
+        """Keep everybody else, here or elsewhere, from releasing meanwhile; and count what they released before."""
         if self._closed:
             raise CheckpointError(f"'{self.owner}' has left this run, and counts for others now. Resume it.")
         if self.journal is None:

@@ -59,8 +59,7 @@ class Ranked(Message):
 
 
 class Rank(Request[Ranked]):
-    """Sort every query's candidates by their distance to it in each group. `stops` says at which instance seen in all
-    lists a query's scan stopped; without it, all other rows are candidates."""
+    """Sort each query's candidates in each group: those up to where its scan stopped or, without `stops`, all rows."""
 
     groups: tuple[tuple[str, ...], ...]
     queries: Released

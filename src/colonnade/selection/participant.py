@@ -25,8 +25,7 @@ RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
 
 class Joined(Message):
-    """How many rows a participant has, how many columns that vary, and the power of two above all its partial
-    distances, so that all scale alike."""
+    """How many rows it has, how many columns that vary, and the power of two above all its partial distances."""
 
     rows: int
     columns: int

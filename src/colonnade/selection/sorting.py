@@ -117,8 +117,7 @@ class Sorter:
 
 
 def limit(scheme: str, most: int) -> float:
-    """The largest value of one participant, so that `most` of them fit into a sum: a power of two, by which scaling is
-    exact."""
+    """The largest value of each of `most` participants whose sum fits: a power of two, so that scaling is exact."""
     return 2.0 ** math.floor(math.log2(CAPACITY.get(scheme, 2.0**16) / most))
 
 
