@@ -13,15 +13,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind, Release
-from colonnade.algorithms.embedding import Embed, Embedding, Stepping
-from colonnade.core import State, mapped, roles, serves
-from colonnade.optim.descent import Arriving, Captured, kernels
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.algorithms.embedding import Embed, Embedding
+from colonnade.core import Organisation, State, mapped, roles, serves
+from colonnade.optim.descent import Arriving, Captured, Descent, kernels
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
 RESIDUAL = Release(
@@ -32,11 +33,21 @@ RESIDUAL = Release(
 )
 
 
-class FeatureOwner(Stepping):
-    """Remembers what it sent until it is told what to make of it."""
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
 
+    released_as: str
+    optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
     _pending: tuple[str, Tensor, Tensor] | None = None
+
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+        super().__init__(organisation, features, model, config)
+        self.optimizer = make_optimizer(self.model.parameters(), config)
+
+    @cached_property
+    def descent(self) -> Descent:
+        return Descent(self.model, self.optimizer)
 
     @cached_property
     def _descend(self) -> Captured:
@@ -91,9 +102,8 @@ class LabelOwner(roles.LabelOwner):
         return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
 
     def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
-        """Do a batch's arithmetic on some tensors, lambda, the labels and, where they differ, how much rows count. It
-        gives r, the new lambda, what `split` measured, and more. Lambda is remembered; z is found anew from it the next
-        time. Returns what `loss_of` reads, r, and more."""
+        """Do a batch's arithmetic, and remember the new lambda; z is found anew from it the next time. Returns what
+        `loss_of` reads, r, and more."""
         rows = self.rows(batch)
         counts = self.counts(rows)
         known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))

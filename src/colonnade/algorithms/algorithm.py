@@ -104,9 +104,8 @@ class HeadInputs(Generic[C]):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What somebody knows about groups of a batch's rows from sums over them: weights times bits are these sums, where
-    a bit says whether a row is in the group. The first two equations are over all rows, the second with weights above
-    0."""
+    """What sums tell about groups of a batch's rows: weights times bits, which say whether a row is in the group, are
+    these sums. The first two equations are over all rows, the second with weights above 0."""
 
     batch: str
     weights: Tensor  # [equations, rows]

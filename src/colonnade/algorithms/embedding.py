@@ -67,11 +67,12 @@ class Descend(Request[Done]):
     gradient: Released  # dloss/dh_k, [rows, width]
 
 
-class Stepping(roles.FeatureOwner):
-    """Holds columns and f_k, which an optimizer moves."""
+class FeatureOwner(roles.FeatureOwner):
+    """Holds columns and f_k, and remembers the batch that it last embedded for training."""
 
     released_as = "embedding"
     optimizer: torch.optim.Optimizer
+    _pending: tuple[str, Pass, Tensor] | None = None
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
@@ -80,12 +81,6 @@ class Stepping(roles.FeatureOwner):
     @cached_property
     def descent(self) -> Descent:
         return Descent(self.model, self.optimizer)
-
-
-class FeatureOwner(Stepping):
-    """Remembers the batch that it last embedded for training."""
-
-    _pending: tuple[str, Pass, Tensor] | None = None
 
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:

@@ -71,11 +71,6 @@ def linear(given: HeadInputs[Any]) -> nn.Module:
     return Joining(loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights))
 
 
-def summed(given: HeadInputs[Any]) -> nn.Module:  # noqa: ARG001
-    """sum_k o_k."""
-    return Summed()
-
-
 def loaded(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     """The model with these weights."""
     model.load_state_dict(dict(state))

@@ -230,10 +230,8 @@ class LabelOwner(Reachable, HoldsLabels):
 
     def handed_back(self, gradients: Sequence[Tensor], batch: Batch) -> dict[str, Descend]:
         """To each data owner dloss/dh_d."""
-        requests = {}
-        for d, gradient in zip(self.shapes, gradients, strict=True):
-            requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name, to=d))
-        return requests
+        name, by_owner = batch.name, zip(self.shapes, gradients, strict=True)
+        return {d: Descend(name, self.outbox.release(gradient, "gradient", name, to=d)) for d, gradient in by_owner}
 
     def state(self) -> State:
         return super().state() | {

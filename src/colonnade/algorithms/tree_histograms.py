@@ -158,8 +158,7 @@ def _enough(rows: Whole, least: int) -> Flags:
 
 
 class Best(NamedTuple):
-    """The best split of a node: whose candidate gains most, and how much; party -1 where none gains anything. All rows
-    that the party lacks go left, or all go right."""
+    """The best split of a node, party -1 where none gains anything; all rows that the party lacks go to one side."""
 
     gain: float
     party: int

@@ -301,7 +301,6 @@ def sampled(g: Floats, share: float, top: float, rest: float, generator: Generat
     """The rows to learn from, and the weight of each: a random share, or (GOSS) those with the largest gradients and
     some of the others, which then count for all others."""
     rows = len(g)
-    every = np.arange(rows)
     if top:
         size = np.abs(g).sum(1)
         kept, more = max(1, round(top * rows)), max(1, round(rest * rows))
@@ -314,4 +313,4 @@ def sampled(g: Floats, share: float, top: float, rest: float, generator: Generat
     if share < 1:
         drawn = torch.randperm(rows, generator=generator)[: max(1, round(share * rows))].numpy()
         return np.sort(drawn), np.ones(len(drawn))
-    return every, np.ones(rows)
+    return np.arange(rows), np.ones(rows)

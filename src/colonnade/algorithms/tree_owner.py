@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -47,23 +47,12 @@ SplitTable = dict[str, Tensor]
 class Growth(Protocol):
     """The part of the algorithm's Config that a party with columns needs."""
 
-    @property
-    def encryption(self) -> str: ...
-
-    @property
-    def nodes(self) -> str: ...
-
-    @property
-    def bins(self) -> int: ...
-
-    @property
-    def depth(self) -> int: ...
-
-    @property
-    def min_rows(self) -> int: ...
-
-    @property
-    def column_share(self) -> float: ...
+    encryption: str
+    nodes: str
+    bins: int
+    depth: int
+    min_rows: int
+    column_share: float
 
 
 class UseKey(Request[Done]):
@@ -116,7 +105,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     config: Growth
     stackable = False
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Growth) -> None:
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.outbox.rules.setdefault("directions", Rule(codec=ONE_BIT))
         self.rounds: list[SplitTable] = []

@@ -42,8 +42,7 @@ class Thresholds(nn.Module):
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from each party's directions to the joint model's outputs. The directions of a row that
-    a party lacks are NaN, and the row goes as was learned."""
+    """The label owner's piece: from directions, NaN for rows that a party lacks, to the joint model's outputs."""
 
     base: Tensor
     said: Tensor

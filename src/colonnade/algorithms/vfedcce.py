@@ -339,10 +339,8 @@ def with_encrypted_coefficients(driver: LabelOwner, peers: Peers, batch: str, c:
     assert secret is not None
     sent = {k: driver.outbox.encrypt(c_k, "coefficients", batch, key=secret) for k, c_k in c.items()}
     masked = peers.ask_each({k: Multiply(batch, ciphertext) for k, ciphertext in sent.items()})
-    gradients = {}
-    for k, reply in masked.items():
-        gradients[k] = TakeGradient(batch, opened(secret, driver.outbox, sent[k], reply.gradient, "gradient"))
-    peers.ask_each(gradients)
+    given = {k: opened(secret, driver.outbox, sent[k], reply.gradient, "gradient") for k, reply in masked.items()}
+    peers.ask_each({k: TakeGradient(batch, gradient) for k, gradient in given.items()})
 
 
 EXCHANGES = {

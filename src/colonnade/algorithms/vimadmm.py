@@ -74,6 +74,7 @@ class FeatureOwner(admm.FeatureOwner):
     """Holds columns, f_k, and the head it was last told."""
 
     config: Config
+    released_as = "embedding"
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
         super().__init__(organisation, features, model, config)

@@ -150,9 +150,8 @@ class Raising:
 
 
 class IdOwner(Party):
-    """A party with ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they
-    are. `among` names all who take part, as this party knows them; `allowance` is what it allows others in a day,
-    between machines."""
+    """A party with ids. After `align`, a learner knows how many are common and, where agreed, which of its rows.
+    `among` names all who take part; `allowance` is what it allows others in a day, between machines."""
 
     _parties: tuple[str, ...]
     _raising: dict[str, Raising]

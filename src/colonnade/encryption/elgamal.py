@@ -170,7 +170,7 @@ def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> N
             unknown = np.flatnonzero(np.isnan(values))
             if not len(unknown):
                 return values
-            rest, giant = np.ascontiguousarray(points[unknown]), table.giant(-sign * number * step)
+            rest, giant = np.ascontiguousarray(points[unknown]), _giant(-sign * number * step)
             moved = curve.empty(len(unknown))
             giant_address = np.full(len(unknown), curve.address(giant)[0], dtype=np.uint64)
             exact = curve.rows_of(np.stack([curve.address(rest), giant_address], axis=1), moved)  # v is the step itself
@@ -196,7 +196,6 @@ class _Table:
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
         self._order = np.argsort(keys)
         self._keys, self._points = keys[self._order], points[self._order]
-        self._giants: dict[int, Points] = {}
 
     def find(self, points: Points) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """The values of the points, and which of these are in the table."""
@@ -209,13 +208,9 @@ class _Table:
         sign = np.where((candidates[:, 32:] == points[:, 32:]).all(1), 1.0, -1.0)
         return sign * (self._order[nearest] + 1), known
 
-    def giant(self, value: int) -> Points:
-        if value not in self._giants:
-            self._giants[value] = curve.base(value)
-        return self._giants[value]
-
 
 _table = cache(_Table)
+_giant = cache(curve.base)
 
 
 def _table_size(most: float) -> int:

@@ -24,8 +24,7 @@ from colonnade.models import initialised
 BATCH, RATE, HIDDEN = 256, 1e-3, 64
 """For the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
 MASKED, SEEN, PRE_BATCH, PRE_RATE = 0.3, 0.1, 512, 0.002
-"""For pretraining: the share of numbers that are hidden, the weight of a seen number where a hidden one has 1, rows in
-a step, and Adam's step."""
+"""For pretraining: the share of numbers hidden, the weight of a seen number (a hidden one has 1), rows, Adam's step."""
 LEAST = 1e-6
 """A direction with a smaller share of the variance than this is only rounding."""
 

@@ -125,11 +125,9 @@ def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def hidden_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
-    """The epsilon of secret batches drawn without replacement, as in VIM's Theorem 1, by Renyi DP under replace-one.
-    The library's bound is tighter than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`).
-
-    `sigma` is in units of the sensitivity: the paper's C, or 2C as replace-one has it.
-    """
+    """The epsilon of secret batches drawn without replacement, as in VIM's Theorem 1, by Renyi DP under replace-one;
+    `sigma` is in units of the sensitivity, the paper's C, or 2C as replace-one has it. The library's bound is tighter
+    than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`)."""
     d = dp_accounting()
     accountant = d.rdp.RdpAccountant(neighboring_relation=d.NeighboringRelation.REPLACE_ONE)
     event = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))
