@@ -13,18 +13,17 @@ et al. (VIME, NeurIPS 2020).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
 
 from colonnade.models import initialised
 
 BATCH, RATE, HIDDEN = 256, 1e-3, 64
 """For the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
 MASKED, SEEN, PRE_BATCH, PRE_RATE = 0.3, 0.1, 512, 0.002
-"""For pretraining: the share of numbers hidden, the weight of a seen number (a hidden one has 1), rows, Adam's step."""
+"""For pretraining: the share of numbers that are hidden, the weight of a seen number where a hidden one has 1, rows in
+a step, and Adam's step."""
 LEAST = 1e-6
 """A direction with a smaller share of the variance than this is only rounding."""
 
@@ -98,14 +97,17 @@ class Autoencoder(Encoder):
             decoder = nn.Sequential(
                 nn.Linear(self.narrow.out_features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, math.prod(x.shape[1:]))
             ).to(x)
-
-        def loss(rows: Tensor) -> Tensor:
-            errors: Tensor = decoder(self.codes(x[rows])) - x[rows].flatten(1)
-            return errors.square().mean()
-
         self.train()
         optimizer = torch.optim.Adam([*self.model.parameters(), *self.narrow.parameters(), *decoder.parameters()], RATE)
-        _descend(optimizer, loss, x, self.epochs, BATCH, generator)
+        with torch.enable_grad():
+            for _ in range(self.epochs):
+                order = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
+                for rows in torch.split(order, BATCH):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = (decoder(self.codes(x[rows])) - x[rows].flatten(1)).square().mean()
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         self.eval()
 
     def codes(self, x: Tensor) -> Tensor:
@@ -122,29 +124,18 @@ def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> 
     mean, spread = flat.mean(0), flat.std(0, correction=0).clamp_min(1e-6)
     with initialised(generator):
         decoder = nn.Linear(width, math.prod(x.shape[1:])).to(x)
-
-    def loss(rows: Tensor) -> Tensor:
-        drawn = torch.rand(len(rows), flat.shape[1], generator=generator, device=generator.device)
-        hidden = drawn.to(x.device) < MASKED
-        seen = torch.where(hidden, mean, flat[rows]).reshape(x[rows].shape)
-        errors: Tensor = (decoder(model(seen).flatten(1)) - flat[rows]) / spread
-        return (errors.square() * (hidden + SEEN)).mean()
-
-    model.train()
     optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], PRE_RATE)
-    _descend(optimizer, loss, x, epochs, PRE_BATCH, generator)
-    model.train(training)
-
-
-def _descend(
-    optimizer: Optimizer, loss: Callable[[Tensor], Tensor], x: Tensor, epochs: int, batch: int, generator: Generator
-) -> None:
-    """Step down the loss of some rows at a time, in an order that is drawn for each epoch."""
+    model.train()
     with torch.enable_grad():
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
-            for rows in torch.split(order, batch):
+            for rows in torch.split(order, PRE_BATCH):
+                drawn = torch.rand(len(rows), flat.shape[1], generator=generator, device=generator.device)
+                hidden = drawn.to(x.device) < MASKED
+                seen = torch.where(hidden, mean, flat[rows]).reshape(x[rows].shape)
+                errors = (decoder(model(seen).flatten(1)) - flat[rows]) / spread
                 optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss(rows))
+                torch.autograd.backward((errors.square() * (hidden + SEEN)).mean())
                 optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    model.train(training)
