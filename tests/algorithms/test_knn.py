@@ -232,6 +232,23 @@ def test_neighbours_that_a_lying_reader_makes_up_are_refused_with_its_name(lie: 
         knn.encrypted(one.driver, one.peers, "test[0:4]")
 
 
+@pytest.mark.parametrize("way", ["plain", "ckks"])
+def test_distances_that_are_not_as_agreed_are_refused_with_their_senders_name(way: str) -> None:
+    """Left out of the sum without a word, the neighbours would be those of the other parties' columns."""
+    found, other = toy(way), toy("ckks" if way == "plain" else "plain")
+    liar: Any = found.parties["cyd"]
+    if way == "plain":
+        liar.config = other.driver.config
+        key = make_keys("ckks", limit=2.0**14).public.to_bytes()
+        found.peers["cyd"].ask(knn.UseKey(found.driver.outbox.publish(key, "public_key")))
+    else:
+        knn.share_key(found.driver, found.peers)
+        liar.config = other.driver.config
+    find, sent = (knn.plain, "encrypted") if way == "plain" else (knn.encrypted, "readable")
+    with pytest.raises(PartyError, match=f"'cyd' failed while answering knn.AskDistances .* it sent {sent} values"):
+        find(found.driver, found.peers, "test[0:4]")
+
+
 def test_the_first_key_stands() -> None:
     found = toy("ckks")
     first, other = (

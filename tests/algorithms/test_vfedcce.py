@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 
 from colonnade.algorithms import vfedcce
 from colonnade.algorithms.embedding import Descend
+from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models import Dropout
 from colonnade.transport import Fault, Faulty, Recording
@@ -233,6 +234,24 @@ def test_a_label_owner_with_columns_of_its_own_keeps_them_at_home(mode: str, tra
     own = {"log_odds", "jacobian", "gradient"} if mode == "plaintext" else {"log_odds", "coefficients"}
     assert {e.name for e in toy.driver.ledger.entries if e.peer == "ada"} == own
     assert {e.direction for e in toy.driver.ledger.entries if e.peer == "ada"} == {"own"}
+
+
+@pytest.mark.parametrize("mode", ["plaintext", "encrypted-jacobian"])
+def test_a_jacobian_that_is_not_as_agreed_is_refused_with_its_senders_name(mode: str) -> None:
+    toy = made(mode)
+    liar: Any = toy.parties["bob"]
+
+    def ask_jacobian(request: vfedcce.AskJacobian) -> vfedcce.Jacobian:
+        if mode == "encrypted-jacobian":
+            return vfedcce.Jacobian(liar.outbox.release(torch.zeros(4, 3), "jacobian", request.batch))
+        key = make_keys("plain", use="combinations", limit=1.0)
+        return vfedcce.Jacobian(liar.outbox.encrypt(torch.zeros(4, 3), "jacobian", request.batch, key=key))
+
+    ask_jacobian.__serves__ = 1  # type: ignore[attr-defined]
+    liar.ask_jacobian = ask_jacobian
+    sent = "readable" if mode == "encrypted-jacobian" else "encrypted"
+    with pytest.raises(PartyError, match=f"'bob' failed while answering vfedcce.AskJacobian .* it sent {sent} values"):
+        toy.run(1)
 
 
 def test_numbers_to_be_predicted_are_refused() -> None:

@@ -174,6 +174,20 @@ def test_requests_that_do_not_fit_are_refused(request_: Any, message: str) -> No
         agreed().answer(request_)
 
 
+def test_a_count_is_told_once_after_every_list_was_compared_and_is_no_more_than_the_shortest_has() -> None:
+    only_a_count = AlignmentSettings(reveal="count")
+    with pytest.raises(PartyError, match="once all other lists went through it"):
+        agreed(only_a_count).answer(Tell(2))
+    party = taken(only_a_count)
+    for count in (-1, 3):
+        with pytest.raises(PartyError, match=f"{count} rows cannot be common: the shortest list compared has 2"):
+            party.answer(Tell(count))
+    party.answer(Tell(2))
+    assert party.common == 2
+    with pytest.raises(PartyError, match="already; they are learned once"):
+        party.answer(Tell(1))
+
+
 def test_rows_are_learned_once_after_every_list_was_compared_and_no_more_than_the_shortest_has() -> None:
     def learn(party: IdOwner, *positions: int) -> None:
         party.answer(Learn(released(torch.tensor(positions, dtype=torch.int32))))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from tests.selection.made import classes, meeting
 
-from colonnade.selection.aggregation import More, Rank, Rest, Scan
+from colonnade.core import Batches, Organisation, Request
+from colonnade.errors import PartyError
+from colonnade.selection.aggregation import AggregationServer, More, Rank, Rest, Scan
 from colonnade.selection.columns import shuffled, standardised
 
 GROUPS = (("ada", "cyd"), ("bob",), ("ada", "bob", "dan"))
@@ -39,6 +44,24 @@ def test_it_reports_what_is_seen_in_all_lists_page_by_page() -> None:
     second = there.leader.outbox.release(torch.tensor([1], dtype=torch.int32), "stops")
     more = there.server.answer(More(second, 100))
     assert int(seen.counts.tensor[1]) + int(more.counts.tensor[0]) == 29, "all others, at full depth"
+
+
+def test_what_is_asked_out_of_turn_is_refused() -> None:
+    there = meeting(*classes(30), scheme="plain")
+    rows = there.leader.outbox.release(torch.tensor([1], dtype=torch.int32), "queries")
+    requests: list[tuple[Request[Any], str]] = [
+        (More(rows, 5), "it has scanned no rankings; scan comes first"),
+        (Rank(GROUPS, rows, rows, 3), "it has scanned no rankings; scan comes first"),
+        (Rest(rows, 3, 5), "it has ranked nothing, .* rank comes first"),
+    ]
+    for request, why in requests:
+        with pytest.raises(PartyError, match=why):
+            there.server.answer(request)
+    unprepared = AggregationServer(
+        Organisation.at("server", Batches({}, batch_size=1, epochs=1, seed=0)), scheme="plain"
+    )
+    with pytest.raises(PartyError, match="it was given no keys; a selection starts with begin"):
+        unprepared.answer(Rank(GROUPS, rows, None, 3))
 
 
 def test_with_participants_who_sort_the_reader_is_drawn() -> None:

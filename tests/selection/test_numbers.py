@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.feature_selection import mutual_info_regression
+from tests.selection.joined import kraskov
 from tests.selection.made import EVERY, Features, classes, meeting, numbers, plainly
 
 from colonnade.core import Ciphertext
@@ -17,7 +18,6 @@ from colonnade.errors import ConfigError, PartyError
 from colonnade.selection import Selection, information_here, select_here
 from colonnade.selection.aggregation import Add
 from colonnade.selection.columns import Columns, shuffled, standardised
-from colonnade.selection.knn_mi import kraskov
 
 SERVER = "aggregation_server"
 

@@ -75,6 +75,7 @@ def test_columns_as_they_are() -> None:
         (lambda: Distances(numbers(1), numbers(2), numbers(2), "keys"), "counts and candidates do not fit"),
         (lambda: AskPublicKey(), "it has made no keys"),
         (lambda: Further(0, numbers(0), 0, 1), "it has made no keys"),
+        (lambda: FurtherOwn(numbers(0), 0, 1), "it has sorted no distances of its own"),
     ],
 )
 def test_what_does_not_fit_is_refused(request_: Any, says: str) -> None:

@@ -48,7 +48,7 @@ def test_groups_are_kept_apart_until_the_next_queries() -> None:
         keys.answer(Sort(group, total(keys, values, values), numbers(2), 1))
     assert [keys.answer(Further(g, numbers(0), 1, 2)).order.tensor.tolist() for g in (0, 1)] == [[[1]], [[0]]]
     keys.answer(Sort(0, total(keys, [1.0], [1.0]), numbers(1), 1))
-    with pytest.raises(PartyError):
+    with pytest.raises(PartyError, match="it has sorted nothing of group 1, so there is no more of it"):
         keys.answer(Further(1, numbers(0), 0, 1))
 
 

@@ -46,13 +46,12 @@ class FeatureOwner(roles.FeatureOwner):
         self.optimizer = make_optimizer(self.model.parameters(), config)
 
     @cached_property
-    def _descend(self) -> Captured:
-        return Captured(self._local_steps, self.model)
+    def descent(self) -> Descent:
+        return Descent(self.model, self.optimizer)
 
     @cached_property
-    def descent(self) -> Descent:
-        """What moves its model."""
-        return Descent(self.model, self.optimizer)
+    def _descend(self) -> Captured:
+        return Captured(self._local_steps, self.model)
 
     @property
     def steps_at_once(self) -> int:
@@ -103,9 +102,8 @@ class LabelOwner(roles.LabelOwner):
         return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
 
     def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
-        """Do a batch's arithmetic on some tensors, lambda, the labels and, where they differ, how much rows count. It
-        gives r, the new lambda, what `split` measured, and more. Lambda is remembered; z is found anew from it the next
-        time. Returns what `loss_of` reads, r, and more."""
+        """Do a batch's arithmetic, and remember the new lambda; z is found anew from it the next time. Returns what
+        `loss_of` reads, r, and more."""
         rows = self.rows(batch)
         counts = self.counts(rows)
         known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
@@ -183,8 +181,7 @@ class ZUpdate:
             )
 
     def _newton(self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together; w is how much a
-        row counts."""
+        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2, all rows together."""
         pull = dual + (truth if w is None else truth * w)
         own_kernels = kernels(o.device)
         if own_kernels is not None:
@@ -197,10 +194,8 @@ class ZUpdate:
         return z, gradient
 
     def _newton_step(self, z: Tensor, o: Tensor, pull: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A step, and the largest entry of the gradient before it. A row that counts w times has the step of one whose
-        gradient and rho are divided by w."""
-        step = _softmax_step if z.shape[-1] > 1 else _logistic_step
-        p = _probabilities(z)
+        """A step, and the largest gradient entry before it; a row that counts w divides gradient and rho by w."""
+        step, p = (_softmax_step, z.softmax(-1)) if z.shape[-1] > 1 else (_logistic_step, z.sigmoid())
         gradient = (p if w is None else p * w) - pull + self.rho * (z - o)
         d = step(p, gradient, self.rho) if w is None else step(p, gradient / w, self.rho / w)
         spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
@@ -214,10 +209,6 @@ def z_update(loss: Loss, logits: Tensor, duals: Tensor, labels: Tensor, rho: flo
     z, worst = solve(logits, duals, labels)
     solve.judge(float(worst))
     return z
-
-
-def _probabilities(z: Tensor) -> Tensor:
-    return z.softmax(-1) if z.shape[-1] > 1 else z.sigmoid()
 
 
 def _softmax_step(p: Tensor, gradient: Tensor, rho: float | Tensor) -> Tensor:

@@ -12,7 +12,8 @@ by name; the names are in `algorithms/__init__.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
@@ -103,9 +104,8 @@ class HeadInputs(Generic[C]):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What somebody knows about groups of a batch's rows from sums over them: weights times bits are these sums, where
-    a bit says whether a row is in the group. The first two equations are over all rows, the second with weights above
-    0."""
+    """What sums tell about groups of a batch's rows: weights times bits, which say whether a row is in the group, are
+    these sums. The first two equations are over all rows, the second with weights above 0."""
 
     batch: str
     weights: Tensor  # [equations, rows]
@@ -135,14 +135,6 @@ class Nested(Generic[S]):
 
     aggregation_server: type[S]
     train: Callable[[S, Peers, int], Iterator[RoundDone]]  # for so many rounds
-
-
-def _nothing(config: object) -> frozenset[str]:  # noqa: ARG001
-    return frozenset()
-
-
-def _yes(config: object) -> bool:  # noqa: ARG001
-    return True
 
 
 @dataclass(frozen=True)
@@ -187,8 +179,10 @@ class Algorithm(Generic[C, F, L]):
     sends: Callable[[L, str], Collection[str]] | None = None  # of one party's columns, where parties differ
     reader: str = READER  # who gets what crosses from columns
     covers: str = ""  # which rows noise protects, where these are not all
-    separable: Callable[[C], bool] = _yes  # the label owner sees what each party released, not only a sum of it
-    missing: Callable[[C], Collection[str]] = _nothing  # what stands in for a party: "stale", "skip"
+    separable: Callable[[C], bool] = lambda _: (
+        True
+    )  # the label owner sees what each party released, not only a sum of it
+    missing: Callable[[C], Collection[str]] = lambda _: ()  # what stands in for a party: "stale", "skip"
     may_lack: bool | None = None  # rows may lack a party's part, though its answer must not; None: where "skip" may be
     lacking: str = ""  # where rows may not: why a row needs every party's part, in a sentence
 
@@ -224,7 +218,7 @@ class Algorithm(Generic[C, F, L]):
     weighs_rows: bool = False  # a row of the label owner may count more than others, by a column of its own
     for_rows: int | None = None  # `init` points to it where tables have as many rows in common; `about_tables` says why
     about_tables: str = ""
-    suits: Callable[[int], bool] = _yes
+    suits: Callable[[int], bool] = lambda _: True
 
     def __post_init__(self) -> None:
         if (self.train is None) == (self.nested is None):
@@ -250,8 +244,7 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def of_told_width(self) -> frozenset[str]:
-        """The releases as wide as the party said when it introduced itself; without a torch model it told its columns,
-        and there are none."""
+        """The releases as wide as a party's introduction says: none without a torch model, where these are columns."""
         names = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
         return frozenset(() if self.local_model is None else names)
 
@@ -380,31 +373,20 @@ AnyAlgorithm = Algorithm[Any, Any, Any]
 """An algorithm of the registry, where each has types of its own."""
 
 
-class Records(MutableMapping[str, AnyAlgorithm]):
+class Records(UserDict[str, AnyAlgorithm]):
     """Algorithms by name. An algorithm's file is imported when it is first asked for: a run needs one of them."""
 
+    data: dict[str, Any]  # None until it is imported
+
     def __init__(self, package: str, *names: str) -> None:
-        self._package = package
-        self._records: dict[str, AnyAlgorithm | None] = dict.fromkeys(names)
+        super().__init__()
+        self._package, self.data = package, dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyAlgorithm:
-        record = self._records[name]
+        record: AnyAlgorithm | None = self.data[name]
         if record is None:
-            imported: AnyAlgorithm = import_module(f"{self._package}.{name}").ALGORITHM
-            record = self._records[name] = imported
+            record = self.data[name] = import_module(f"{self._package}.{name}").ALGORITHM
         return record
-
-    def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
-        self._records[name] = record
-
-    def __delitem__(self, name: str) -> None:
-        del self._records[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
 
     def find(self, name: str) -> AnyAlgorithm:
         """The algorithm of that name, or an error with the names that there are."""

@@ -293,10 +293,8 @@ def share_key(driver: LabelOwner, peers: Peers) -> None:
                 stacklevel=3,
             )
     elif others:
-        most = (
-            2 ** max(driver.config.depth - 2, 0) if driver.config.nodes == "hidden" else 1
-        )  # reported nodes of a level
-        driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs * most)
+        reported = 2 ** max(driver.config.depth - 2, 0) if driver.config.nodes == "hidden" else 1  # of a level's nodes
+        driver.secret = driver.secret or ElGamalSecretKey(2 * driver.loss.outputs * reported)
         public = driver.outbox.publish(driver.secret.public.to_bytes(), "public_key")
         peers.ask_each(dict.fromkeys(others, UseKey(public)))
 

@@ -53,8 +53,7 @@ class Config:
 
 
 class Join(Request[Done]):
-    """The first request. `inputs` are places among g's inputs: first those of this party, then those of the others in
-    the order in which their embeddings will come."""
+    """The first request. `inputs` are places among g's inputs: of this party, then of the others as they will come."""
 
     batch: str
     targets: Released  # the labels of all training rows, [rows]

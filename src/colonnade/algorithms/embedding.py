@@ -80,7 +80,6 @@ class FeatureOwner(roles.FeatureOwner):
 
     @cached_property
     def descent(self) -> Descent:
-        """The descent that moves its model."""
         return Descent(self.model, self.optimizer)
 
     @serves

@@ -72,8 +72,7 @@ class Multiplying(Masking):
 
     @serves
     def multiply(self, request: Multiply, asker: str | None) -> Product:
-        """Multiply by columns divided by a power of two, so that every product fits and as few bits as possible are
-        lost."""
+        """Multiply by columns divided by a power of two: every product fits, and as few bits as possible are lost."""
         key, x = self.key, self.x(request.batch).flatten(1).double()
         self.expect_shape("the encrypted gradient", request.gradient, len(x), next(self.model.parameters()).shape[0])
         scale = power_of_two(float(x.abs().sum(0).max()) * key.limit / key.capacity)

@@ -23,7 +23,7 @@ from torch import Tensor
 from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.algorithms.embedding import Descend, Embed
-from colonnade.algorithms.heads import summed
+from colonnade.algorithms.heads import Summed
 from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.losses import Loss
@@ -37,11 +37,6 @@ class Config:
     learning_rate: float = positive(default=0.1)
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)
-
-
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """o is a sum over parties."""
-    return {"stale", "skip"}
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -89,9 +84,9 @@ ALGORITHM = Algorithm(
             tells="per row the probabilities minus the label: the label can be read from it",
         ),
     },
-    missing=missing,
+    missing=lambda _: {"stale", "skip"},  # o is a sum over parties
     for_tables={"optimizer": "adam", "learning_rate": 0.002},
     local_model=embedding.with_head,
-    head=summed,
+    head=lambda _: Summed(),
     combine=LabelOwner.outputs,
 )

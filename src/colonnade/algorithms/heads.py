@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,40 +13,18 @@ from torch import Tensor, nn
 from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import HeadInputs
 
+SIDE_BY_SIDE = partial(torch.cat, dim=-1)
 
-class Concatenated(nn.Module):
-    """g([h_1 .. h_M])."""
 
-    def __init__(self, model: nn.Module, axis: int = -1) -> None:
+class Joining(nn.Module):
+    """g of what the parties sent, joined: side by side, unless another way is given."""
+
+    def __init__(self, model: nn.Module, join: Callable[[list[Tensor]], Tensor] = SIDE_BY_SIDE) -> None:
         super().__init__()
-        self.model, self.axis = model, axis
+        self.model, self.join = model, join
 
     def forward(self, sent: list[Tensor]) -> Tensor:
-        out: Tensor = self.model(torch.cat(sent, dim=self.axis))
-        return out
-
-
-class Averaged(nn.Module):
-    """g of the mean over the parties that sent something."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, sent: list[Tensor]) -> Tensor:
-        out: Tensor = self.model(torch.stack(sent).mean(0))
-        return out
-
-
-class Stacked(nn.Module):
-    """g(h_1, .., h_M), where all have one width."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, sent: list[Tensor]) -> Tensor:
-        out: Tensor = self.model(torch.stack(sent))
+        out: Tensor = self.model(self.join(sent))
         return out
 
 
@@ -83,18 +62,13 @@ class MeanProbability(nn.Module):
 def concatenating(given: HeadInputs[Any], hidden: int) -> nn.Module:
     """g on the concatenation, with one hidden layer or none."""
     model = embedding.head(sum(given.widths), given.outputs, hidden, seed=0)
-    return Concatenated(loaded(model, given.state["model"]))
+    return Joining(loaded(model, given.state["model"]))
 
 
 def linear(given: HeadInputs[Any]) -> nn.Module:
     """sum_k h_k W_k."""
     weights = {"weight": given.state["heads"].T}
-    return Concatenated(loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights))
-
-
-def summed(given: HeadInputs[Any]) -> nn.Module:  # noqa: ARG001
-    """sum_k o_k."""
-    return Summed()
+    return Joining(loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights))
 
 
 def loaded(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:

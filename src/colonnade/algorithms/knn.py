@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
-from colonnade.algorithms.under_key import Keyed
+from colonnade.algorithms.under_key import Keyed, as_agreed
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -151,14 +151,14 @@ class FeatureOwner(Keyed[PublicKey]):
     @serves
     def ask_key(self, request: AskKey) -> Key:
         """Make keys, once per process: secret keys are never saved."""
-        self._in("encrypted")
+        self._expect_encrypted()
         limit = CAPACITY[self.config.scheme] / max(request.parties, 1)
         self._secret = self._secret or make_keys(self.config.scheme, use="sums", limit=limit)
         return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
 
     @serves
     def use_key(self, request: UseKey) -> Done:
-        self._in("encrypted")
+        self._expect_encrypted()
         return self.keep(_readers_key(request.public, self.config))
 
     @serves
@@ -170,7 +170,7 @@ class FeatureOwner(Keyed[PublicKey]):
 
     @serves
     def rank(self, request: Rank, asker: str | None) -> Neighbours:
-        self._in("encrypted")
+        self._expect_encrypted()
         d = self.distances(request.batch)
         for total in request.total:
             secret = self.needed(self._secret, "it was not asked for a key yet")
@@ -185,8 +185,7 @@ class FeatureOwner(Keyed[PublicKey]):
         return torch.addmm(lengths, a, b.T, alpha=-2).add_(a.square().sum(1)[:, None]).clamp_(min=0)
 
     def _remembered(self) -> tuple[Tensor, Tensor]:
-        """Its training rows and their squared lengths, made once: the more rows are remembered, the more pieces rows
-        are asked for in."""
+        """Its training rows and their squared lengths, made once: rows may be asked for in many pieces."""
         if self._known is None:
             b = self.model(self.memory).double()
             self._known = b, b.square().sum(1)[None, :]
@@ -198,10 +197,10 @@ class FeatureOwner(Keyed[PublicKey]):
     def load_state(self, state: State) -> None:
         self.memory, self._known = state["memory"].to(self.device), None
 
-    def _in(self, aggregation: str) -> None:
+    def _expect_encrypted(self) -> None:
         """Refuse what its own settings do not say, whatever it is asked."""
         own = self.config.aggregation
-        self.expect(own == aggregation, f"its aggregation is {own}, and this is part of {aggregation}")
+        self.expect(own == "encrypted", f"its aggregation is {own}, and this is part of encrypted")
 
 
 class LabelOwner(roles.LabelOwner):
@@ -280,8 +279,7 @@ def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that everybody shows."""
     request, total = AskDistances(batch), torch.zeros((), dtype=torch.float64)
     for name, reply in peers.ask(request).items():
-        assert isinstance(reply.values, Released)
-        d = reply.values.tensor
+        d = as_agreed(Released, reply.values, name, request, batch).tensor
         _check(driver, name, request, d, len(driver.memory))
         total = total.add_(d) if total.dim() else total + d.double()
     return nearest(total, driver.config.k)
@@ -290,8 +288,9 @@ def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
 def encrypted(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that are added without being read."""
     reader, total = reading(driver, peers), []
-    replies = peers.ask_each({k: AskDistances(batch) for k in peers if k != reader})
-    parts = [reply.values.encrypted for reply in replies.values() if isinstance(reply.values, Ciphertext)]
+    asked = AskDistances(batch)
+    replies = peers.ask_each({k: asked for k in peers if k != reader})
+    parts = [as_agreed(Ciphertext, reply.values, k, asked, batch).encrypted for k, reply in replies.items()]
     if parts:
         assert driver.public is not None
         total = [driver.outbox.pass_on(driver.public.add(*parts), "total", batch, event=NON_PRIVATE)]

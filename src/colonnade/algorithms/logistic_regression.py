@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, HeadInputs, Kind, LocalInputs, Release
+from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, LocalInputs, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.algorithms.encrypted_columns import Multiplying, Opening
 from colonnade.algorithms.heads import Shifted
@@ -126,9 +126,6 @@ class FeatureOwner(Masked, Multiplying):
         """Copy the coefficients into the model."""
         self._weight().copy_(self.w.T)
 
-    def _x(self, batch: str) -> Tensor:
-        return self.x(batch).flatten(1).double()
-
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         with torch.no_grad():
@@ -163,7 +160,7 @@ class FeatureOwner(Masked, Multiplying):
         readable = self.config.encryption == "none" or asker in (None, self.name)
         self.expect(readable, f'a gradient came readable, and its encryption is "{self.config.encryption}"')
         self.expect_shape("the gradient", gradient, len(self.rows(batch)), self.w.shape[1])
-        return self._x(batch).T @ gradient.tensor.double()
+        return self.x(batch).flatten(1).double().T @ gradient.tensor.double()
 
     def _lengths(self, first: Tensor, second: Tensor, batch: str, asker: str | None) -> Released:
         """Release sums over all rows through the outbox, too: by gradients of its choice, an asker reads products of
@@ -286,8 +283,7 @@ class LabelOwner(roles.LabelOwner):
 
 
 def curvature(outputs: int) -> float:
-    """The most that a loss curves with a score: 1/4 for two classes, 1/2 for more. For numbers it is 1, and 1/4 does as
-    well, since it only scales the step."""
+    """The most that a loss curves with a score; for numbers it is 1, and 1/4 does, since it only scales the step."""
     return 0.25 if outputs == 1 else 0.5
 
 
@@ -350,11 +346,6 @@ def one_weight_per_column(model: nn.Module, given: LocalInputs[Config]) -> nn.Mo
     return nn.Sequential(*flatten, nn.Linear(shape.numel(), given.outputs, bias=False)).to(given.row.dtype)
 
 
-def shifted(given: HeadInputs[Config]) -> nn.Module:
-    """b + sum_k o_k."""
-    return Shifted(given.state["b"].float())
-
-
 ALGORITHM = Algorithm(
     doc=__doc__,
     config=Config,
@@ -414,7 +405,7 @@ ALGORITHM = Algorithm(
     },
     separable=lambda config: config.aggregation == "plain",
     local_model=one_weight_per_column,
-    head=shifted,
+    head=lambda given: Shifted(given.state["b"].float()),
     combine=LabelOwner.outputs,
     intercept=lambda driver: driver.b,
 )

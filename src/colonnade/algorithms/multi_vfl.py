@@ -230,10 +230,8 @@ class LabelOwner(Reachable, HoldsLabels):
 
     def handed_back(self, gradients: Sequence[Tensor], batch: Batch) -> dict[str, Descend]:
         """To each data owner dloss/dh_d."""
-        requests = {}
-        for d, gradient in zip(self.shapes, gradients, strict=True):
-            requests[d] = Descend(batch.name, self.outbox.release(gradient, "gradient", batch.name, to=d))
-        return requests
+        name, by_owner = batch.name, zip(self.shapes, gradients, strict=True)
+        return {d: Descend(name, self.outbox.release(gradient, "gradient", name, to=d)) for d, gradient in by_owner}
 
     def state(self) -> State:
         return super().state() | {
@@ -356,16 +354,10 @@ def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, 
     return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
 
 
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """g reads all embeddings, so a data owner's last ones stand in where it misses a batch. Rounds are opened and
-    averaged by all data owners; a label owner that is silent misses the round, whatever is set."""
-    return {"stale"}
-
-
 def aggregated(given: HeadInputs[Config]) -> nn.Module:
     """The label owners' model as the last round left it."""
     model = given.build(joined(given.shapes, given.config))
-    return heads.Concatenated(heads.loaded(model, given.state["model"]), given.config.axis)
+    return heads.Joining(heads.loaded(model, given.state["model"]), partial(torch.cat, dim=given.config.axis))
 
 
 ALGORITHM = Algorithm(
@@ -376,7 +368,7 @@ ALGORITHM = Algorithm(
     predict=predict,
     nested=Nested(aggregation_server=AggregationServer, train=train),
     models={"aggregated": predict, "own": partial(predict, model="own")},
-    missing=missing,
+    missing=lambda _: {"stale"},  # of a batch; rounds are opened and averaged by all data owners
     lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,

@@ -55,11 +55,7 @@ class Average(Request[Done]):
 
 
 class Copy:
-    """A model that is trained for one round from given weights; its optimizer remembers nothing of the round before.
-
-    Methods are written for `[..., rows, features]`, so that a stack of K copies is one too: its losses are K numbers,
-    and no copy moves another.
-    """
+    """A model trained for one round from given weights, or a stack of K of them, of which none moves another."""
 
     def __init__(self, model: nn.Module, settings: Settings, generator: Generator | None = None) -> None:
         """A copy with the same weights; dropout goes on drawing from the party's generator."""

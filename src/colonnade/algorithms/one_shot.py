@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import embedding
-from colonnade.algorithms.algorithm import Algorithm, HeadInputs, Kind, LocalInputs, Release
+from colonnade.algorithms.algorithm import Algorithm, Kind, LocalInputs, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Batches, Organisation, Peers, State, Step, roles, serves
 from colonnade.core.checks import one_of, whole
@@ -123,11 +122,6 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
         yield Step(batch, driver.learn({k: reply.values.tensor for k, reply in replies.items()}, batch.name))
 
 
-def head(given: HeadInputs[Any]) -> nn.Module:
-    """The label owner's learned model."""
-    return estimators.restored(given.state["model"])
-
-
 ALGORITHM = Algorithm(
     doc=__doc__,
     config=Config,
@@ -150,6 +144,6 @@ ALGORITHM = Algorithm(
     in_batches=False,
     local_model=encoder,
     learns_first=True,
-    head=head,
+    head=lambda given: estimators.restored(given.state["model"]),
     combine=LabelOwner.outputs,
 )

@@ -84,7 +84,7 @@ def head(given: HeadInputs[Config]) -> nn.Module:
     if given.config.combine == "concat":
         return heads.concatenating(given, given.config.head_hidden)
     model = embedding.head(given.widths[0], given.outputs, given.config.head_hidden, seed=0)
-    return heads.Averaged(heads.loaded(model, given.state["model"]))
+    return heads.Joining(heads.loaded(model, given.state["model"]), lambda sent: torch.stack(sent).mean(0))
 
 
 ALGORITHM = Algorithm(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ LINES = 1 << 13  # sums that are blinded at a time
 
 
 class Node(NamedTuple):
-    """A node that may still be split: its tree, how many rows it has, its sampled rows by bin, and which candidates may
-    be reported for it."""
+    """A node that may still be split, with its sampled rows by bin and the candidates that may be reported."""
 
     tree: int
     size: int  # rows of the batch
@@ -56,20 +55,6 @@ class TreePart(NamedTuple):
     nodes: list[int]
     rows: Whole  # among the sampled ones
     cells: NDArray[np.unsignedinteger]  # [columns, rows]: a row's place in `nodes`, times the width, and its bin
-
-
-class Slopes(Protocol):
-    """Gradients and Hessians of the sampled rows: plain or encrypted."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def trees(self) -> int: ...
-
-    def sums(self, growing: Growing) -> Tensor | Encrypted:
-        """For every reported node and every candidate the sums of what goes left, [nodes, candidates, 2]."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +74,14 @@ class PlainSlopes:
 
     @cached_property
     def packed(self) -> tuple[Floats, float] | None:
-        """g room + h, [trees, rows], where they are whole numbers whose sums fit side by side into a float64; and
-        room."""
+        """g room + h, [trees, rows], and room, where whole numbers whose sums fit side by side into a float64."""
         room = float(2 ** int(max(self.h.sum(), 1)).bit_length())
         fits = np.abs(self.g).sum() * room < 2**51
         whole = fits and (self.g == np.rint(self.g)).all() and (self.h == np.rint(self.h)).all()
         return (np.ascontiguousarray((self.g * room + self.h).T), room) if whole else None
 
     def sums(self, growing: Growing) -> Tensor:
+        """For every reported node and every candidate the sums of what goes left, [nodes, candidates, 2]."""
         sums = np.empty((len(growing.reported_nodes), len(growing.candidates), 2))
         start = 0
         for part in growing.reported:
@@ -121,8 +106,7 @@ class PlainSlopes:
 
 @dataclass(frozen=True, eq=False)
 class SealedSlopes:
-    """Gradients and Hessians under the label owner's key: points, [rows, 1 + 2 trees, 64]. Where nodes are hidden, each
-    is a tree here."""
+    """Gradients and Hessians under a key, [rows, 1 + 2 trees, 64]; where nodes are hidden, each is a tree here."""
 
     points: Points
     key: ElGamalPublicKey
@@ -137,6 +121,7 @@ class SealedSlopes:
         return (int(self.points.shape[1]) - 1) // 2
 
     def sums(self, growing: Growing) -> Encrypted:
+        """The same sums, encrypted, [nodes candidates, 2]."""
         blinded, lines = [], len(growing.reported_nodes) * len(growing.candidates)
         before: tuple[TreePart, Whole, Whole] | None = None
         for part in growing.reported:
@@ -164,6 +149,10 @@ class SealedSlopes:
         return blinded
 
 
+Slopes = PlainSlopes | SealedSlopes
+"""Gradients and Hessians of the sampled rows."""
+
+
 def _sorted(part: TreePart, growing: Growing) -> tuple[Whole, Whole]:
     """The rows of each column's cells one after the other, and where each cell begins."""
     counts = np.stack([growing.open[node].counts for node in part.nodes], axis=1)  # [columns, nodes, width]
@@ -181,7 +170,7 @@ class Growing:
     sampled: Whole  # places in the batch of the rows that are learned from
     all_bins: NDArray[np.uint8]  # [columns, rows of the batch]
     bins: NDArray[np.uint8]  # [columns, sampled rows]
-    gap: int
+    width: int  # the number of bins of a column, with the one for gaps
     candidates: Candidates
     least: int
     node: NDArray[np.int64]  # [trees, rows of the batch]
@@ -203,23 +192,17 @@ class Growing:
         least: int,
         counts: Whole | None = None,
     ) -> Growing:
-        """Begin with the roots; `bins` are [columns, rows of the batch], and `counts` how many rows each has, where
-        that is known."""
+        """Begin with the roots; `bins` are [columns, rows of the batch], and `counts` their rows, if known."""
         whole = len(sampled) == bins.shape[1]
         trees, used = slopes.trees, bins if whole else bins.take(sampled, axis=1)
-        counts = counts if whole and counts is not None else counted(used, 1, binning.gap + 1)[0]
+        width = binning.gap + 1
+        counts = counts if whole and counts is not None else counted(used, 1, width)[0]
         offer = offered(counts[None, None], candidates, None, least)[0]
         every = np.arange(len(sampled))
         roots = {tree: Node(tree, bins.shape[1], counts, offer) for tree in range(trees)}
         parts = [TreePart(tree, [tree], every, used) for tree in range(trees)]
         node = np.repeat(np.arange(trees)[:, None], bins.shape[1], axis=1)
-        gap = binning.gap
-        return cls(batch, number, slopes, sampled, bins, used, gap, candidates, least, node, roots, parts, trees)
-
-    @property
-    def width(self) -> int:
-        """The number of bins of a column, with the one for gaps."""
-        return self.gap + 1
+        return cls(batch, number, slopes, sampled, bins, used, width, candidates, least, node, roots, parts, trees)
 
     @property
     def reported_nodes(self) -> list[int]:
@@ -230,9 +213,6 @@ class Growing:
         """Which candidates may be reported for each of these nodes, [nodes, candidates]."""
         nodes = self.reported_nodes
         return np.array([self.open[node].offered for node in nodes]).reshape(len(nodes), len(self.candidates))
-
-    def sums(self) -> Tensor | Encrypted:
-        return self.slopes.sums(self)
 
     def goes_left(self, chosen: Mapping[int, int]) -> NDArray[np.float32]:
         """Which rows go left by the candidates that are chosen for nodes, [rows of the batch, trees]."""
@@ -281,8 +261,7 @@ class Growing:
         return self._with_children(node, [self.open[parent] for parent in parents.tolist()], sizes)
 
     def _with_children(self, node: NDArray[np.int64], parents: list[Node], sizes: Whole) -> Growing:
-        """Give the parents children, numbered in the order of their parents, so that those of one tree are side by
-        side; `sizes` are their rows, [parents, 2]."""
+        """Give the parents children, numbered in the order of their parents; `sizes` are their rows, [parents, 2]."""
         if not parents:
             return replace(self, node=node, open={}, reported=[])
         count = self.count + 2 * len(parents)

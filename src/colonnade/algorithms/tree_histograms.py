@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +93,12 @@ def _edges(column: NDArray[np.float32], bins: int) -> Floats:
 
 def counted(cells: NDArray[np.unsignedinteger], nodes: int, width: int) -> Whole:
     """Rows in each node and bin, [nodes, columns, width], of [columns, rows] cells: node times width, and bin."""
-    counts = np.empty((len(cells), nodes * width), dtype=np.int64)
-    for number, column in enumerate(cells):
-        counts[number] = np.bincount(column, minlength=nodes * width)
-    return counts.reshape(len(cells), nodes, width).transpose(1, 0, 2)
+    return summed(cells, None, nodes, width)
 
 
-def summed(cells: NDArray[np.unsignedinteger], weights: Floats, nodes: int, width: int) -> Floats:
-    """Sums over the rows in each node and bin, [nodes, columns, width]."""
-    sums = np.empty((len(cells), nodes * width))
+def summed(cells: NDArray[np.unsignedinteger], weights: Floats | None, nodes: int, width: int) -> NDArray[Any]:
+    """Sums over the rows in each node and bin, [nodes, columns, width]; without weights, how many rows there are."""
+    sums = np.empty((len(cells), nodes * width), dtype=np.int64 if weights is None else np.float64)
     for number, column in enumerate(cells):
         sums[number] = np.bincount(column, weights, minlength=nodes * width)
     return sums.reshape(len(cells), nodes, width).transpose(1, 0, 2)
@@ -161,8 +158,7 @@ def _enough(rows: Whole, least: int) -> Flags:
 
 
 class Best(NamedTuple):
-    """The best split of a node: whose candidate gains most, and how much; party -1 where none gains anything. All rows
-    that the party lacks go left, or all go right."""
+    """The best split of a node, party -1 where none gains anything; all rows that the party lacks go to one side."""
 
     gain: float
     party: int
@@ -222,8 +218,7 @@ def leaf_values(node: Whole, g: Floats, h: Floats, nodes: int, l2: float) -> Flo
 def reached(
     party: Whole, split: Whole, left: Whole, right: Whole, roots: int, directions: Sequence[Flags]
 ) -> NDArray[np.int64]:
-    """The leaf of each row in each tree, [rows, roots]: `party` is -1 at leaves, `split` a column of that party's
-    directions, [rows, splits] with true for left."""
+    """The leaf of each row in each tree, [rows, roots], from parties' directions, [rows, splits]: true is left."""
     rows = len(directions[0])
     start = np.concatenate([[0], np.cumsum([flags.shape[1] for flags in directions])])
     goes_left = np.concatenate([*directions, np.zeros((rows, 1), dtype=np.bool_)], axis=1)

@@ -36,8 +36,7 @@ class Rounded:
 
     @classmethod
     def of(cls, g: Floats, h: Floats, bits: int, generator: Generator) -> Rounded:
-        """Round at random to one of the two nearest, so that sums are right on average; 0 bits leave values as they
-        are."""
+        """Round at random to one of the two nearest, so that sums are right on average; 0 bits: not at all."""
         if not bits:
             return cls(g, h, np.ones(g.shape[1]), np.ones(g.shape[1]))
         units = [
@@ -89,8 +88,7 @@ class Round:
         return int(self.rounded.g.shape[1])
 
     def only_in(self, nodes: Sequence[int]) -> tuple[Floats, Floats]:
-        """The rounded gradients and Hessians of the rows in each of these nodes, [rows of the batch, nodes]; 0 for all
-        others, and for rows that are not learned from."""
+        """The rounded gradients and Hessians of the sampled rows in each node, [rows of the batch, nodes]; else 0."""
         g, h = np.zeros((2, self.node.shape[1], len(nodes)))
         for column, node in enumerate(nodes):
             tree = self.tree[node]
@@ -122,8 +120,7 @@ class Round:
         return self.node if len(self.sampled) == self.node.shape[1] else self.node.take(self.sampled, axis=1)
 
     def best(self, *, leaves: int, l2: float, min_gain: float, min_child_weight: float) -> dict[int, Best]:
-        """The splits of this level: the best of every node, and where there would be too many leaves, only those that
-        gain most."""
+        """The best split of every node or, where there would be too many leaves, those that gain most."""
         nodes = self.open
         if not nodes:
             return {}
@@ -154,10 +151,8 @@ class Round:
             own = [node for node, best in chosen.items() if best.party == k]
             if not own:
                 continue
-            values, wanted = (
-                replies[party].values.tensor.cpu(),
-                (self.node.shape[1], len(own) if hidden else self.trees),
-            )
+            values = replies[party].values.tensor.cpu()
+            wanted = self.node.shape[1], len(own) if hidden else self.trees
             if tuple(values.shape) != wanted:
                 cause = f"it sent {list(values.shape)} directions, and {list(wanted)} were asked for"
                 raise PartyError(party, Split.kind, batch, cause)
@@ -191,8 +186,7 @@ class Round:
         return directions.reshape(-1).take(way).T
 
     def _divide(self, chosen: Mapping[int, Best], before: Whole) -> None:
-        """Decide where rows go that the party of a split lacks: as was learned, or to the larger side where no such row
-        is learned from."""
+        """Send rows that the party of a split lacks where they gain most, or to the larger side if none is sampled."""
         children = [(self.left[node], self.right[node]) for node in chosen]
         for part in self.parts:
             if part.held is not None and part.asked:
@@ -307,7 +301,6 @@ def sampled(g: Floats, share: float, top: float, rest: float, generator: Generat
     """The rows to learn from, and the weight of each: a random share, or (GOSS) those with the largest gradients and
     some of the others, which then count for all others."""
     rows = len(g)
-    every = np.arange(rows)
     if top:
         size = np.abs(g).sum(1)
         kept, more = max(1, round(top * rows)), max(1, round(rest * rows))
@@ -320,4 +313,4 @@ def sampled(g: Floats, share: float, top: float, rest: float, generator: Generat
     if share < 1:
         drawn = torch.randperm(rows, generator=generator)[: max(1, round(share * rows))].numpy()
         return np.sort(drawn), np.ones(len(drawn))
-    return every, np.ones(rows)
+    return np.arange(rows), np.ones(rows)

@@ -7,7 +7,7 @@ values with the training rows' mean 0 and scale 1. A Poisson model's scores are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,31 +19,12 @@ from colonnade.optim.losses import Logistic, Loss, Squared, unweighted
 LEAST = 1e-6
 
 
-class Objective(Protocol):
-    """Weights are one per row."""
-
-    def start(self, labels: Tensor, weights: Tensor) -> Tensor: ...
-
-    def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """dl/dscore and d2l/dscore2 of each row, [rows, outputs]."""
-        ...
-
-    def loss(self, scores: Tensor, labels: Tensor, weights: Tensor) -> float: ...
-
-    def outputs(self, scores: Tensor) -> Tensor: ...
-
-    @property
-    def medians(self) -> bool:
-        """Whether a leaf is the median of what is left, not a Newton step."""
-        ...
-
-
 @dataclass(frozen=True)
 class OfLoss:
-    """Logistic, softmax and squared: the label owner's loss itself."""
+    """Logistic, softmax and squared: the label owner's loss itself. Weights are one per row."""
 
     of: Loss
-    medians: bool = False
+    medians: ClassVar = False  # whether a leaf is the median of what is left, not a Newton step
 
     def start(self, labels: Tensor, weights: Tensor) -> Tensor:
         """The scores that fit best if all rows have the same."""
@@ -57,6 +38,7 @@ class OfLoss:
         return share.log() - share.log().mean()
 
     def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """dl/dscore and d2l/dscore2 of each row, [rows, outputs]."""
         if isinstance(self.of, Squared):
             return scores - labels.double()[:, None], torch.ones_like(scores)
         if isinstance(self.of, Logistic):
@@ -76,7 +58,7 @@ class OfLoss:
 class Absolute:
     """|score - label|: trees follow the sign, and a leaf is the median of what is left."""
 
-    medians: bool = True
+    medians: ClassVar = True
 
     def start(self, labels: Tensor, weights: Tensor) -> Tensor:
         return weighted_median(labels.double(), weights)[None]
@@ -97,7 +79,7 @@ class Poisson:
 
     mean: float
     scale: float
-    medians: bool = False
+    medians: ClassVar = False
 
     def start(self, labels: Tensor, weights: Tensor) -> Tensor:
         counts = self._counts(labels)
@@ -118,6 +100,9 @@ class Poisson:
 
     def _counts(self, labels: Tensor) -> Tensor:
         return labels.double() * self.scale + self.mean
+
+
+Objective = OfLoss | Absolute | Poisson
 
 
 def objective_for(loss: Loss, wanted: str, mean: float, scale: float) -> Objective:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -47,23 +47,12 @@ SplitTable = dict[str, Tensor]
 class Growth(Protocol):
     """The part of the algorithm's Config that a party with columns needs."""
 
-    @property
-    def encryption(self) -> str: ...
-
-    @property
-    def nodes(self) -> str: ...
-
-    @property
-    def bins(self) -> int: ...
-
-    @property
-    def depth(self) -> int: ...
-
-    @property
-    def min_rows(self) -> int: ...
-
-    @property
-    def column_share(self) -> float: ...
+    encryption: str
+    nodes: str
+    bins: int
+    depth: int
+    min_rows: int
+    column_share: float
 
 
 class UseKey(Request[Done]):
@@ -116,7 +105,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     config: Growth
     stackable = False
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Growth) -> None:
+    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
         self.outbox.rules.setdefault("directions", Rule(codec=ONE_BIT))
         self.rounds: list[SplitTable] = []
@@ -249,8 +238,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         return np.argsort(np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype=np.uint64), kind="stable")
 
     def _slopes(self, request: Start, asker: str | None) -> Slopes:
-        """Gradients as the party's own settings say: plain ones are refused, unless they come from its own
-        organisation."""
+        """Gradients as its own settings say: plain ones are refused, unless from its own organisation."""
         given = request.gradients
         if isinstance(given, Released):
             plain = self.config.encryption == "none" or asker == self.name
@@ -271,7 +259,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
     def _go_on(self, growing: Growing, asker: str | None) -> Sums:
         """Keep the round as it is now, and report its sums."""
         self._growing = growing
-        batch, sums = growing.batch, growing.sums()
+        batch, sums = growing.batch, growing.slopes.sums(growing)
         if isinstance(sums, Tensor):
             return Sums(self.outbox.release(sums, "sums", batch, to=asker))
         return Sums(self.outbox.pass_on(sums, "sums", batch, event=NON_PRIVATE, to=asker))
@@ -285,8 +273,7 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
         return self.organisation.batches.splits["train"].numpy()
 
     def _bins(self) -> tuple[Binning, NDArray[np.uint8], Whole, Candidates]:
-        """Bins of all rows by the training rows' quantiles, how many training rows each has, and candidates; made
-        once."""
+        """Bins of all rows by quantiles of the training rows, how many of these each has, and candidates."""
         if self._binned is None:
             values = with_gaps(self.features, self._gaps)
             binning = Binning.of(values[self._train], self.config.bins)

@@ -17,10 +17,7 @@ KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
 class Thresholds(nn.Module):
-    """A party's piece: for each of its splits, round after round, whether a row goes left: 1 or 0.
-
-    A row has prepared columns; where a column has gaps, another one says in which rows its value was filled in.
-    """
+    """A party's piece: 1 or 0 for each of its splits and rows; a column with gaps has another that says where."""
 
     column: Tensor
     threshold: Tensor
@@ -45,8 +42,7 @@ class Thresholds(nn.Module):
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from each party's directions to the joint model's outputs. The directions of a row that
-    a party lacks are NaN, and the row goes as was learned."""
+    """The label owner's piece: from directions, NaN for rows that a party lacks, to the joint model's outputs."""
 
     base: Tensor
     said: Tensor

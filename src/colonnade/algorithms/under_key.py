@@ -12,11 +12,13 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from colonnade.core import NON_PRIVATE, Ciphertext, Done, Organisation, Outbox, roles
+from colonnade.core import NON_PRIVATE, Ciphertext, Done, Organisation, Outbox, Released, Request, roles
 from colonnade.encryption import PublicKey, SecretKey
 from colonnade.encryption.scheme import Named
+from colonnade.errors import PartyError
 
 K = TypeVar("K", bound=Named)
+Form = TypeVar("Form", Released, Ciphertext)
 
 
 class Keyed(roles.FeatureOwner, Generic[K]):
@@ -49,10 +51,18 @@ class Masking(Keyed[PublicKey]):
         return self.outbox.pass_on(blinded, "masked_gradient", batch, to=asker)
 
     def mask_on(self, batch: str, what: str) -> tuple[float, Any]:
-        """The number and the mask. A mask serves one answer, also where that fails: whoever could try again would learn
-        from what is refused."""
+        """The number and the mask, for one answer: whoever could try again would learn from what is refused."""
         self.expect(batch in self._blinded, f"{what} came for batch {batch}, and it has no mask for it")
         return self._blinded.pop(batch)
+
+
+def as_agreed(form: type[Form], values: Released | Ciphertext, party: str, request: Request[Any], batch: str) -> Form:
+    """What a party sent, if it is readable, or encrypted, as was agreed."""
+    if not isinstance(values, form):
+        sent, agreed = ("readable", "encrypted") if form is Ciphertext else ("encrypted", "readable")
+        cause = f"it sent {sent} values, and by the agreed settings they are {agreed}; give all parties the same ones"
+        raise PartyError(party, request.kind, batch, cause)
+    return values
 
 
 def opened(secret: SecretKey, outbox: Outbox, sent: Ciphertext, masked: Ciphertext, as_: str) -> Ciphertext:

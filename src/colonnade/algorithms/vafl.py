@@ -216,7 +216,7 @@ def _epoch(driver: LabelOwner, peers: Peers, epoch: int, per_epoch: int) -> Iter
 def averaging(given: HeadInputs[Config]) -> nn.Module:
     """The trained g and alpha."""
     model = Average(len(given.widths), given.widths[0], given.outputs)
-    return heads.Stacked(heads.loaded(model, given.state["model"]))
+    return heads.Joining(heads.loaded(model, given.state["model"]), torch.stack)
 
 
 ALGORITHM = Algorithm(

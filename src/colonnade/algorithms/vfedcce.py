@@ -51,7 +51,7 @@ from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import KEY, Algorithm, Crossing, Kind, Release
 from colonnade.algorithms.embedding import Embed, predict
 from colonnade.algorithms.heads import MeanProbability
-from colonnade.algorithms.under_key import Masking, opened
+from colonnade.algorithms.under_key import Masking, as_agreed, opened
 from colonnade.core import (
     NON_PRIVATE,
     Batches,
@@ -317,19 +317,19 @@ def jacobian_limit(coefficients: int) -> float:
 
 
 def in_plaintext(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
-    gradients = {}
-    for k, reply in peers.ask_each({k: AskJacobian(batch) for k in c}).items():
-        assert isinstance(reply.values, Released)
-        g_k = c[k].flatten() @ reply.values.tensor / len(c[k])
+    request, gradients = AskJacobian(batch), {}
+    for k, reply in peers.ask_each(dict.fromkeys(c, request)).items():
+        jacobian = as_agreed(Released, reply.values, k, request, batch)
+        g_k = c[k].flatten() @ jacobian.tensor / len(c[k])
         gradients[k] = TakeGradient(batch, driver.outbox.release(g_k, "gradient", batch))
     peers.ask_each(gradients)
 
 
 def with_encrypted_jacobian(driver: LabelOwner, peers: Peers, batch: str, c: Mapping[str, Tensor]) -> None:
-    gradients = {}
-    for k, reply in peers.ask_each({k: AskJacobian(batch) for k in c}).items():
-        assert isinstance(reply.values, Ciphertext)
-        g_k = driver._keys[k].combine(c[k].flatten(), reply.values.encrypted, owner=driver.name)
+    request, gradients = AskJacobian(batch), {}
+    for k, reply in peers.ask_each(dict.fromkeys(c, request)).items():
+        jacobian = as_agreed(Ciphertext, reply.values, k, request, batch)
+        g_k = driver._keys[k].combine(c[k].flatten(), jacobian.encrypted, owner=driver.name)
         gradients[k] = TakeGradient(batch, driver.outbox.pass_on(g_k, "gradient", batch, event=NON_PRIVATE))
     peers.ask_each(gradients)
 
@@ -339,10 +339,8 @@ def with_encrypted_coefficients(driver: LabelOwner, peers: Peers, batch: str, c:
     assert secret is not None
     sent = {k: driver.outbox.encrypt(c_k, "coefficients", batch, key=secret) for k, c_k in c.items()}
     masked = peers.ask_each({k: Multiply(batch, ciphertext) for k, ciphertext in sent.items()})
-    gradients = {}
-    for k, reply in masked.items():
-        gradients[k] = TakeGradient(batch, opened(secret, driver.outbox, sent[k], reply.gradient, "gradient"))
-    peers.ask_each(gradients)
+    given = {k: opened(secret, driver.outbox, sent[k], reply.gradient, "gradient") for k, reply in masked.items()}
+    peers.ask_each({k: TakeGradient(batch, gradient) for k, gradient in given.items()})
 
 
 EXCHANGES = {

@@ -43,11 +43,6 @@ class Config:
     gradient_heads: str = one_of("old", "new", default="old")  # where dl/dh_k is taken; "new" as Eq. 14 prints it
 
 
-def missing(config: Config) -> set[str]:  # noqa: ARG001
-    """o is a sum over parties."""
-    return {"stale", "skip"}
-
-
 class FeatureOwner(embedding.DescendingFeatureOwner):
     """Holds columns and f_k."""
 
@@ -102,7 +97,7 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
-    missing=missing,
+    missing=lambda _: {"stale", "skip"},  # o is a sum over parties
     for_tables={"optimizer": "adam", "learning_rate": 0.002},
     head=linear,
     combine=LabelOwner.outputs,

@@ -43,17 +43,17 @@ def fresh_secret() -> bytes:
 def blind(digests: NDArray[np.uint8], secret: bytes, cores: int | None = None) -> NDArray[np.uint8]:
     """secret * H(id) for each id's digest: [n, 32] -> [n, 33]."""
     assert digests.shape[1] == DIGEST
-    return _points(spread(arithmetic.BLIND, _bytes(digests), secret, cores))
+    return _points(spread(arithmetic.BLIND, digests.tobytes(), secret, cores))
 
 
 def multiply(points: NDArray[np.uint8], secret: bytes, cores: int | None = None) -> NDArray[np.uint8]:
     """secret * P for each point; NotAPoint names the first that is none."""
-    return _points(spread(arithmetic.MULTIPLY, _bytes(points), secret, cores))
+    return _points(spread(arithmetic.MULTIPLY, points.tobytes(), secret, cores))
 
 
 def check(points: NDArray[np.uint8], cores: int | None = None) -> None:
     """Raise NotAPoint unless all are on the curve."""
-    spread(arithmetic.CHECK, _bytes(points), b"", cores)
+    spread(arithmetic.CHECK, points.tobytes(), b"", cores)
 
 
 def public_key() -> Any:
@@ -63,10 +63,6 @@ def public_key() -> Any:
     except ImportError:
         raise ConfigError('Private alignment needs the package coincurve: pip install "colonnade[crypto]".') from None
     return PublicKey
-
-
-def _bytes(rows: NDArray[np.uint8]) -> bytes:
-    return np.ascontiguousarray(rows).tobytes()
 
 
 def _points(joined: bytes) -> NDArray[np.uint8]:
@@ -112,40 +108,36 @@ class Pool:
         """Let a waiting worker compute, or a new one. A worker that ended meanwhile, as it does after a minute, is
         replaced; where none can be started, this process computes."""
         with self.room:
-            return self._ask(kind, data, secret)
-
-    def _ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
-        while True:
-            try:
-                worker, waited = self.idle.get_nowait(), True
-            except queue.Empty:
+            waited = True
+            while waited:
                 try:
-                    worker, waited = Worker(), False
-                except OSError:
-                    return arithmetic.work(kind, data, secret)
-            try:
-                answer = worker.ask(kind, data, secret)
-            except NotAPoint:
-                self.idle.put(worker)
-                raise
-            except (EOFError, OSError):
-                worker.end()
-                if not waited:  # a new one failed: another would, too
-                    return arithmetic.work(kind, data, secret)
-                continue
-            except BaseException:  # interrupted in the middle of an answer
-                worker.end()
-                raise
-            self.idle.put(worker)
-            return answer
+                    worker = self.idle.get_nowait()
+                except queue.Empty:
+                    waited = False  # if a new one fails, another would, too
+                    try:
+                        worker = Worker()
+                    except OSError:
+                        break
+                try:
+                    answer = worker.ask(kind, data, secret)
+                except NotAPoint:
+                    self.idle.put(worker)
+                    raise
+                except (EOFError, OSError):
+                    worker.end()
+                except BaseException:  # interrupted in the middle of an answer
+                    worker.end()
+                    raise
+                else:
+                    self.idle.put(worker)
+                    return answer
+            return arithmetic.work(kind, data, secret)
 
     def end(self) -> None:
         """End all workers that wait."""
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 self.idle.get_nowait().end()
-            except queue.Empty:
-                return
 
 
 POOL = Pool()

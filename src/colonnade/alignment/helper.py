@@ -158,10 +158,8 @@ class Helper(Party):
         return Compared(common)
 
     def _comparison(self, parties: tuple[str, ...], asker: str | None) -> Comparison:
-        comparison = self._comparisons.get(parties)
-        self.expect(comparison is not None and asker in parties, "it was not told of such an alignment")
-        assert comparison is not None
-        return comparison
+        comparison = self._comparisons.get(parties) if asker in parties else None
+        return self.needed(comparison, "it was not told of such an alignment")
 
 
 def takes_helper(settings: AlignmentSettings, sizes: Sequence[int]) -> bool:

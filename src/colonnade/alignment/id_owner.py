@@ -96,8 +96,7 @@ class Positions(Message):
 
 
 class Trace(Request[Positions]):
-    """Turn positions in the list that this party handed out into positions in the list it was given, of common points
-    only."""
+    """Turn positions of common points in the list that this party handed out into those in the list it was given."""
 
     owner: str
     positions: Released
@@ -132,8 +131,7 @@ class Blinding:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A mechanism that changes nothing: the points were multiplied when they came, and their owner's blinding still
-    hides them."""
+    """A mechanism that changes nothing: the points came under their owner's blinding, and were multiplied then."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
         return tensor, HIDDEN
@@ -152,9 +150,8 @@ class Raising:
 
 
 class IdOwner(Party):
-    """A party with ids. After `align`, a learner knows how many are common and, where agreed, which of its rows they
-    are. `among` names all who take part, as this party knows them; `allowance` is what it allows others in a day,
-    between machines."""
+    """A party with ids. After `align`, a learner knows how many are common and, where agreed, which of its rows.
+    `among` names all who take part; `allowance` is what it allows others in a day, between machines."""
 
     _parties: tuple[str, ...]
     _raising: dict[str, Raising]
@@ -246,8 +243,7 @@ class IdOwner(Party):
     def check_terms(
         self, parties: tuple[str, ...], ids: str, reveal: str, learners: tuple[str, ...], asker: str | None
     ) -> None:
-        """Refuse a driver whose terms differ from this party's settings, or exceed its allowance. Where rows may be
-        revealed, a count may be, too."""
+        """Refuse terms that differ from this party's settings or exceed its allowance; a count is less than rows."""
         allowed = None if self.allowance is None or asker is None else self.allowance.settings.reveal
         most = "count" if "count" in (allowed, self.settings.reveal) else "rows"
         for setting, own, asked in (
@@ -320,16 +316,14 @@ class IdOwner(Party):
     def learn(self, request: Learn) -> Done:
         self._expect_learner(self.name)
         places = self._order[self.positions(request.positions, len(self.ids))]
-        most = self._shortest()
-        self.expect(len(places) <= most, f"{len(places)} rows cannot be common: the shortest list compared has {most}")
-        self.expect(self._compared, "it was told its common rows already; they are learned once")
-        self._compared = False
+        self._expect_possible(len(places))
         self.learned(self.ids.rows[places])
         return Done()
 
     @serves
     def tell(self, request: Tell) -> Done:
         self.expect(self._reveal == "count", "it agreed that rows are revealed, and it was told a count")
+        self._expect_possible(request.common)
         self.common = request.common
         return Done()
 
@@ -349,15 +343,19 @@ class IdOwner(Party):
         rule = f"it compares lists of {least} ids or more"
         self.expect(total >= least, f"{rule}, and '{owner}' has {total}: fewer would tell about single ids")
 
-    def _shortest(self) -> int:
-        """The length of the shortest list; refused until all were compared, as no row is known to be common before."""
+    def _expect_possible(self, common: int) -> None:
+        """Refuse so many common rows where the shortest list has fewer, until all lists were compared, as none is known
+        to be common before, and a second time."""
         others = [name for name in self._parties if name != self.name]
         lists = [self._raising[name] for name in others if name in self._raising]
         lengths = [raising.total for raising in lists if raising.order is not None and raising.points is None]
         self.expect(
             len(lengths) == len(others), "rows are common once all other lists went through it and were fetched"
         )
-        return min([len(self.ids), *lengths])
+        most = min([len(self.ids), *lengths])
+        self.expect(0 <= common <= most, f"{common} rows cannot be common: the shortest list compared has {most}")
+        self.expect(self._compared, "it was told its common rows already; they are learned once")
+        self._compared = False
 
     def _forget(self) -> None:
         self._parties, self._announced, self._secret, self._raising = (), 0, b"", {}

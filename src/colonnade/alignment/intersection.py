@@ -91,26 +91,20 @@ class Alignment:
 
     def learned(self) -> dict[str, str]:
         """In words, what each party knows now and did not before; and the helper, where there is one."""
-        count = "how many rows are common"
+        count, every_size = "how many rows are common", "the others' numbers of ids"
         rows = "which of its rows are common, and their order" if self.reveal == "rows" else count
-        if self.helper:
-            return self._by_helper(rows, count)
-        groups = "; how many ids any group of parties shares, not which" if len(self.sizes) > 2 else ""
+        groups, sizes = "", every_size
         others = count if self.reveal == "rows" else f"not {count}"  # who neither learns nor drives
-        in_words = {}
-        for name in self.sizes:
-            learns = rows if name in self.learners else count if name == self.driver else others
-            in_words[name] = f"the others' numbers of ids; {learns}" + (groups if name == self.driver else "")
+        if self.helper:
+            sizes, others = "the shortest list's number of ids", "nothing more"
+        elif len(self.sizes) > 2:
+            groups = "; how many ids any group of parties shares, not which"
+        in_words = {name: f"{sizes}; {rows if name in self.learners else others}" for name in self.sizes}
+        in_words[self.driver] = f"{every_size}; {rows if self.driver in self.learners else count}{groups}"
+        if self.helper:
+            equal = "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
+            in_words[self.helper] = equal
         return in_words
-
-    def _by_helper(self, rows: str, count: str) -> dict[str, str]:
-        in_words = {}
-        for name in self.sizes:
-            learns = rows if name in self.learners else count if name == self.driver else "nothing more"
-            sizes = "the others' numbers of ids" if name == self.driver else "the shortest list's number of ids"
-            in_words[name] = f"{sizes}; {learns}"
-        equal = "how many ids each has, and which blinded ids are equal; with any party's help it could test ids"
-        return in_words | {self.helper: equal}
 
 
 def align(

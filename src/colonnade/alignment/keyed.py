@@ -93,7 +93,7 @@ class Hashing:
 
 def hashes_of(digests: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8]:
     """[n, 32] -> [n, 16]."""
-    width, data = digests.shape[1], np.ascontiguousarray(digests).tobytes()
+    width, data = digests.shape[1], digests.tobytes()
     keyed = hashlib.blake2b(key=key, digest_size=HASH)
     joined = bytearray()
     for start in range(0, len(data), width):
@@ -208,8 +208,7 @@ class KeyedIds(Party):
         return Done()
 
     def _session(self, parties: Sequence[str]) -> Session:
-        session = self._sessions.get(frozenset(parties))
-        self.expect(session is not None, "it has no key for this; an alignment starts with agree_keyed")
-        assert session is not None
+        otherwise = "it has no key for this; an alignment starts with agree_keyed"
+        session = self.needed(self._sessions.get(frozenset(parties)), otherwise)
         self.expect(session.current is session.owner.current, "another alignment has begun, and this one has ended")
         return session

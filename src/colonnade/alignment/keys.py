@@ -125,8 +125,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _without_repeats(owner: str, key: str, values: list[str], rule: str) -> tuple[list[str], int]:
-    """Refuse values that several rows have, leave them to the first row, or take them from all, by the rule. Returns
-    the values, "" where one was taken, and how many were."""
+    """Refuse repeated values, or take them from all rows or all but the first; returns "" for those, and how many."""
     first: dict[str, int] = {}
     again: set[str] = set()
     for row, text in enumerate(values):

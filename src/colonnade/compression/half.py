@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from colonnade.compression.rows import floating, in_rows, rows_in, rows_of, setting
 from colonnade.core.release import DTYPE_NAMES, Packed
-from colonnade.errors import ConfigError, WireError
+from colonnade.errors import ConfigError
 
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -23,7 +23,7 @@ class Half:
     type: str = "float16"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.type, str) or self.type not in TYPES:
+        if not _is_type(self.type):
             raise ConfigError(f'half: type must be one of "float16", "bfloat16"; found {self.type!r}.')
 
     def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
@@ -38,10 +38,12 @@ class Half:
         return Packed(self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], {"type": self.type})
 
     def decode(self, packed: Packed) -> Tensor:
-        dtype, kind = floating(packed), setting(packed, "type")
-        if not isinstance(kind, str) or kind not in TYPES:
-            raise WireError(f"A {packed.codec!r} tensor came without a proper type: {str(kind)[:80]}.")
+        dtype, kind = floating(packed), setting(packed, "type", _is_type)
         data = rows_in(packed, 2 * rows_of(packed.shape)[1])
         if not data.size:
             return torch.zeros(packed.shape, dtype=dtype)
         return torch.from_numpy(data.copy()).view(TYPES[kind]).to(dtype).reshape(packed.shape)
+
+
+def _is_type(kind: Any) -> bool:
+    return isinstance(kind, str) and kind in TYPES

@@ -120,18 +120,12 @@ def is_whole(value: Any, least: int, most: int) -> TypeGuard[int]:
 
 def number(packed: Packed, key: str) -> float:
     """A finite number among the settings, or WireError."""
-    value = setting(packed, key)
-    if not is_number(value):
-        raise WireError(f"A {packed.codec!r} tensor came without a proper {key}: {str(value)[:80]}.")
-    return float(value)
+    return float(setting(packed, key, is_number))
 
 
 def whole(packed: Packed, key: str, least: int, most: int) -> int:
     """A whole number among the settings, from `least` to `most`, or WireError."""
-    value = setting(packed, key)
-    if not is_whole(value, least, most):
-        raise WireError(f"A {packed.codec!r} tensor came without a proper {key}: {str(value)[:80]}.")
-    return value
+    return int(setting(packed, key, lambda value: is_whole(value, least, most)))
 
 
 def range_in(packed: Packed) -> tuple[float, float]:
@@ -142,7 +136,10 @@ def range_in(packed: Packed) -> tuple[float, float]:
     return low, high
 
 
-def setting(packed: Packed, key: str) -> Any:
-    """A setting from outside, of any type that JSON has; None where it is missing."""
+def setting(packed: Packed, key: str, fits: Callable[[Any], bool]) -> Any:
+    """A setting from outside, or WireError where it is missing or does not fit; it may have any type that JSON has."""
     settings: Any = packed.settings
-    return settings.get(key) if isinstance(settings, Mapping) else None
+    value = settings.get(key) if isinstance(settings, Mapping) else None
+    if not fits(value):
+        raise WireError(f"A {packed.codec!r} tensor came without a proper {key}: {str(value)[:80]}.")
+    return value

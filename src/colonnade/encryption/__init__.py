@@ -48,12 +48,9 @@ def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> Secre
 
 
 def read_public_key(data: bytes | Released, *, scheme: str, use: str, limit: float | None = None) -> PublicKey:
-    """Read the key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent.
-
-    `scheme`, `use` and, where it is known, `limit` are the reader's own: whoever sends a key does not choose how its
-    reader encrypts, or whether it does. A scheme's degree, moduli and scales are constants here, and SEAL refuses a key
-    that was made with others.
-    """
+    """Read the key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent. `scheme`, `use` and, where it is
+    known, `limit` are the reader's own: whoever sends a key does not choose how its reader encrypts, or whether it
+    does. A scheme's degree, moduli and scales are constants here, and SEAL refuses a key that was made with others."""
     if isinstance(data, Released):
         data = data.tensor.cpu().numpy().tobytes()
     try:

@@ -75,8 +75,7 @@ class CkksPublicKey(seal.SealPublicKey):
         return wrap(self, (matrix.shape[1],), "paired", self.capacity, seal.body(result))
 
     def product_error(self, matrix: Tensor) -> float:
-        """Most of it is the noise of opening, 2^-15. Each value's noise, with that of its rotations, is multiplied by
-        its weight; the rounding of each weight, by its value."""
+        """Mostly the noise of opening, 2^-15; then each value's noise times its weight, and rounding of each weight."""
         if not matrix.numel():
             return 0.0
         rotations = max(1.0, math.sqrt(len(matrix)) / 32)

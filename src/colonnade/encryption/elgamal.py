@@ -56,8 +56,7 @@ class ElGamalPublicKey:
         return self._data
 
     def read(self, x: Encrypted) -> Points:
-        """The points of [rows, values] numbers, [rows, 1 + values, 64], checked to be on the curve. Rows may have fewer
-        values than the key is for."""
+        """The points of [rows, values] numbers, or fewer values, [rows, 1 + values, 64], checked to be on the curve."""
         width = x.shape[1] if len(x.shape) == 2 else 0
         return _read(self, x, min(width, self.values))
 
@@ -107,23 +106,19 @@ class ElGamalPublicKey:
 class ElGamalSecretKey:
     """Encrypts rows of whole numbers, and reads sums of them."""
 
-    __slots__ = ("_public", "_x")
+    __slots__ = ("_x", "public")
     __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __getstate__ = stays
 
     def __init__(self, values: int) -> None:
         self._x = [1 + secrets.randbelow(ORDER - 1) for _ in range(values)]
-        self._public = ElGamalPublicKey(curve.formatted(np.concatenate([curve.base(x) for x in self._x])).tobytes())
-
-    @property
-    def public(self) -> ElGamalPublicKey:
-        return self._public
+        self.public = ElGamalPublicKey(curve.formatted(np.concatenate([curve.base(x) for x in self._x])).tobytes())
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         """[rows, values] whole numbers, as many values as the key is for, or fewer."""
         flat = within(values, LARGEST, owner=owner, scheme=SCHEME)
-        if flat.dim() != 2 or flat.shape[1] > self._public.values or not bool((flat == flat.round()).all()):
+        if flat.dim() != 2 or flat.shape[1] > self.public.values or not bool((flat == flat.round()).all()):
             raise WireError(
-                f"'{owner}' encrypts rows of up to {self._public.values} whole numbers with ElGamal; found "
+                f"'{owner}' encrypts rows of up to {self.public.values} whole numbers with ElGamal; found "
                 f"{list(flat.shape)}. Round them first."
             )
         rows = flat.to(torch.int64).numpy()
@@ -132,8 +127,8 @@ class ElGamalSecretKey:
         addresses = np.zeros(len(distinct), dtype=np.uint64)
         addresses[distinct != 0] = curve.address(points)  # 0 has no point, and adds nothing
         parts = np.pad(addresses[index].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # nothing is added to r G
-        blinded = self._public.blinded(parts, range(rows.shape[1]), owner=owner)
-        return self._public.written(blinded, tuple(flat.shape))
+        blinded = self.public.blinded(parts, range(rows.shape[1]), owner=owner)
+        return self.public.written(blinded, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """Decrypt all values of each row."""
@@ -145,7 +140,7 @@ class ElGamalSecretKey:
         """Sums of values, none larger than `most`. The lines come in blocks of equal size, each with sums of the values
         that `blocks` names; `negative` says for each value whether its sums may be far below 0."""
         width, most = len(blocks[0]), min(most, LARGEST)
-        points = _read(self._public, x, width)
+        points = _read(self.public, x, width)
         if len(points) % len(blocks):
             raise WireError(f"A ciphertext of {len(points)} lines cannot be of {len(blocks)} nodes.")
         size = len(points) // len(blocks)
@@ -175,7 +170,7 @@ def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> N
             unknown = np.flatnonzero(np.isnan(values))
             if not len(unknown):
                 return values
-            rest, giant = np.ascontiguousarray(points[unknown]), table.giant(-sign * number * step)
+            rest, giant = np.ascontiguousarray(points[unknown]), _giant(-sign * number * step)
             moved = curve.empty(len(unknown))
             giant_address = np.full(len(unknown), curve.address(giant)[0], dtype=np.uint64)
             exact = curve.rows_of(np.stack([curve.address(rest), giant_address], axis=1), moved)  # v is the step itself
@@ -201,7 +196,6 @@ class _Table:
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
         self._order = np.argsort(keys)
         self._keys, self._points = keys[self._order], points[self._order]
-        self._giants: dict[int, Points] = {}
 
     def find(self, points: Points) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """The values of the points, and which of these are in the table."""
@@ -214,10 +208,9 @@ class _Table:
         sign = np.where((candidates[:, 32:] == points[:, 32:]).all(1), 1.0, -1.0)
         return sign * (self._order[nearest] + 1), known
 
-    def giant(self, value: int) -> Points:
-        if value not in self._giants:
-            self._giants[value] = curve.base(value)
-        return self._giants[value]
+
+_table = cache(_Table)
+_giant = cache(curve.base)
 
 
 def _table_size(most: float) -> int:
@@ -225,11 +218,6 @@ def _table_size(most: float) -> int:
     while reach < BABIES and reach * 16 < most:
         reach *= 2
     return reach
-
-
-@cache
-def _table(reach: int) -> _Table:
-    return _Table(reach)
 
 
 def _read(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,21 +40,15 @@ class NotAPoint(ValueError):  # noqa: N818 - whoever catches it says whose point
     """Bytes that are no point of the curve, or a sum that is none: the group's neutral element has no bytes."""
 
 
-class _Library(NamedTuple):
-    lib: Any
-    ffi: Any
-    context: Any
-
-
 @cache
-def library() -> _Library:
-    """libsecp256k1 as coincurve binds it."""
+def library() -> tuple[Any, Any, Any]:
+    """libsecp256k1 as coincurve binds it: its functions, their types, and their context."""
     try:
         from coincurve._libsecp256k1 import ffi, lib
         from coincurve.context import GLOBAL_CONTEXT
     except ImportError:
         raise ConfigError('ElGamal encryption needs the package coincurve: pip install "colonnade[crypto]".') from None
-    return _Library(lib, ffi, GLOBAL_CONTEXT.ctx)
+    return lib, ffi, GLOBAL_CONTEXT.ctx
 
 
 def empty(*shape: int) -> Points:
@@ -206,11 +200,11 @@ def random_digits(count: int) -> NDArray[np.uint8]:
 
 
 def _bytes_of(array: NDArray[np.uint8]) -> Any:
-    return library().ffi.cast("unsigned char *", array.ctypes.data)
+    return library()[1].cast("unsigned char *", array.ctypes.data)
 
 
 def _points_of(array: Points) -> Any:
-    return library().ffi.cast("secp256k1_pubkey *", array.ctypes.data)
+    return library()[1].cast("secp256k1_pubkey *", array.ctypes.data)
 
 
 _limits: list[int] = []

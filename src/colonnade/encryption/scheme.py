@@ -39,11 +39,8 @@ SENT = "It was sent by"
 class Named(Protocol):
     """A key, as a ciphertext names it."""
 
-    @property
-    def scheme(self) -> str: ...
-
-    @property
-    def id(self) -> str: ...
+    scheme: str
+    id: str
 
 
 class PublicKey(Protocol):

@@ -83,8 +83,7 @@ def mlp(
 
 def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
     """One linear map."""
-    flatten: list[nn.Module] = [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
-    return nn.Sequential(*flatten, nn.Linear(math.prod(shape), width))
+    return nn.Sequential(*_flat(shape), nn.Linear(math.prod(shape), width))
 
 
 def identity(shape: tuple[int, ...]) -> nn.Module:
@@ -107,10 +106,7 @@ def cnn(
         raise ConfigError(f"The model 'cnn' pools by {' or '.join(POOLS)}; found {pool!r}.")
     if ending != "none" and ending not in ACTIVATIONS:
         raise ConfigError(f"The model 'cnn' ends with none, {', '.join(ACTIVATIONS)}; found {ending!r}.")
-    if len(shape) not in (2, 3):
-        raise ConfigError(f"The model 'cnn' needs rows of [height, width] or [channels, height, width]; found {shape}.")
-    depth, *size = shape if len(shape) == 3 else (1, *shape)
-    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
+    layers, (depth, *size) = _pictures("cnn", shape)
     for count in channels:
         layers += [nn.Conv2d(depth, count, 3, padding=1), nn.ReLU()]
         if min(size) > 1:
@@ -124,12 +120,17 @@ def cnn(
 def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
     """One 3x3 convolution with ReLU that keeps the picture's size: [height, width] to feature maps [channels, height,
     width]. Multi-VFL's data owners have 32 channels."""
+    layers, (depth, *_) = _pictures("convolution", shape)
+    return nn.Sequential(*layers, nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU())
+
+
+def _pictures(model: str, shape: tuple[int, ...]) -> tuple[list[nn.Module], tuple[int, ...]]:
+    """What gives a picture its axis of channels, if it has none, and its shape then."""
     if len(shape) not in (2, 3):
         raise ConfigError(
-            f"The model 'convolution' needs rows of [height, width] or [channels, height, width]; found {shape}."
+            f"The model '{model}' needs rows of [height, width] or [channels, height, width]; found {shape}."
         )
-    layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(-2, (1, shape[0]))]
-    return nn.Sequential(*layers, nn.Conv2d(shape[0] if len(shape) == 3 else 1, channels, 3, padding=1), nn.ReLU())
+    return ([], shape) if len(shape) == 3 else ([nn.Unflatten(-2, (1, shape[0]))], (1, *shape))
 
 
 _INITIALISING = threading.RLock()  # torch initialises from a generator of the whole process
@@ -137,8 +138,7 @@ _INITIALISING = threading.RLock()  # torch initialises from a generator of the w
 
 @contextmanager
 def initialised(seed: int | Generator) -> Iterator[None]:
-    """Modules made inside have the weights that follow from this seed, or from this generator's state, whatever other
-    threads make meanwhile."""
+    """Modules made inside have the weights of this seed or generator state, whatever other threads make meanwhile."""
     start = seed if isinstance(seed, Generator) else Generator().manual_seed(seed)
     with _INITIALISING, torch.random.fork_rng(devices=[]):
         torch.default_generator.set_state(start.get_state())
@@ -178,16 +178,12 @@ def seeded(model: nn.Module, generator: Generator, *, owner: str) -> nn.Module:
 
 def linear_head(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """One linear map."""
-    return nn.Sequential(*_flat(shape), nn.Linear(math.prod(shape), outputs))
+    return linear(shape, width=outputs)
 
 
 def mlp_head(shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
     """Linear layers with ReLU between them, none after the last."""
-    sizes = [math.prod(shape), *hidden]
-    layers = _flat(shape)
-    for inputs, width in itertools.pairwise(sizes):
-        layers += [nn.Linear(inputs, width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+    return mlp(shape, hidden=hidden, width=outputs, ending="none")
 
 
 def cnn_head(
@@ -224,8 +220,7 @@ def build(
     owner: str,
     allow: Collection[str] = (),
 ) -> nn.Module:
-    """Make one party's model for rows of this shape, initialised from its own seed or generator; `allow` lists import
-    paths."""
+    """Make a party's model for rows of this shape, initialised from its own seed; `allow` lists import paths."""
     return _build(MODELS | MAPS, spec, {"shape": shape}, seed, owner, allow)
 
 

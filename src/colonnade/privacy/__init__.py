@@ -1,5 +1,4 @@
-"""Mechanisms of an owner's outbox, what they cost, and the budget that stops them. A mechanism is a file, and a line
-here."""
+"""Mechanisms of an owner's outbox, each a file and a line here, what they cost, and the budget that stops them."""
 
 from collections.abc import Callable
 

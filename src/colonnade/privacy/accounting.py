@@ -67,10 +67,7 @@ def costs_nothing(event: DpEvent) -> bool:
 
 
 def known_batch(spent: Mapping[Key, int], relation: str, delta: float) -> float:
-    """Epsilon of one row against whoever knows when it was released: exact composition over its own appearances.
-
-    Gaussians compose to one Gaussian (Balle and Wang's curve); binomials by their loss distributions.
-    """
+    """Epsilon of one row against whoever knows when it was released: exact composition over its appearances."""
     paid = tuple(sorted((key, n) for key, n in spent.items() if n and not costs_nothing(event_of(key))))
     return _known_batch(paid, moves(relation), delta)
 
@@ -128,11 +125,9 @@ def binomial_cpsgd(key: Key, times: int, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def hidden_rdp(sigma: float, rows: int, batch: int, rounds: int, delta: float) -> float:
-    """The epsilon of secret batches drawn without replacement, as in VIM's Theorem 1, by Renyi DP under replace-one.
-    The library's bound is tighter than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`).
-
-    `sigma` is in units of the sensitivity: the paper's C, or 2C as replace-one has it.
-    """
+    """The epsilon of secret batches drawn without replacement, as in VIM's Theorem 1, by Renyi DP under replace-one;
+    `sigma` is in units of the sensitivity, the paper's C, or 2C as replace-one has it. The library's bound is tighter
+    than the theorem's Eq. 11, which is Wang et al.'s general one (`theorem_1`)."""
     d = dp_accounting()
     accountant = d.rdp.RdpAccountant(neighboring_relation=d.NeighboringRelation.REPLACE_ONE)
     event = d.SampledWithoutReplacementDpEvent(rows, min(batch, rows), d.GaussianDpEvent(sigma))

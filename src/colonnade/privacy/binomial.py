@@ -95,11 +95,8 @@ printed can fall below the exact value, so it is shown and not relied upon."""
 
 
 def cpsgd(levels: int, trials: int, p: float, coordinates: int, delta: float) -> float:
-    """Epsilon by Theorem 1 of cpSGD (arXiv:1805.10559) where its condition holds, else infinity.
-
-    `coordinates` counts over all releases: n releases of P coordinates are one of nP with sensitivities
-    Delta_1 = nP(k-1), Delta_2 = sqrt(nP)(k-1), Delta_inf = k-1.
-    """
+    """Epsilon by Theorem 1 of cpSGD (arXiv:1805.10559) where its condition holds, else infinity. n releases of P
+    coordinates are one of nP, with sensitivities Delta_1 = nP(k-1), Delta_2 = sqrt(nP)(k-1), Delta_inf = k-1."""
     p = min(p, 1 - p)  # mirrored noise costs the same
     q, d, log = 1 - p, coordinates, math.log
     variance, most = trials * p * q, float(levels - 1)
@@ -143,10 +140,8 @@ def _hockey_stick(
 def distribution(
     levels: int, trials: int, p: float, coordinates: int, spacing: float, mass: float, pld: ModuleType
 ) -> Any:
-    """dp-accounting's privacy-loss distribution of all coordinates on a grid of losses, never below the truth.
-
-    Losses that one coordinate exceeds with a chance of at most `mass` count as certain. `pld` is the library's part.
-    """
+    """dp-accounting's privacy-loss distribution of all coordinates on a grid of losses, never below the truth. Losses
+    that one coordinate exceeds with a chance of at most `mass` count as certain. `pld` is the library's part."""
     ends = math.ceil(reach(levels, trials, p, mass) / spacing)
     points = np.arange(-ends, ends + 1)
     deltas = np.minimum.accumulate(curve(levels - 1, trials, p, (points * spacing).astype(np.float64)))
@@ -164,8 +159,7 @@ def certain(levels: int, trials: int, p: float) -> float:
 
 @lru_cache(maxsize=256)
 def reach(levels: int, trials: int, p: float, mass: float) -> float:
-    """A loss that one coordinate exceeds with a chance of at most `mass`, in either direction, not counting outcomes
-    that give the row away for certain; 0 when all do."""
+    """A loss above 0 that one coordinate exceeds with a chance of at most `mass`; certain outcomes aside."""
     from scipy.stats import binom
 
     x, largest = np.arange(trials + 1), 0.0

@@ -46,12 +46,8 @@ class Budget:
 
 
 class Account:
-    """Counts how each row was released: a `core.Meter`. Without a budget it only counts.
-
-    Rows are known by a hash of their id, so that an account goes on when the same ids are loaded in another order, and
-    knows a row once however often its id is given. Where it is kept in a journal, the journal is the truth: this object
-    holds what it read there.
-    """
+    """Counts how each row was released: a `core.Meter`. Without a budget it only counts. Rows are known by a hash of
+    their id, each once, in whatever order they are loaded. Where it is kept in a journal, the journal is the truth."""
 
     def __init__(
         self,
@@ -91,10 +87,8 @@ class Account:
         return self._table.rounds
 
     def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
-        """Count a release of `size` rows. Returns the worst row's epsilon so far, None where there is no guarantee.
-
-        Raises before anything is counted when a row would go over the budget.
-        """
+        """Count a release of `size` rows, or raise where one would go over the budget. Returns the worst row's epsilon
+        so far, None where there is no guarantee."""
         with self._lock, self._exclusive():
             touched, times, event, epsilon = self._affordable(name, batch, size, event)
             item, training = (name, key_of(event)), int(purpose(batch) == "train")
@@ -215,8 +209,7 @@ class Account:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Keep everybody else, here or in another process, from releasing under this account meanwhile, and count what
-        they released before."""
+        """Keep everybody else, here or elsewhere, from releasing meanwhile; and count what they released before."""
         if self._closed:
             raise CheckpointError(f"'{self.owner}' has left this run, and counts for others now. Resume it.")
         if self.journal is None:
@@ -316,16 +309,15 @@ def rows_named(batches: Batches | Agreed, batch: str | None) -> Rows | None:
 
 def refusal(owner: str, name: str, epsilon: float, budget: Budget) -> str:
     """The refusal, as the owner and the asking party read it."""
+    delta = f"{budget.delta:g}".replace("e-0", "e-")
     if math.isinf(epsilon):
         written = "infinite"
-    else:
-        written = f"{epsilon:.2f}" if epsilon - budget.epsilon > 0.005 else f"{epsilon:.6g}"
-    delta = f"{budget.delta:g}".replace("e-0", "e-")
-    cure = 'More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
-    cure += "that were not released before can still be."
-    if math.isinf(epsilon):
         cure = f'No rule with noise applies to it. Give "{name}" one where it has a line per row; else take an '
         cure += "algorithm that releases nothing of the kind, or do without the budget."
+    else:
+        written = f"{epsilon:.2f}" if epsilon - budget.epsilon > 0.005 else f"{epsilon:.6g}"
+        cure = 'More noise or fewer epochs would cost less (sigma = "auto" finds the noise), or raise the budget; rows '
+        cure += "that were not released before can still be."
     return (
         f"'{owner}' will not release \"{name}\" again: epsilon would be {written} and its budget is "
         f"{budget.epsilon} at delta={delta}.\n    {cure}"

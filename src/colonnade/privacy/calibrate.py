@@ -18,11 +18,8 @@ MOST_TRIALS = 1 << 22
 
 
 def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: str) -> float:
-    """The smallest noise multiplier for rows that are released with it, and with other Gaussian noise besides.
-
-    `rows` has, for each kind of row, (appearances, sum of 1/sigma^2 over its other releases). `where` is the budget's
-    place in the file.
-    """
+    """The smallest noise multiplier for rows with so many (appearances, sum of 1/sigma^2 over their other releases).
+    `where` is the budget's place in the file."""
     # The budget allows the mean to move by mu standard deviations in all; every release moves it by moves / sigma.
     mu = 1 / float(dp_accounting().get_sigma_gaussian(budget.epsilon, budget.delta))
     needed = 0.0
@@ -38,11 +35,8 @@ def smallest_sigma(budget: Budget, rows: Iterable[tuple[int, float]], *, where: 
 
 
 def smallest_trials(budget: Budget, levels: int, p: float, values: int, appearances: int, *, where: str) -> int:
-    """The smallest N of Bin(N, p), to one in a hundred, for rows of these values and levels with these appearances.
-
-    The search is by the exact loss, starting at a Gaussian of the same variance. `where` is the budget's place in the
-    file.
-    """
+    """The smallest N of Bin(N, p), to one in a hundred, by the exact loss, starting at a Gaussian of the same variance.
+    `where` is the budget's place in the file."""
 
     def fits(trials: int) -> bool:
         parameters = {"levels": levels, "trials": trials, "p": p, "coordinates": values}

@@ -28,8 +28,7 @@ Item = tuple[str, Key]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One release, or the sum of several: its name, what the mechanism did, how many training batches it was, and how
-    often each row was in it."""
+    """One release, or the sum of several: `rounds` of them training batches, and `times` that each row was in it."""
 
     name: str
     event: DpEvent

@@ -63,11 +63,9 @@ def f_dp(guesses: Guesses, p: float) -> float:
 
 
 def _refuted(canaries: int, right: int, mu: float, p: float) -> bool:
-    """Whether `right` of so many coins, guessed with probability p or more, contradicts a trade-off curve.
-
-    r and h are the shares of right and wrong guesses that must then fall on the runs with i or more right ones; f ties
-    each h to the r above it, and together they must not exceed 1.
-    """
+    """Whether `right` of so many coins, guessed with probability p or more, contradicts a trade-off curve: r and h are
+    the shares of right and wrong guesses on runs with i or more right ones, f ties each h to the r above it, and
+    together they must not exceed 1."""
     from scipy.special import ndtr, ndtri
 
     r, h = p * right / canaries, p * (canaries - right) / canaries

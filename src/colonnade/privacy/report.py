@@ -28,7 +28,7 @@ from colonnade.privacy.accounting import (
 )
 from colonnade.privacy.binomial import PROVEN
 from colonnade.privacy.budget import Account
-from colonnade.privacy.counts import by_event
+from colonnade.privacy.counts import Item, by_event
 
 HIDDEN = "who does not know the batches"
 READER = "the label owner"
@@ -78,11 +78,7 @@ class Guarantee:
 
     def to_json(self) -> dict[str, Any]:
         """The form that a summary keeps."""
-        return asdict(self) | {
-            "releases": [asdict(release) for release in self.releases],
-            "statements": [asdict(statement) for statement in self.statements],
-            "notes": list(self.notes),
-        }
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 def nothing(party: str, protects: str, releases: Mapping[str, DpEvent], why: str = "") -> Guarantee:
@@ -92,9 +88,7 @@ def nothing(party: str, protects: str, releases: Mapping[str, DpEvent], why: str
 
 
 def for_labels(party: str, event: DpEvent, releases: Iterable[str], owners: int = 1) -> Guarantee:
-    """Label-DP of labels that were drawn once; what is sent afterwards follows from the draw.
-
-    Several label `owners` that may know one row draw independently, so that their epsilons add up."""
+    """Label-DP of labels that were drawn once, by each of several `owners`; what is sent follows from the draw."""
     epsilon = event.parameters["epsilon"]
     note = "label-DP of the training rows, pure; says nothing about columns"
     if owners > 1:
@@ -124,7 +118,7 @@ def for_columns(party: str, account: Account, *, seeded: bool = False, reader: s
     for relation in dict.fromkeys([limit.relation, "replace-one", "add-or-remove"]):
         statements += _known(paid, relation, delta)
     if training:
-        statements.append(_through_the_model(account, delta))
+        statements.append(_through_the_model(account, items, delta))
     budget = None
     if account.budget is not None:
         epsilon = max((known_batch(spent, limit.relation, delta) for spent in paid), default=0.0)
@@ -187,11 +181,10 @@ def _note_on(theorem: float) -> str:
     return OWN if theorem <= PROVEN else "above 1, where its Gaussian term is not proven: not relied upon"
 
 
-def _through_the_model(account: Account, delta: float) -> Statement:
+def _through_the_model(account: Account, items: list[Item], delta: float) -> Statement:
     """A statement for a training row that also moves the local model, and so every later release, each by up to 2C."""
     note = "a training row moves the local model, and with it all rows released later; no proof in the papers covers it"
     relation = "replace-one"
-    items = [item for item in account.counts if not costs_nothing(event_of(item[1]))]
     if not all(_is_gaussian(item[1]) for item in items):
         return Statement(THROUGH, relation, "-", None, delta, note)
     total = sum(account.released(item)[1] / dict(item[1][1])["noise_multiplier"] ** 2 for item in items)

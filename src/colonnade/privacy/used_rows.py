@@ -39,8 +39,7 @@ Keys = dict[str, NDArray[np.int64]]
 
 
 class UsedRows:
-    """What the rows behind `batches` were used for. `of_training` are releases that tell about all training rows,
-    whichever rows they are asked for."""
+    """What the rows behind `batches` were used for; releases `of_training` tell about all training rows."""
 
     def __init__(
         self, owner: str, batches: Agreed, ids: Callable[[], NDArray[np.str_]], *, of_training: Collection[str] = ()

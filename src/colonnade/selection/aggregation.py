@@ -59,8 +59,7 @@ class Ranked(Message):
 
 
 class Rank(Request[Ranked]):
-    """Sort every query's candidates by their distance to it in each group. `stops` says at which instance seen in all
-    lists a query's scan stopped; without it, all other rows are candidates."""
+    """Sort each query's candidates in each group: those up to where its scan stopped or, without `stops`, all rows."""
 
     groups: tuple[tuple[str, ...], ...]
     queries: Released
@@ -97,6 +96,8 @@ class AggregationServer(Party):
         self.scheme, self.most = scheme, most
         self.total_rows, self.operations = 0, Counter[str]()
         self._keys: dict[str, PublicKey] = {}
+        self._fagin: Fagin | None = None
+        self._groups: tuple[tuple[str, ...], ...] | None = None
 
     @serves
     def begin(self, request: Begin) -> Done:
@@ -119,11 +120,12 @@ class AggregationServer(Party):
         return self._read(request.queries.tensor.numpy().astype(np.int64), request.page)
 
     def _read(self, positions: NDArray[np.int64], page: int) -> Seen:
-        start = self._fagin.depth
+        fagin = self._scanned()
+        start = fagin.depth
         queries = self._release(self._queries.tensor.numpy()[positions], CANDIDATES)
         request = RankRows(queries, start, min(start + page, self.total_rows - 1))
         answers = self.peers.ask_each(dict.fromkeys(self._among, request))
-        complete = self._fagin.read(positions, [answer.ids.tensor.numpy() for answer in answers.values()])
+        complete = fagin.read(positions, [answer.ids.tensor.numpy() for answer in answers.values()])
         return Seen(self._release(complete.ids, SEEN), self._release(complete.counts, SEEN))
 
     @serves
@@ -132,8 +134,9 @@ class AggregationServer(Party):
         if request.stops is None:
             counts = np.full(queries.shape[0], self.total_rows - 1, dtype=np.int32)
         else:
-            depths = self._fagin.depths(request.stops.tensor.numpy())
-            candidates = self._fagin.candidates(depths, queries.tensor.numpy())
+            fagin = self._scanned()
+            depths = fagin.depths(request.stops.tensor.numpy())
+            candidates = fagin.candidates(depths, queries.tensor.numpy())
             ids, counts = self._release(candidates.ids, CANDIDATES), candidates.counts
         self.operations["candidates"] += int(counts.sum())
         self._groups, self._counts, self._ids = request.groups, counts, None if ids is None else candidates.ids
@@ -176,16 +179,21 @@ class AggregationServer(Party):
     def rest(self, request: Rest) -> Ranked:
         positions, start, stop = request.queries, request.start, request.stop
         orders: list[Sorted] = []
-        for number, group in enumerate(self._groups):
+        groups = self.needed(self._groups, "it has ranked nothing, so there are no next places; rank comes first")
+        for number, group in enumerate(groups):
             if len(group) == 1:
                 orders.append(self.peers.ask_one(group[0], FurtherOwn(positions, start, stop)))
             else:
                 orders.append(self.peers.ask_one(self._reader, Further(number, positions, start, stop)))
         return self._with_ids(positions.tensor.numpy().astype(np.int64), orders)
 
+    def _scanned(self) -> Fagin:
+        return self.needed(self._fagin, "it has scanned no rankings; scan comes first")
+
     def _draw_reader(self) -> str:
         """Server.scheduler(): draw one of those who can sort."""
         names = sorted(self._keys)
+        self.expect(bool(names), "it was given no keys; a selection starts with begin")
         return names[int(torch.randint(len(names), (), generator=self.generator))]
 
     def _with_ids(self, positions: NDArray[np.int64], orders: list[Sorted]) -> Ranked:

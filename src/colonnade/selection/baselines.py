@@ -63,8 +63,7 @@ def random(participants: Sequence[str], generator: Generator) -> dict[str, float
 
 
 def leave_one_out(participants: Sequence[str], information: Information) -> dict[str, float]:
-    """I(X_P; Y) - I(X_{P without i}; Y), from one batch of m + 1 groups. It is 0 for two participants with the same
-    columns: neither is missed."""
+    """I(X_P; Y) - I(X_{P without i}; Y), by m + 1 groups; 0 for two with the same columns: neither is missed."""
     everybody: Group = tuple(participants)
     without = {name: tuple(other for other in everybody if other != name) for name in everybody}
     values = information([everybody, *without.values()])

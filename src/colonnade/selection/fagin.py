@@ -11,8 +11,7 @@ Lists come in pages. That costs a few ranks too many, but no candidate: those ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Runs:
+class Runs(NamedTuple):
     """Lists of different lengths, one after the other."""
 
     ids: Ids

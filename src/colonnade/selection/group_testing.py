@@ -31,8 +31,7 @@ Information = Callable[[Sequence[Group]], dict[Group, float]]
 
 
 def draw_tests(participants: Sequence[str], tests: int, generator: Generator, *, least: int = 1) -> list[Group]:
-    """Draw so many different groups of one size (0: as many as the number of participants asks for), so that everybody
-    is in one."""
+    """Draw so many groups of one size, with everybody in one; 0: as many as the participants ask for."""
     count = len(participants)
     size = min(count, max(least, (count + 1) // 2))
     tests = max(tests or max(10, 2 * count), math.ceil(count / size))

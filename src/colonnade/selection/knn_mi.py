@@ -21,7 +21,6 @@ neighbours, and n_x and n_y count the equal rows (Gao, Kannan, Oh and Viswanath,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,6 @@ from colonnade.errors import DataError
 
 Numbers = NDArray[np.float64]
 Whole = NDArray[np.int64]
-AT_ONCE = 1 << 22
-"""Distances in memory at a time."""
 
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
@@ -99,33 +96,10 @@ def following(queries: Whole, places: NDArray[np.integer[Any]], rows: int) -> Wh
     return (queries[:, None] + 1 + places) % rows
 
 
-def ross(columns: Numbers, labels: Whole, *, k: int = 3, queries: Whole | None = None) -> float:
-    """Ross's estimate for joined columns [N, F]; a selection computes it without joining them. `queries` are all rows,
-    unless given."""
-    same, neighbours = counts(labels, k)
-    asked = possible_queries(labels) if queries is None else queries
-    ranks = [
-        ranks_by(squared_distances(columns, part), labels, part, neighbours[part], 1e-12 * columns.shape[1])
-        for part in _parts(asked, len(columns))
-    ]
-    return float(np.mean(ross_terms(len(columns), same[asked], neighbours[asked], np.concatenate(ranks))))
-
-
 def ranks_by(distances: Numbers, labels: Whole, queries: Whole, neighbours: Whole, tolerance: float) -> Whole:
     """m_q of each query, from its distances to all other rows, [queries, N - 1]."""
     order = following(queries, ordered(distances, tolerance), len(labels))
     return kth(labels[order] == labels[queries, None], neighbours)
-
-
-def kraskov(columns: Numbers, target: Numbers, *, k: int = 3, queries: Whole | None = None) -> float:
-    """Kraskov's estimate for joined columns [N, F] and a number for each row. Distances are compared, so scale both
-    alike: a selection gives columns and target the standard deviation 1, and divides the columns by the root of F."""
-    rows = len(columns)
-    terms = [
-        kraskov_terms(squared_distances(columns, part), squared_distances(target[:, None], part), k)
-        for part in _parts(np.arange(rows) if queries is None else queries, rows)
-    ]
-    return float(np.mean(np.concatenate(terms)))
 
 
 def ordered(distances: Numbers, tolerance: float = 0.0) -> Whole:
@@ -140,9 +114,3 @@ def ordered(distances: Numbers, tolerance: float = 0.0) -> Whole:
         np.put_along_axis(ranks, places[:, 1:], np.cumsum(apart[tied], axis=1, dtype=np.int32), 1)
         order[tied] = np.argsort(ranks, axis=1, kind="stable")
     return order
-
-
-def _parts(queries: Whole, rows: int) -> Iterator[Whole]:
-    size = max(1, AT_ONCE // rows)
-    for start in range(0, len(queries), size):
-        yield queries[start : start + size]

@@ -189,8 +189,7 @@ class Leader(Party):
             answer = self.peers.ask_one(self.server, Rest(self._release(unfinished, UNFINISHED), start, start + step))
 
     def _scan(self, groups: list[Group], queries: Whole, asked: Released) -> Released:
-        """Scan by Fagin's algorithm until every query has k instances of its own label that were seen in all lists.
-        Returns which of the instances is the last of these."""
+        """Scan until every query has k instances of its label seen in all lists; returns which is the last of these."""
         scanned = tuple(name for name in self.participants if any(name in group for group in groups))
         page = first_page(len(self.labels), len(scanned), self.settings.k)
         unfinished, stops = np.arange(len(queries)), np.full(len(queries), -1, dtype=np.int64)

@@ -25,8 +25,7 @@ RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
 
 
 class Joined(Message):
-    """How many rows a participant has, how many columns that vary, and the power of two above all its partial
-    distances, so that all scale alike."""
+    """How many rows it has, how many columns that vary, and the power of two above all its partial distances."""
 
     rows: int
     columns: int
@@ -96,7 +95,7 @@ class Participant(SortingParty):
     keys of its own, it may be drawn to sort."""
 
     _columns: Columns | None = None
-    _own: Orders
+    _own: Orders | None = None
 
     def __init__(
         self,
@@ -147,9 +146,8 @@ class Participant(SortingParty):
 
     @serves
     def distances(self, request: Distances) -> Partial:
-        key = self._keys.get(request.reader)
-        self.expect(key is not None, f"it was given no key of {request.reader!r}; there are {sorted(self._keys)}")
-        assert key is not None
+        otherwise = f"it was given no key of {request.reader!r}; there are {sorted(self._keys)}"
+        key = self.needed(self._keys.get(request.reader), otherwise)
         values = self._partial(request.queries, request.ids, request.counts) * self._unit
         sent = self.outbox.encrypt(torch.from_numpy(values), DISTANCES, key=key)
         self.operations["encryptions"] += packs(sent.encrypted)
@@ -163,13 +161,12 @@ class Participant(SortingParty):
 
     @serves
     def further_own(self, request: FurtherOwn) -> Sorted:
-        part = self._own.part(request.start, request.stop, request.queries.tensor.numpy())
+        own = self.needed(self._own, "it has sorted no distances of its own, so there are no more of them")
+        part = own.part(request.start, request.stop, request.queries.tensor.numpy())
         return Sorted(self.outbox.release(part, ORDER))
 
     def _joined(self) -> Columns:
-        self.expect(self._columns is not None, "it was not told how rows are shuffled; a selection starts with join")
-        assert self._columns is not None
-        return self._columns
+        return self.needed(self._columns, "it was not told how rows are shuffled; a selection starts with join")
 
     def _numbers(self, released: Released) -> NDArray[np.int64]:
         numbers: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()

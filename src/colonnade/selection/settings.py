@@ -33,8 +33,7 @@ class SelectionSettings:
     servers: bool = False  # between machines: aggregation_server and key_server have sites, so there can be a selection
 
     def for_task(self, task: str, owner: str) -> SelectionSettings:
-        """The settings for a kind of label: classes stay as they are; numbers are cut into classes, unless Kraskov's
-        estimator is asked for."""
+        """The settings for a kind of label: numbers are cut into classes, unless Kraskov's estimator is asked for."""
         if task == "classification" and (self.bins or self.estimator == "kraskov"):
             raise ConfigError(
                 f"The label of '{owner}' is a class, and bins and estimator = \"kraskov\" are for numbers. Leave them "

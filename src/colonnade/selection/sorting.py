@@ -107,6 +107,8 @@ class Sorter:
         return values, 2 * self.parties(total) * self.secret.public.error
 
     def further(self, request: Further) -> Tensor:
+        if request.group not in self._orders:
+            raise Refused(f"it has sorted nothing of group {request.group}, so there is no more of it")
         return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
 
     def parties(self, total: Ciphertext) -> int:
@@ -115,8 +117,7 @@ class Sorter:
 
 
 def limit(scheme: str, most: int) -> float:
-    """The largest value of one participant, so that `most` of them fit into a sum: a power of two, by which scaling is
-    exact."""
+    """The largest value of each of `most` participants whose sum fits: a power of two, so that scaling is exact."""
     return 2.0 ** math.floor(math.log2(CAPACITY.get(scheme, 2.0**16) / most))
 
 
@@ -149,9 +150,7 @@ class SortingParty(Party):
         return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
 
     def _sorter(self) -> Sorter:
-        self.expect(self.sorter is not None, "it has made no keys, so nothing was encrypted for it")
-        assert self.sorter is not None
-        return self.sorter
+        return self.needed(self.sorter, "it has made no keys, so nothing was encrypted for it")
 
 
 class KeyServer(SortingParty):
