@@ -18,8 +18,8 @@ from torch import Tensor
 
 from colonnade.core.batches import PREDICT
 from colonnade.errors import DataError
+from colonnade.explain.pictures import write
 from colonnade.explain.report import Report, default_split, explain
-from colonnade.explain.write import write
 from colonnade.rows.public import from_dataset
 from colonnade.runs.layout import EXPLANATION
 from colonnade.sites.participant import started

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from colonnade.report.chart import Figure
+from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, cell, h, number, table
-from colonnade.report.plates import plates
 from colonnade.report.words import count, sentence
 
 

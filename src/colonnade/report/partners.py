@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from colonnade.explain.importance import HEADS, MEASURES, disagreement, ranked_by
-from colonnade.explain.partners import SCORE
-from colonnade.report.chart import Figure
+from colonnade.explain.pictures import SCORE
+from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Content, Html, cell, h, joined, table
-from colonnade.report.plates import plates
 from colonnade.report.words import amount, metric, score, seconds, sentence, size
 
 
