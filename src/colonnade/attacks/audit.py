@@ -22,14 +22,15 @@ from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings, lengths_findings, sums_findings
 from colonnade.attacks.rehearsal import (
+    TRAINED,
     Attacked,
     Rehearsal,
     fingerprint,
     first_rounds,
-    last_rounds,
     part_of,
     predictions,
     reopen,
+    train_on,
 )
 from colonnade.core import Released
 from colonnade.core.checks import did_you_mean
@@ -171,7 +172,7 @@ def _attack(result: Audit, federation: Federation, rows: int, party: str | None,
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
     say("training a few batches further")
-    trained = dataclasses.replace(last_rounds(federation, max(rows, LABEL_ROWS)), begun=first.transcripts)
+    trained = dataclasses.replace(train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts)
     rehearsals = (first, asked, trained)
     findings: list[Finding] = []
     for owner in federation.holdings.label_owners:
