@@ -68,28 +68,22 @@ class Wanted:
 def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
     """Collect the crossings that are wanted, added up, in the order of runs."""
     wanted, totals = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
-    lines: list[Crossing] = []
     runs = runs_at(place)
     parties = {folder.name for run in runs for folder in (run / PARTIES).iterdir()}
     peers, releases = set(parties), set[str]()
     for crossing in _lines(runs):
         peers.add(crossing.peer)
         releases.add(crossing.release)
-        if not wanted.takes(crossing):
-            continue
-        if each:
-            lines.append(crossing)
-            continue
-        key = tuple(vars(crossing)[name] for name in ALIKE)
-        before = totals.get(key)
-        totals[key] = crossing if before is None else _added(before, crossing)
+        if wanted.takes(crossing):
+            key = (len(totals),) if each else tuple(vars(crossing)[name] for name in ALIKE)
+            totals[key] = _added(totals[key], crossing) if key in totals else crossing
     there = {"run": {run.name for run in runs}, "party": parties, "peer": peers, "release": releases}
     for option, known in there.items():
         name = vars(wanted)[option]
         if name and name not in known:  # of a misspelt one it must not be said that nothing crossed
             names, hint = ", ".join(map(repr, sorted(known))) or "none", did_you_mean(name, sorted(known))
             raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {names}.")
-    return lines if each else list(totals.values())
+    return list(totals.values())
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
