@@ -21,9 +21,9 @@ from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import Finding, learned_nothing, say_nothing, silent
-from colonnade.federation.stopping import best_of, chosen, is_best, unfinished, why_stop
+from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.run_directory import RunDirectory, Trained
+from colonnade.runs.run_directory import RunDirectory
 from colonnade.tracking import About, Trackers, parameters_of, trackers_of
 from colonnade.version import __version__
 
@@ -32,12 +32,9 @@ Watch = Callable[["Step | Record"], None]
 """Called with every step, and after each epoch with its record: for progress bars and live views."""
 
 
-class Trainable(Trained, Protocol):
+class Trainable(Watched, Protocol):
     """What can be trained: a `Federation`."""
 
-    holdings: Holdings
-    algorithm: Any
-    label_owners: dict[str, Any]
     owners: dict[str, Any]
     elsewhere: Any
     history: list[Record]
@@ -181,8 +178,7 @@ def _fit(
 
 
 def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
-    """Claim the run's folder and write what can be resumed, or take over what is resumed; tell whether that had
-    finished."""
+    """Claim the run's folder, and write or take over what can be resumed; tell whether that had finished."""
     begun = run is not None and resume and run.begun()
     if not federation.batches.done and not begun:
         pretrain(federation)
@@ -235,8 +231,7 @@ def _train(
     clock: _Clock,
     tell: Callable[[Step | Record], None],
 ) -> None:
-    """Train epoch by epoch: measure, remember the best models, save, and see whether to stop. What had stopped before
-    it was resumed does not train."""
+    """Train epoch by epoch, unless it had stopped before: measure, remember the best, save, see whether to stop."""
     every, epoch, done = federation.settings.train.checkpoint_every, list[Step](), federation.batches.done
     reason = why_stop(federation, outcome.history)
     try:
@@ -323,8 +318,7 @@ def summarise(
 def _scores(
     federation: Trainable, outcome: Outcome, known: dict[str, Scores], left_out: Collection[str]
 ) -> dict[str, Scores]:
-    """Measure the splits that are not known yet, as far as budgets allow; and on the rows that a report is about, how
-    good the model is in detail."""
+    """Measure the splits that are not known yet, as far as budgets allow; those that a report is about, in detail."""
     scores = dict(known)
     for split in federation.batches.splits:
         if split not in scores and split not in left_out:
@@ -389,8 +383,7 @@ def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Re
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
-    """Describe each label owner: its rows, how good the joint model is on them, and the rounds in which it was left
-    out."""
+    """By label owner: its rows, how good the joint model is on them, and the rounds in which it was left out."""
     return {
         name: {
             "rows": {split: len(rows) for split, rows in share.splits.items()},
@@ -452,8 +445,7 @@ def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
 
 
 def missing_of(federation: Trainable) -> Record | None:
-    """Count how often each party did not answer since this was last asked, and what was done; None where each must
-    answer."""
+    """Count what was done without each party's answer since this was last asked; None where each must answer."""
     minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
     return _added([missing.take() for missing in minding]) if minding else None
 

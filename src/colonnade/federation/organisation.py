@@ -200,8 +200,7 @@ def _feature_owner(organisation: Organisation, settings: Settings, holdings: Hol
 def _label_owner(
     organisation: Organisation, settings: Settings, holdings: Holdings, agreed: Agreed
 ) -> roles.LabelOwner:
-    """Build the role that holds labels. Where its owner's rule says so, labels of the training rows are drawn at
-    random."""
+    """Build the role that holds labels; where its owner's rule says so, those of training rows are drawn at random."""
     name, algorithm = organisation.name, find(settings.algorithm)
     held, loss = holdings.label_owners[name], holdings.loss
     labels, drawn = held.labels, None
@@ -240,8 +239,7 @@ def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
 
 
 def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor | None, *, is_drawn: bool) -> Loss:
-    """Give the loss class weights as [train] says; balanced ones follow these labels, a label owner's own of training
-    rows."""
+    """Give the loss class weights as [train] says; balanced ones follow these labels, those of its training rows."""
     wanted, classes = settings.train.class_weights, holdings.encoder.classes
     if wanted == "equal" or labels is None:
         return loss
@@ -325,8 +323,7 @@ def local_model(
 
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """Tell for a summary where the initial weights of these organisations came from, as far as they have models to
-    train."""
+    """Tell for a summary where the initial weights of these came from, as far as they have models to train."""
     if not find(settings.algorithm).draws_weights:
         return {}
     return {name: settings.models_of(name) for name in names if name != SERVER}
