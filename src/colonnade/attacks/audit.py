@@ -257,8 +257,7 @@ LABEL_ROWS = 512
 
 
 def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]:
-    """Among parties whose releases the label owner could read: whose local models it knows from the agreed seed, and
-    whose not."""
+    """Of parties whose releases the label owner could read, whose models follow from the agreed seed, and whose not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
     algorithm = federation.algorithm

@@ -119,8 +119,7 @@ class CanaryGuesses:
 
 
 def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[CanaryGuesses, Organisation]:
-    """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; otherwise it is
-    a row, or nothing."""
+    """Plant, release and guess canaries. Under replace-one a canary is one of two opposite rows, else a row or none."""
     coins = (uniform((canaries,), Secret()) < 0.5).double()
     values = 2 * coins - 1 if relation == "replace-one" else coins
     rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()

@@ -74,8 +74,7 @@ def groups(points: Tensor, count: int) -> Tensor:
 
 
 def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """k-means on the rows' paths through all known trees; for numbers as labels, the position along the main direction
-    of these."""
+    """k-means on the rows' paths through known trees; for numbers as labels, the place along their main direction."""
     rows, paths = memberships(transcript, knowledge)
     if not len(rows) or not paths.shape[1]:
         return from_columns(transcript, knowledge)
