@@ -52,15 +52,14 @@ class Embeddings:
     def outputs(
         self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
     ) -> Tensor:
-        """The joint model's outputs if some parties had released `changed` instead, and those in `without` nothing; for
-        all rows, or for those `at` some places."""
+        """The joint outputs, of all rows or `at` some, had parties released `changed`, or nothing (`without`)."""
         parts = {**self.parts, **(changed or {})}
         if parts.keys() != self.parts.keys():
             raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
         wanted = torch.arange(len(self.labels)) if at is None else at
         outputs, places = [], []
         for group, parties in self._by_who_holds(wanted, without):
-            for piece in (group[start : start + PIECE] for start in range(0, len(group), PIECE)):
+            for piece in torch.split(group, PIECE):
                 rows = wanted[piece].to(self.labels.device)
                 with torch.no_grad():
                     outputs.append(self.combine({party: parts[party][rows] for party in parties}))

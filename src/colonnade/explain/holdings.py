@@ -76,10 +76,8 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     """What each party `holds`, in words and never by its values; for strips and patches, also its `region` [top, left,
     height, width] of a `picture` [height, width]. Patches are those that the parties hold, with the padding that makes
     them equally large."""
-    data = federation.settings.data
-    names = [name for name in federation.owners if name in federation.holdings.columns]
-    features = {name: federation.holdings.columns[name].features for name in names}
-    shapes = {name: tuple(x.shape[1:]) for name, x in features.items() if x is not None}
+    data, held = federation.settings.data, federation.holdings.columns
+    shapes = {name: tuple(held[name].features.shape[1:]) for name in federation.owners if name in held}
     columns = 1
     if data.dataset is not None and data.split == "patches":
         columns = data.parts[1] if isinstance(data.parts, tuple) else data.parts

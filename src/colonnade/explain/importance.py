@@ -64,8 +64,7 @@ class Lost:
 
 
 def head_norms(federation: Federation, owner: str | None = None) -> dict[str, float]:
-    """||W_k|| per party (Section 5.2), at the first label owner unless `owner` is named. Empty where no head there
-    belongs to one party."""
+    """||W_k|| per party (Section 5.2), at the first label owner or `owner`; empty where no head is of one party."""
     label_owner, norms_of = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
     by_party = {} if norms_of is None else norms_of(label_owner)
     return {party: by_party[party] for party in label_owner.peers} if by_party else {}

@@ -231,8 +231,7 @@ def summarization(report: Report) -> Figure:
 
 
 def _bars(axis: Axes, report: Report, name: str) -> None:
-    """Draw bars from zero; head norms that differ by little, as after a random start, are dots on an axis of their own
-    range."""
+    """Draw bars from zero; head norms that differ by little, as after a random start, are dots on their own range."""
     scale = 100 if name not in HEADS and report.metric == "accuracy" else 1
     values = [(report.measures[name].get(party) or 0.0) * scale for party in report.parties]
     rows = range(len(values))

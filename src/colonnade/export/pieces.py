@@ -118,8 +118,7 @@ class Trained:
 
     @cached_property
     def sent(self) -> dict[str, tuple[int, ...]]:
-        """The shape of what each party with columns sends for a row, in the label owners' order; between sites a label
-        owner wrote it down."""
+        """The shape of what each party with columns sends for a row, in the label owners' order."""
         tables = self.algorithm.tables
         holder = next((name for name, roles in self.parties.items() if "labels" in roles), None)
         if tables is not None and holder is not None:

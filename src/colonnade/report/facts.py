@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
-        for entry in _entries(path):
+        for entry in _lines(path):
             try:
                 direction, peer = entry["direction"], entry["peer"]
                 if direction == "own" or (direction == "in" and peer in ledgers):
@@ -66,16 +66,6 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
             except (KeyError, TypeError, AttributeError):  # not a line of ours: the report shows what it can read
                 continue
     return list(by_key.values())
-
-
-def _entries(path: Path) -> Any:
-    """The entries of a ledger; the last line may be cut, while a run is writing it."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
 
 
 def totals(lines: list[Flow]) -> dict[str, dict[str, int]]:
@@ -222,7 +212,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     return Facts(
         name=folder.resolve().name,
         settings=settings,
-        metrics=_lines(folder / METRICS),
+        metrics=list(_lines(folder / METRICS)),
         summary=summary,
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
@@ -301,15 +291,13 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
     return next((content for content in contents if content is not None), None)
 
 
-def _lines(path: Path) -> list[Plain]:
+def _lines(path: Path) -> Iterator[Plain]:
     """All whole lines; the last may be cut, while a run is writing it."""
-    records: list[Plain] = []
-    with suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            record = json.loads(line)
-            if isinstance(record, dict):
-                records.append(record)
-    return records
+            with suppress(ValueError):
+                if isinstance(record := json.loads(line), dict):
+                    yield record
 
 
 def _columns(folder: Path) -> dict[str, int]:
