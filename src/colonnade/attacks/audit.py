@@ -154,6 +154,7 @@ def audit_run(
         return result
 
 
+@one_torch_thread()  # the tensors are small, and threads would only wait for each other
 def audit_federation(
     federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
 ) -> Audit:
@@ -162,12 +163,7 @@ def audit_federation(
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
     result = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
-    with one_torch_thread():  # the tensors are small, and threads would only wait for each other
-        _attack(result, federation, rows, party, say or (lambda _: None))
-    return result
-
-
-def _attack(result: Audit, federation: Federation, rows: int, party: str | None, say: Say) -> None:
+    say = say or (lambda _: None)
     say("repeating the first rounds")
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
@@ -186,6 +182,7 @@ def _attack(result: Audit, federation: Federation, rows: int, party: str | None,
     result.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
     if not findings:
         result.notes.append(NONE_APPLIES.format(result.algorithm))
+    return result
 
 
 Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
