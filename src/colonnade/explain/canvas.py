@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from colonnade.core.files import replaced
 from colonnade.errors import InputError
+from colonnade.explain.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from colonnade.explain.report import Report
 
 BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 """Okabe and Ito's colours."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.federation import Federation
 from colonnade.rows.holdings import Holdings, LabelledRows
-
-if TYPE_CHECKING:
-    from colonnade.federation import Federation
 
 
 def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:

@@ -39,10 +39,8 @@ SCORE = {
 
 
 def tsne(report: Report) -> Figure:
-    """What the most and the least important party's embeddings look like, coloured by label (Figures 4 and 6).
-
-    Points are moved by a hair, and drawn in random order, so that none hides the others.
-    """
+    """What the most and the least important party's embeddings look like, coloured by label (Figures 4 and 6). Points
+    are moved by a hair, and drawn in random order, so that none hides the others."""
     assert report.tsne is not None
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
     points = {party: np.array(xy) for party, xy in report.tsne["points"].items()}

@@ -11,21 +11,18 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
-from colonnade.explain.embeddings import Before, gather, metric_of, separable, tsne
+from colonnade.explain.embeddings import Before, Embeddings, gather, metric_of, separable, tsne
 from colonnade.explain.holdings import regions
 from colonnade.explain.importance import HEADS, MEASURES
+from colonnade.federation import Federation
 from colonnade.federation.soundness import say_nothing, silent
 from colonnade.runs.run_directory import plain, to_json
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from colonnade.explain.embeddings import Embeddings
-    from colonnade.federation import Federation
 
 RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 """The measures that may rank the parties; `permutation` does unless another is asked for, since it is about the joint
@@ -179,8 +176,7 @@ def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: b
     report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
     report.add("silenced", importance.silenced(embeddings))
     if adds:
-        added = importance.added(embeddings, owner)
-        report.added = {party: plain(asdict(gained) | {"gain": gained.gain}) for party, gained in added.items()}
+        report.added = plain(importance.added(embeddings, owner))
 
 
 def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:
