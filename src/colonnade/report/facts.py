@@ -33,11 +33,8 @@ Flow = dict[str, Any]
 
 
 def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> list[Flow]:
-    """One line per sender, receiver, release name, owner and protection, in the order in which they first crossed.
-
-    `times`, `values` and `bytes` are totals; `epsilon` is what the sender's row that paid most had spent by the last
-    release; `told_by` is whose ledger says so.
-    """
+    """One line per sender, receiver, release name, owner and protection, in the order in which they first crossed. Of
+    the last release, `epsilon` is what the sender's row that paid most had spent; `told_by` is whose ledger says so."""
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
