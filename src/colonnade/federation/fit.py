@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -24,7 +26,7 @@ from colonnade.federation.soundness import Finding, learned_nothing, say_nothing
 from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.tracking import About, Trackers, parameters_of, trackers_of
+from colonnade.tracking import About, parameters_of, trackers_of
 from colonnade.version import __version__
 
 Record = dict[str, Any]
@@ -115,12 +117,42 @@ def fit(
         raise ConfigError(
             "A run is resumed in its folder: fit(FOLDER, resume=True). In memory, fit() goes on by itself."
         )
-    try:
-        with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
-            return _fit(federation, run, trackers, resume=resume, watch=watch, unseen=unseen)
-    finally:
+    with ExitStack() as stack:
         if run is not None:
-            run.leave()
+            stack.callback(run.leave)
+        trackers = stack.enter_context(trackers_of(federation.settings.tracking, None if run is None else run.path))
+        outcome = Outcome(federation.history)
+        finished = _begin(federation, run, outcome, resume=resume)
+        clock = _Clock(sum(record["seconds"] for record in outcome.history))
+        nothing_left = "" if resume else _go_on(federation, outcome)
+        trackers.begin(_about(federation, run, resumed=resume))
+        if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
+            federation.keep_best()
+
+        def tell(event: Step | Record) -> None:
+            trackers(event)
+            if watch is not None:
+                watch(event)
+
+        _train(federation, run, outcome, clock, tell)
+        best = best_of(federation, outcome.history)
+        if best is not None and federation.take_best():
+            outcome.best = best
+        if nothing_left:
+            outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
+        before = None if run is None else run.summary()
+        outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
+        for finding in outcome.summary.get("findings", []):
+            warnings.warn(finding, Finding, stacklevel=2)
+        if failures := trackers.finish(outcome.summary):
+            outcome.summary["tracking"] = failures
+        if run is not None:
+            for owner, quality in outcome.quality.items():
+                run.write_quality(owner, quality)
+            write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
+            run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
+            run.checkpoint(federation, finished=True)
+        return outcome
 
 
 def pretrain(federation: Trainable) -> None:
@@ -132,49 +164,6 @@ def pretrain(federation: Trainable) -> None:
         for learn in mine:
             learn()
         federation.restack()
-
-
-def _fit(
-    federation: Trainable,
-    run: RunDirectory | None,
-    trackers: Trackers,
-    *,
-    resume: bool,
-    watch: Watch | None,
-    unseen: Collection[str],
-) -> Outcome:
-    outcome = Outcome(federation.history)
-    finished = _begin(federation, run, outcome, resume=resume)
-    clock = _Clock(sum(record["seconds"] for record in outcome.history))
-    nothing_left = "" if resume else _go_on(federation, outcome)
-    trackers.begin(_about(federation, run, resumed=resume))
-    if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
-        federation.keep_best()
-
-    def tell(event: Step | Record) -> None:
-        trackers(event)
-        if watch is not None:
-            watch(event)
-
-    _train(federation, run, outcome, clock, tell)
-    best = best_of(federation, outcome.history)
-    if best is not None and federation.take_best():
-        outcome.best = best
-    if nothing_left:
-        outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
-    before = None if run is None else run.summary()
-    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
-    for finding in outcome.summary.get("findings", []):
-        warnings.warn(finding, Finding, stacklevel=3)
-    if failures := trackers.finish(outcome.summary):
-        outcome.summary["tracking"] = failures
-    if run is not None:
-        for owner, quality in outcome.quality.items():
-            run.write_quality(owner, quality)
-        write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
-        run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
-        run.checkpoint(federation, finished=True)
-    return outcome
 
 
 def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
@@ -219,7 +208,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     warnings.warn(
         f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
         "start, build it anew.",
-        stacklevel=4,
+        stacklevel=3,
     )
     return ""
 
@@ -454,7 +443,5 @@ def _added(counts: list[Record]) -> Record:
     total: Record = {}
     for by_party in counts:
         for party, times in by_party.items():
-            mine = total.setdefault(party, {})
-            for what, number in times.items():
-                mine[what] = mine.get(what, 0) + number
+            total.setdefault(party, Counter()).update(times)
     return total

@@ -385,11 +385,8 @@ def device_of(name: str) -> torch.device:
 def check_starts(settings: Settings, before: Settings, where: Path) -> None:
     """Raise unless training can start with the models of a run that was trained with other settings, or on other rows:
     the algorithm, its models and the parties must be the same."""
-    algorithm = find(settings.algorithm)
-    if algorithm.nested is not None or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None:
-        able = [
-            n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)
-        ]
+    able = [n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)]
+    if settings.algorithm not in able:
         raise ConfigError(
             f"Training {settings.algorithm} cannot start from a run: its models are learned anew for the rows that "
             f"there are. Leave the run out, or choose one of {', '.join(able)}."
