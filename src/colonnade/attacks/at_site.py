@@ -466,8 +466,7 @@ def _guessed(name: str, answer: AuditAnswer, federation: Attacked) -> dict[tuple
 
 
 def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
-    """What a site reports of its own columns: how well which known attack did. The site is the victim, and the attack
-    is on what reached this label owner and others."""
+    """What a site reports of its own columns, as the victim: how well which known attack on what left it did."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner
     try:
         lines = json.loads(answer.figures) if answer.said == audit.FIGURES else []

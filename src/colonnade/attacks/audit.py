@@ -286,12 +286,11 @@ def _differs(federation: Attacked, first: Rehearsal, second: Rehearsal) -> bool:
     names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner
 
     def releases(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
-        described: set[tuple[object, ...]] = set()
-        for receiver, item in rehearsal.arrivals():
-            receipt, event = item.receipt, item.receipt.event
-            if isinstance(item, Released) and receipt.name in names and receipt.owner not in (labels, receiver):
-                parameters = sorted(event.parameters.items())
-                described.add((receiver, receipt.owner, receipt.codec, event.kind, *parameters))
-        return described
+        receipts = [(receiver, item.receipt) for receiver, item in rehearsal.arrivals() if isinstance(item, Released)]
+        return {
+            (receiver, receipt.owner, receipt.codec, receipt.event.kind, *sorted(receipt.event.parameters.items()))
+            for receiver, receipt in receipts
+            if receipt.name in names and receipt.owner not in (labels, receiver)
+        }
 
     return releases(first) != releases(second)

@@ -39,7 +39,8 @@ def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
     if not len(rows):
         return Guess(rows, rows, named=False)
     flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
-    return Guess(rows, groups(unit(flat), knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
+    unit = torch.nn.functional.normalize(flat, dim=1, eps=torch.finfo(flat.dtype).tiny)
+    return Guess(rows, groups(unit, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
 def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -56,12 +57,6 @@ def main_directions(rows: Tensor, dimensions: int) -> Tensor:
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
     projected: Tensor = rows @ directions[:dimensions].T
     return projected
-
-
-def unit(rows: Tensor) -> Tensor:
-    """Rows scaled to length 1; a row of zeros stays."""
-    scaled: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    return scaled
 
 
 def groups(points: Tensor, count: int) -> Tensor:

@@ -215,8 +215,7 @@ def _once(rows: Tensor, seed: int) -> Tensor:
 
 
 def _own(federation: Attacked, rows: Tensor) -> Tensor:
-    """What the label owner itself holds about these rows. Where the label owner is elsewhere this is unknown and empty,
-    so the score is over guessing the mean."""
+    """What the label owner itself holds about these rows; nothing where it is elsewhere: the score is over the mean."""
     holdings = federation.holdings
     if federation.driver is None:
         return torch.empty(len(rows), 0)

@@ -127,8 +127,7 @@ def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
 @contextmanager
 def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federation]:
     """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a
-    temporary copy, since loading may cut a ledger back to its checkpoint, and an account notes on disk what is
-    released, though here nothing leaves this process."""
+    temporary copy, since loading may cut a ledger back, and an account notes on disk what is released."""
     run = RunDirectory(folder)
     run.settings()
     run.mark()

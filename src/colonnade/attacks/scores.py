@@ -129,6 +129,5 @@ def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
 def _gaussian(length: int) -> Tensor:
     """Eleven weights that add up to 1, or the largest odd number that fits."""
     size = min(WINDOW, length - (length + 1) % 2)
-    offsets = torch.arange(size, dtype=torch.float64) - size // 2
-    weights = torch.exp(-offsets.square() / (2 * SIGMA**2))
+    weights: Tensor = torch.signal.windows.gaussian(size, std=SIGMA, dtype=torch.float64)
     return weights / weights.sum()
