@@ -8,7 +8,6 @@ from typing import Any
 
 from colonnade.errors import ConfigError
 from colonnade.federation.organisation import holdings_of
-from colonnade.rows.holdings import Holdings
 from colonnade.selection import Selection, SelectionSettings, select_here
 from colonnade.selection.choosing import entropy, jointly
 from colonnade.selection.inputs import as_labels
@@ -31,7 +30,9 @@ def choose(
     leaders = label_owners_of(settings) if owner is None else [asker_of(settings, owner)]
     selections, rows = {}, {}
     for name in leaders:
-        holdings = held_for(settings, name)
+        alone = {owner: label_owner for owner, label_owner in settings.label_owners.items() if owner == name}
+        public = settings.data.dataset is not None  # dealt to all label owners at once, so it gives all their parts
+        holdings = holdings_of(settings if public else replace(settings, label_owners=alone))
         held = holdings.label_owners[name]
         train, task = held.splits["train"], holdings.encoder.task
         chosen = SelectionSettings(**{**asdict(settings.selection), **(given or {})}).for_task(task, name)
@@ -47,12 +48,3 @@ def choose(
             selection = replace(selection, entropy=entropy(as_labels(name, held.labels, train.numpy(), chosen)))
         selections[name], rows[name] = selection, len(train)
     return selections[leaders[0]] if len(leaders) == 1 else jointly(selections, rows, keep)
-
-
-def held_for(settings: Settings, owner: str) -> Holdings:
-    """Collect what all who hold columns hold of a label owner's rows, prepared as for training with that one alone. A
-    public data set is dealt to all label owners at once, so it gives all their parts."""
-    if settings.data.dataset is None:
-        alone = {name: label_owner for name, label_owner in settings.label_owners.items() if name == owner}
-        settings = replace(settings, label_owners=alone)
-    return holdings_of(settings)

@@ -452,8 +452,7 @@ class Federation:
         return {name: member.roles[role] for name, member in self.organisations.items() if role in member.roles}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
-        """Give each driver its peers: a label owner asks the parties with columns; where there are several label
-        owners, the aggregation server asks them."""
+        """Give each driver its peers: to a label owner those with columns, to the aggregation server label owners."""
         engine, algorithm = self.settings.engine, self.algorithm
         self.guarded = guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)

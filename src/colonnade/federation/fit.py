@@ -258,9 +258,8 @@ def summarise(
     finished: bool = False,
     unseen: Collection[str] = (),
 ) -> Record:
-    """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom. `before` is
-    the summary of the run that was resumed, which had `finished`: then what it measured is not measured again. Nor are
-    the splits `unseen`."""
+    """Final metrics, what training took, and what was promised to whom. `before` is the summary of the run that was
+    resumed; if that had `finished`, what it measured is not measured again. Nor are the splits `unseen`."""
     settings, holdings, algorithm = federation.settings, federation.holdings, federation.algorithm
     private = bool(federation.accounts) or federation.elsewhere.counts
     reason = COSTS_PRIVACY if private else SENT_ONCE if algorithm.once else None if algorithm.trains else REMEMBERED

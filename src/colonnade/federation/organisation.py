@@ -383,8 +383,7 @@ def device_of(name: str) -> torch.device:
 
 
 def check_starts(settings: Settings, before: Settings, where: Path) -> None:
-    """Raise unless training can start with the models of a run that was trained with other settings, or on other rows:
-    the algorithm, its models and the parties must be the same."""
+    """Raise unless training can start with the models of this run: algorithm, models and parties must be the same."""
     able = [n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)]
     if settings.algorithm not in able:
         raise ConfigError(
