@@ -153,8 +153,7 @@ class Trained:
         return Piece(party, COLUMNS, self.local_model(party), (shape,), inputs, outputs, self.spec(party))
 
     def _columns_described(self, party: str) -> list[dict[str, Any]] | None:
-        """How columns become numbers, for those who get the piece: without words that few rows have, and with how text
-        that means numbers or times is read."""
+        """How columns become numbers, and text is read, for who gets the piece: without words that few rows have."""
         state = self.fitted[party].get("columns")
         if state is None:
             return None

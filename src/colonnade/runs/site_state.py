@@ -16,7 +16,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.files import hold
+from colonnade.core.files import hold, parse_json
 from colonnade.errors import ConfigError
 from colonnade.runs.history import begun
 from colonnade.runs.layout import ANSWERS, DRAINING, FAILURE, LOCK, MARK, PARTIES, REFUSED, SITE_LOG, SUMMARY
@@ -111,10 +111,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        return parse_json(text)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def drain(runs: Path, on: bool) -> None:
