@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether it bounds what its releases tell: guesses that an attacker reports can only show that it leaks."""
+        """Whether it bounds what its releases tell: guesses that an attacker reports show a leak, never its absence."""
         return self.crossed or not self.details.get("told", False)
 
     @property

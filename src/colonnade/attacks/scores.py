@@ -111,7 +111,7 @@ def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
 
 
 def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """Of each picture, [height, width] or [channels, height, width]; the window is cropped to smaller pictures."""
+    """The mean over all places of the window, cropped to small pictures, of each [height, width] or [channels, ...]."""
     x, y = ((pictures if pictures.dim() == 4 else pictures[:, None]).double() for pictures in (original, other))
     (_, channels, height, width), c1, c2 = x.shape, (K1 * span) ** 2, (K2 * span) ** 2
     window = torch.outer(_gaussian(height), _gaussian(width))[None, None]

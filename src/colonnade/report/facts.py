@@ -33,8 +33,8 @@ Flow = dict[str, Any]
 
 
 def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> list[Flow]:
-    """One line per sender, receiver, release name, owner and protection, in the order in which they first crossed. Of
-    the last release, `epsilon` is what the sender's row that paid most had spent; `told_by` is whose ledger says so."""
+    """One line, with totals, per sender, receiver, release name, owner and protection, in the order in which they first
+    crossed. `epsilon` is of the sender's row that paid most, by the last release; `told_by` is whose ledger says so."""
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
@@ -201,6 +201,9 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
+    metrics: list[Plain] = []
+    with suppress(OSError):  # there is none before the first epoch
+        metrics = list(_lines(folder / METRICS))
     try:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
@@ -209,7 +212,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     return Facts(
         name=folder.resolve().name,
         settings=settings,
-        metrics=list(_lines(folder / METRICS)),
+        metrics=metrics,
         summary=summary,
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
@@ -290,7 +293,7 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
 
 def _lines(path: Path) -> Iterator[Plain]:
     """All whole lines; the last may be cut, while a run is writing it."""
-    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             with suppress(ValueError):
                 if isinstance(record := json.loads(line), dict):
