@@ -11,7 +11,7 @@ from tests.attacks.runs import three, trained
 
 from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.learned_model import bits, sums_findings
-from colonnade.attacks.rehearsal import last_rounds
+from colonnade.attacks.rehearsal import TRAINED, train_on
 from colonnade.federation import Federation
 
 
@@ -29,7 +29,7 @@ def run(**config: Any) -> Federation:
 def test_the_equations_hold_for_the_true_bits(config: dict[str, Any]) -> None:
     """Of every round, node and candidate that was told: the label owner's weights times the rows' true sides."""
     federation = run(**config)
-    rehearsal = last_rounds(federation, 64)
+    rehearsal = train_on(federation, 64, TRAINED)
     make, owner = federation.algorithm.equations, federation.owners["lab"]
     assert make is not None
     found = list(make(federation.driver, rehearsal.transcripts["registry"], rehearsal.transcripts["lab"]))
@@ -56,7 +56,7 @@ def test_with_as_many_equations_as_rows_every_bit_is_known_and_with_few_hardly_a
 
 def test_a_label_owner_that_is_told_sums_is_an_attacker() -> None:
     federation = run()
-    found = list(sums_findings(federation, last_rounds(federation, 64), None))
+    found = list(sums_findings(federation, train_on(federation, 64, TRAINED), None))
     assert {one.victim for one in found} == {"clinic", "lab"}
     for one in found:
         assert one.attacker == "registry"

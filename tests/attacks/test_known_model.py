@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from colonnade import models
 from colonnade.attacks import audit_federation
-from colonnade.attacks.known_model import ASSUMES, ATTACK, columns_of, improved
+from colonnade.attacks.inversion import TABLE, invert
+from colonnade.attacks.known_model import ASSUMES, ATTACK, improved
 from colonnade.attacks.received import received
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Batches, Transcript
@@ -68,8 +69,9 @@ def rebuilt(base: Path, transcript: Transcript) -> tuple[Tensor, Tensor, Tensor]
     batches = Batches(held.splits, batch_size=train.batch_size, epochs=train.epochs, seed=seed)
     first = next(received(transcript, batches, ("embedding",), "lab"))
     model = models.build(own.model or "mlp", (COLUMNS,), seed=seed_for(seed, "lab", "model"), owner="lab")
+    guess = improved(invert(first.values, model, (COLUMNS,), TABLE), first.values, model)
     features = held.columns["lab"].features
-    return columns_of(first.values, model, COLUMNS), features[first.rows], features[held.splits["train"]].mean(0)
+    return guess, features[first.rows], features[held.splits["train"]].mean(0)
 
 
 MODEL = {"name": "mlp", "hidden": [64], "width": 32, "activation": "tanh", "ending": "same"}

@@ -14,7 +14,7 @@ from colonnade.attacks import label_audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_audit import guesses, label_findings
 from colonnade.attacks.received import Guess
-from colonnade.attacks.rehearsal import first_rounds, last_rounds
+from colonnade.attacks.rehearsal import TRAINED, first_rounds, train_on
 from colonnade.evaluate import wilson
 from colonnade.federation import Federation
 
@@ -89,7 +89,7 @@ def test_noise_on_what_the_label_owner_sends_makes_it_a_guess() -> None:
 def test_weights_that_were_sent_tell_labels_once_they_are_trained(algorithm: str, attack: str) -> None:
     one = trained(algorithm)
     first = first_rounds(one, 512)
-    later = dataclasses.replace(last_rounds(one, 512), begun=first.transcripts)
+    later = dataclasses.replace(train_on(one, 512, TRAINED), begun=first.transcripts)
     made = [f for f in label_findings(one, later, None) if f.attack == f"labels by the {attack} it was sent"]
     assert [f.attacker for f in made] == ["clinic", "lab"]
     assert {f.releases for f in made} == {(attack,)}

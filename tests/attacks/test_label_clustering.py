@@ -8,7 +8,7 @@ from tests.attacks.listening import accuracy, heard, squared
 
 from colonnade.algorithms import splitnn, vafl, vimsgd
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.attacks.label_clustering import by_direction, by_norm, groups, main_directions, unit
+from colonnade.attacks.label_clustering import by_direction, by_norm, groups, main_directions
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
 
@@ -70,8 +70,6 @@ def test_few_dimensions_hold_all_of_a_low_rank_matrix() -> None:
     rows = torch.randn(50, 3, generator=generator).double() @ torch.randn(3, 9, generator=generator).double()
     small = main_directions(rows, 3)
     torch.testing.assert_close(small @ small.T, rows @ rows.T)
-    assert torch.equal(unit(torch.zeros(2, 3)), torch.zeros(2, 3))
-    torch.testing.assert_close(unit(rows).norm(dim=1), torch.ones(50).double())
 
 
 def test_fewer_different_points_than_groups_are_fewer_groups() -> None:

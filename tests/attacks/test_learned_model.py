@@ -9,7 +9,7 @@ from tests.federation.small import frames
 
 from colonnade.attacks import audit_federation
 from colonnade.attacks.learned_model import learned_findings, regressed
-from colonnade.attacks.rehearsal import last_rounds
+from colonnade.attacks.rehearsal import TRAINED, train_on
 
 SECRET = {"parties": {"clinic": {"models": "secret"}, "lab": {"models": "secret"}}}
 NAME = "columns by regression on known rows"
@@ -18,7 +18,7 @@ NAME = "columns by regression on known rows"
 @pytest.mark.parametrize("models", [SECRET, {}], ids=["secret", "seeded"])
 def test_a_secret_model_is_learned_from_known_rows(models: dict[str, dict[str, object]]) -> None:
     one = trained("splitnn", three(), model={"hidden": [32], "width": 24}, **models)
-    found = {finding.victim: finding for finding in learned_findings(one, last_rounds(one, 512), None)}
+    found = {finding.victim: finding for finding in learned_findings(one, train_on(one, 512, TRAINED), None)}
     assert found.keys() == {"clinic", "lab"}
     for finding in found.values():
         assert finding.attack == NAME
@@ -37,7 +37,7 @@ def test_noise_without_the_row_gives_nothing_away() -> None:
     """The control of the attack itself: it must not find what is not there."""
     alone = {"embedding": {"mechanism": {"name": "noise_only", "clip": 1.0, "sigma": 4.0}}}
     one = trained("splitnn", three(), parties={"lab": {"outbox": alone}}, train={"epochs": 1})
-    (finding,) = learned_findings(one, last_rounds(one, 512), "lab")
+    (finding,) = learned_findings(one, train_on(one, 512, TRAINED), "lab")
     assert finding.victim == "lab"
     assert finding.score < 0.25
 
@@ -47,14 +47,14 @@ def test_an_owner_with_columns_has_them_in_the_control() -> None:
     given = frames(200, "classes")
     twin = given["clinic"].drop(columns="diagnosis").rename(columns={"age": "iron", "weight": "zinc"})
     one = trained("splitnn", {"clinic": given["clinic"], "lab": twin}, **SECRET)
-    (finding,) = learned_findings(one, last_rounds(one, 512), None)
+    (finding,) = learned_findings(one, train_on(one, 512, TRAINED), None)
     assert min(finding.details["r2_without_embeddings"].values()) > 0.99
     assert (finding.score, finding.verdict) == (0.0, "hardly better than guessing the mean")
 
 
 def test_too_few_rows_are_not_attacked() -> None:
     one = trained("splitnn", frames(45), train={"epochs": 1})
-    assert list(learned_findings(one, last_rounds(one, 512), None)) == []
+    assert list(learned_findings(one, train_on(one, 512, TRAINED), None)) == []
     assert NAME not in {finding.attack for finding in audit_federation(one, rows=8).findings}
 
 

@@ -10,7 +10,7 @@ from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.learned_model import lengths_findings
-from colonnade.attacks.rehearsal import Rehearsal, first_rounds, last_rounds
+from colonnade.attacks.rehearsal import TRAINED, Rehearsal, first_rounds, train_on
 from colonnade.core import Transcript
 from colonnade.federation import Federation
 
@@ -33,7 +33,7 @@ def test_scores_of_many_rounds_are_the_columns() -> None:
     assert alone.verdict == "can rebuild rows almost exactly"
     aided = first["clinic", AIDED]
     assert min(aided.details["r2"].values()) > 0.99, "every column, not the best alone"
-    few = dataclasses.replace(first_rounds(federation, 64), transcripts=last_rounds(federation, 64).transcripts)
+    few = dataclasses.replace(first_rounds(federation, 64), transcripts=train_on(federation, 64, TRAINED).transcripts)
     assert found(federation, few)["clinic", AIDED].score < aided.score, "one round is one direction"
 
 
@@ -50,6 +50,6 @@ def test_sums_under_masks_over_as_many_rounds_as_there_are_columns_are_the_colum
     assert all(min(one.details["r2"].values()) > 0.99 for one in first.values())
     own = Transcript("registry", [seen for seen in rehearsal.transcripts["registry"] if seen.sender == "lab"])
     assert not found(federation, dataclasses.replace(rehearsal, transcripts={"registry": own})), "a share is no sum"
-    few = dataclasses.replace(rehearsal, transcripts=last_rounds(federation, 64).transcripts)
+    few = dataclasses.replace(rehearsal, transcripts=train_on(federation, 64, TRAINED).transcripts)
     later = found(federation, few)
     assert all(later[key].score < one.score for key, one in first.items()), "one round is one direction"

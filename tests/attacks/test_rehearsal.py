@@ -10,7 +10,7 @@ import torch
 from tests.attacks.runs import BUDGETED, GAUSSIAN, fingerprints, finished, settings, three, trained
 from tests.federation.small import federation
 
-from colonnade.attacks.rehearsal import first_rounds, last_rounds, predictions, reopen
+from colonnade.attacks.rehearsal import TRAINED, first_rounds, predictions, reopen, train_on
 from colonnade.core import Transcript
 from colonnade.errors import CheckpointError
 from colonnade.federation import Federation
@@ -42,7 +42,7 @@ def test_the_loaded_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     longer = Federation.from_toml(tmp_path / "federation.toml", record=True)
     with reopen(run) as loaded:
         done = loaded.batches.done
-        rehearsal = last_rounds(loaded, rows=40)
+        rehearsal = train_on(loaded, 40, TRAINED)
     longer.batches.epochs += 1
     heard = []
     for step in longer.train():
@@ -59,7 +59,7 @@ def test_the_loaded_run_goes_on_where_it_stood(tmp_path: Path) -> None:
 def test_models_are_those_of_the_beginning() -> None:
     one = trained()
     before = {name: owner.model.state_dict()["0.weight"].clone() for name, owner in one.owners.items()}
-    rehearsal = last_rounds(one, rows=64)
+    rehearsal = train_on(one, 64, TRAINED)
     for name, weight in before.items():
         assert torch.equal(rehearsal.models[name].state_dict()["0.weight"], weight)
         assert not torch.equal(one.owners[name].model.state_dict()["0.weight"], weight)
@@ -73,7 +73,7 @@ def test_rows_decide_how_much_is_asked() -> None:
     (request,) = asked.transcripts["lab"].seen
     assert request.batch == "test[0:10]"
     train = len(one.batches.splits["train"])
-    everything = last_rounds(one, rows=10_000)
+    everything = train_on(one, 10_000, TRAINED)
     assert len(everything.transcripts["lab"].seen) == 2 * -(-train // 32)  # every row once
 
 
@@ -83,7 +83,7 @@ def test_a_run_is_left_as_it_is_even_with_a_ledger_longer_than_its_checkpoint(tm
         ledger.write('{"a line": "of a run that goes on meanwhile"}\n')
     before = fingerprints(run)
     with reopen(run) as one:
-        last_rounds(one, 64)
+        train_on(one, 64, TRAINED)
         predictions(one, 8)
     assert fingerprints(run) == before
 
@@ -102,4 +102,4 @@ def test_what_is_no_run_is_refused_under_its_own_name(tmp_path: Path) -> None:
 
 
 def test_a_spent_budget_ends_a_rehearsal_with_its_reason() -> None:
-    assert "will not release" in last_rounds(trained(parties={"lab": BUDGETED}), 10_000).refused
+    assert "will not release" in train_on(trained(parties={"lab": BUDGETED}), 10_000, TRAINED).refused

@@ -23,7 +23,7 @@ from tests.federation.small_sites import folders, sites
 from colonnade.cli import site
 from colonnade.core.files import hold
 from colonnade.errors import PartyError
-from colonnade.runs.history import Wanted, crossings, to_csv
+from colonnade.runs.history import crossings, to_csv
 from colonnade.runs.layout import AFTER, LEDGER, LOCK, PARTIES, SITE_LOG
 from colonnade.runs.site_state import LOG_FILES, keep_log, prometheus, state_of
 from colonnade.settings.party_file import OWN
@@ -55,7 +55,7 @@ def test_what_was_released_is_added_up_over_all_runs_as_the_ledgers_have_it(base
         )
     ]
     sent = [one for one in written if one["direction"] == "out" and one["name"] == "embedding"]
-    (mine,) = crossings(base / "lab" / "runs", Wanted(run="first", direction="sent", release="embedding"))
+    (mine,) = crossings(base / "lab" / "runs", run="first", direction="sent", release="embedding")
     assert mine.times == len(sent)
     assert mine.bytes == sum(one["bytes"] for one in sent)
     assert mine.rows == sum(one["shape"][0] for one in sent)

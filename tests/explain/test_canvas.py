@@ -58,5 +58,5 @@ def test_names_and_scores_in_words() -> None:
 
 
 def test_many_parties_get_lower_rows() -> None:
-    assert canvas.rows_height(made_up(64)) <= 12
-    assert canvas.rows_height(made_up(10)) == pytest.approx(2.4)
+    assert canvas.rows_height(64) <= 12
+    assert canvas.rows_height(10) == pytest.approx(2.4)

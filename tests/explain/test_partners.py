@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from colonnade.explain.partners import draw
+from colonnade.explain.pictures import draw_selection
 from colonnade.selection import select_here
 
 
@@ -15,9 +15,9 @@ def test_every_party_stands_in_the_picture_with_its_score(tmp_path: Path) -> Non
     rng = np.random.default_rng(0)
     features = {name: labels[:, None] * shift + rng.normal(size=(120, 2)) for name, shift in (("a", 3.0), ("b", 0.0))}
     found = select_here(features, labels, keep=1, queries=30, scheme="plain")
-    made = draw(found, tmp_path)
+    made = draw_selection(found, tmp_path)
     assert [path.name for path in made] == ["selection.png", "selection.svg"]
     assert made[0].read_bytes().startswith(b"\x89PNG")
     (tmp_path / "both").mkdir()
-    other = draw(select_here(features, labels, keep=2, queries=30, scheme="plain"), tmp_path / "both")
+    other = draw_selection(select_here(features, labels, keep=2, queries=30, scheme="plain"), tmp_path / "both")
     assert made[1].read_bytes() != other[1].read_bytes()  # who is kept can be seen

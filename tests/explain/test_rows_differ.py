@@ -44,10 +44,10 @@ def test_what_a_partner_adds_is_what_the_model_loses_without_it_on_its_rows(algo
         held = (~lacks[party][rows]).nonzero().flatten()
         with federation.peers.presence.without([party]):  # type: ignore[union-attr]
             without = federation.outputs("test")
-        assert one.rows == len(held) < len(rows)
-        assert one.with_it == pytest.approx(auc(federation, whole, held))
-        assert one.without_it == pytest.approx(auc(federation, without, held))
-        assert one.gain == pytest.approx(one.with_it - one.without_it)
+        assert one["rows"] == len(held) < len(rows)
+        assert one["with_it"] == pytest.approx(auc(federation, whole, held))
+        assert one["without_it"] == pytest.approx(auc(federation, without, held))
+        assert one["gain"] == pytest.approx(one["with_it"] - one["without_it"])
 
 
 @pytest.mark.parametrize("algorithm", [SUM, MEAN], ids=["sum", "mean"])
@@ -77,7 +77,7 @@ def test_a_partner_that_holds_none_of_the_rows_has_no_measure_and_comes_last() -
     assert math.isnan(lost["lab"])
     assert ranking(lost)[-1] == "lab"
     assert math.isnan(silenced(embeddings)["lab"])
-    assert added(embeddings, "clinic")["lab"].rows == 0
+    assert added(embeddings, "clinic")["lab"]["rows"] == 0
     told = json.loads(explain(federation, repeats=1).to_json())
     assert told["measures"]["noise"]["lab"] is None
     assert told["added"]["lab"] == {"rows": 0, "with_it": None, "without_it": None, "gain": None}

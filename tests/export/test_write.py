@@ -64,7 +64,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(card, "write", full)
+    monkeypatch.setattr(card, "page", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         export(folder, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

@@ -15,7 +15,7 @@ from colonnade.alignment import Ids, align_here
 from colonnade.attacks.audit import audit_run
 from colonnade.attacks.report import write as write_audit
 from colonnade.explain import report as explaining
-from colonnade.explain.write import write as write_explanation
+from colonnade.explain.pictures import write as write_explanation
 from colonnade.federation import Federation, Settings, load
 from colonnade.report.baselines import measure
 

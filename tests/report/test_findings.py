@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.report.made import Page
 
 from colonnade.report.facts import Facts
-from colonnade.report.findings import audit_section
 from colonnade.report.html import text
+from colonnade.report.partners import audit_section
 
 
 def test_every_finding_with_its_score_and_what_was_crossed(noisy_facts: Facts) -> None:

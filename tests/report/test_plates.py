@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.report.made import HOSTILE, Page
 
-from colonnade.report.chart import Figure
+from colonnade.report.chart import Figure, plate, plates
 from colonnade.report.html import h
-from colonnade.report.plates import plate, plates
 
 
 def test_a_plate_has_its_numbers_and_names_its_buttons() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.report.made import HOSTILE, Page
 
 from colonnade.report.chart import width_of
-from colonnade.report.rows import Row, bars, points
+from colonnade.report.rows import Row, bars
 
 
 def boxes(svg: str) -> list[tuple[float, float]]:
@@ -29,7 +29,7 @@ def test_lengths_are_in_proportion_and_begin_at_zero() -> None:
 
 def test_intervals_marks_and_thresholds_lie_in_order() -> None:
     row = Row("a", 0.5, "0.5", low=0.4, high=0.6, mark=0.3, limit=0.8)
-    svg = points("p", "T", [row], x="score").svg
+    svg = bars("p", "T", [row], x="score", bar=False).svg
     low, high = (float(one) for one in re.findall(r'd="M([\d.]+) [\d.]+H([\d.]+)', svg)[0])
     middle = float(re.findall(r'cx="([\d.]+)"', svg)[0])
     mark = float(re.findall(r'd="M([\d.]+) [^"]*" class="mark"', svg)[0])

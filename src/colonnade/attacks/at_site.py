@@ -35,7 +35,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -273,8 +273,7 @@ def _merged(results: Sequence[Audit]) -> Audit:
 
 def _figure(finding: Finding) -> dict[str, Any]:
     """The part of a finding that leaves the site: no name of a column, and nothing by column or row."""
-    keep = ("attack", "moment", "metric", "score", "baseline", "releases")
-    return {key: value for key, value in asdict(finding).items() if key in keep}
+    return {key: vars(finding)[key] for key in ("attack", "moment", "metric", "score", "baseline", "releases")}
 
 
 def _statement(result: Audit, tells: str | None, spent: bool = False) -> str:
@@ -467,8 +466,7 @@ def _guessed(name: str, answer: AuditAnswer, federation: Attacked) -> dict[tuple
 
 
 def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
-    """What a site reports of its own columns: how well which known attack did. The site is the victim, and the attack
-    is on what reached this label owner and others."""
+    """What a site reports of its own columns, as the victim: how well which known attack on what left it did."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner
     try:
         lines = json.loads(answer.figures) if answer.said == audit.FIGURES else []
@@ -491,10 +489,6 @@ def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: R
 
 def _reached(rehearsals: Rehearsals, owner: str, releases: tuple[str, ...]) -> list[str]:
     """The parties that a party's releases reached, by what this label owner sent and received."""
-    return [
-        receiver
-        for rehearsal in rehearsals
-        for receiver, transcript in rehearsal.transcripts.items()
-        if any(item.receipt.owner == owner and item.receipt.name in releases
-               for seen in transcript for item in seen.message.released())
-    ]  # fmt: skip
+    arrivals = (arrival for rehearsal in rehearsals for arrival in rehearsal.arrivals())
+    released = [(receiver, item.receipt) for receiver, item in arrivals if isinstance(item, Released)]
+    return list(dict.fromkeys(to for to, receipt in released if receipt.owner == owner and receipt.name in releases))

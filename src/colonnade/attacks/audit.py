@@ -22,14 +22,15 @@ from colonnade.attacks.known_model import known_findings
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import LEARNED, learned_findings, lengths_findings, sums_findings
 from colonnade.attacks.rehearsal import (
+    TRAINED,
     Attacked,
     Rehearsal,
     fingerprint,
     first_rounds,
-    last_rounds,
     part_of,
     predictions,
     reopen,
+    train_on,
 )
 from colonnade.core import Released
 from colonnade.core.checks import did_you_mean
@@ -153,6 +154,7 @@ def audit_run(
         return result
 
 
+@one_torch_thread()  # the tensors are small, and threads would only wait for each other
 def audit_federation(
     federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
 ) -> Audit:
@@ -161,17 +163,12 @@ def audit_federation(
         raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
     settings = federation.settings
     result = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
-    with one_torch_thread():  # the tensors are small, and threads would only wait for each other
-        _attack(result, federation, rows, party, say or (lambda _: None))
-    return result
-
-
-def _attack(result: Audit, federation: Federation, rows: int, party: str | None, say: Say) -> None:
+    say = say or (lambda _: None)
     say("repeating the first rounds")
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
     say("training a few batches further")
-    trained = dataclasses.replace(last_rounds(federation, max(rows, LABEL_ROWS)), begun=first.transcripts)
+    trained = dataclasses.replace(train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts)
     rehearsals = (first, asked, trained)
     findings: list[Finding] = []
     for owner in federation.holdings.label_owners:
@@ -185,6 +182,7 @@ def _attack(result: Audit, federation: Federation, rows: int, party: str | None,
     result.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
     if not findings:
         result.notes.append(NONE_APPLIES.format(result.algorithm))
+    return result
 
 
 Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
@@ -256,8 +254,7 @@ LABEL_ROWS = 512
 
 
 def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]:
-    """Among parties whose releases the label owner could read: whose local models it knows from the agreed seed, and
-    whose not."""
+    """Of parties whose releases the label owner could read, whose models follow from the agreed seed, and whose not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
     readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
     algorithm = federation.algorithm
@@ -289,12 +286,11 @@ def _differs(federation: Attacked, first: Rehearsal, second: Rehearsal) -> bool:
     names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner
 
     def releases(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
-        described: set[tuple[object, ...]] = set()
-        for receiver, item in rehearsal.arrivals():
-            receipt, event = item.receipt, item.receipt.event
-            if isinstance(item, Released) and receipt.name in names and receipt.owner not in (labels, receiver):
-                parameters = sorted(event.parameters.items())
-                described.add((receiver, receipt.owner, receipt.codec, event.kind, *parameters))
-        return described
+        receipts = [(receiver, item.receipt) for receiver, item in rehearsal.arrivals() if isinstance(item, Released)]
+        return {
+            (receiver, receipt.owner, receipt.codec, receipt.event.kind, *sorted(receipt.event.parameters.items()))
+            for receiver, receipt in receipts
+            if receipt.name in names and receipt.owner not in (labels, receiver)
+        }
 
     return releases(first) != releases(second)

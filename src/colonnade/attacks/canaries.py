@@ -18,7 +18,7 @@ from torch import Tensor
 
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peers, Rule, serves
-from colonnade.core.chance import Secret, uniform
+from colonnade.core.chance import Secret, Source, uniform
 from colonnade.privacy import Account, Binomial, Gaussian
 from colonnade.privacy.one_run import Guesses
 from colonnade.settings.rules import PURPOSES
@@ -110,17 +110,12 @@ def _batch(purpose: str, number: int, rows: int, per_epoch: int) -> str:
     return f"train/{epoch}/{batch}" if purpose == "train" else f"{purpose}[0:{rows}]"
 
 
-@dataclass(frozen=True)
-class CanaryGuesses:
-    """The adversary's guesses on every canary, and on those it was surest of, by what it guessed from."""
-
-    whole: dict[str, Guesses]
-    sure: dict[str, Guesses]
+CanaryGuesses = dict[str, tuple[Guesses, Guesses]]
+"""The adversary's guesses on every canary, and on those it was surest of, by what it guessed from."""
 
 
 def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) -> tuple[CanaryGuesses, Organisation]:
-    """Plant canaries, release them, and guess. Under replace-one a canary is one of two opposite rows; otherwise it is
-    a row, or nothing."""
+    """Plant, release and guess canaries. Under replace-one a canary is one of two opposite rows, else a row or none."""
     coins = (uniform((canaries,), Secret()) < 0.5).double()
     values = 2 * coins - 1 if relation == "replace-one" else coins
     rows = (BIG * values)[:, None].expand(canaries, setup.width).float().contiguous()
@@ -131,11 +126,11 @@ def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) ->
     without = [noisy - noise for noisy, noise in zip(seen, twin, strict=True)]
     scores["what left, less the seed's noise"] = score(setup, turns, without, ends)
     truth = coins > 0.5
-    whole, sure = {}, {}
+    guesses = {}
     for basis, likelihood in scores.items():
-        whole[basis] = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
-        sure[basis] = surest(likelihood, truth)
-    return CanaryGuesses(whole, sure), organisation
+        whole = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
+        guesses[basis] = whole, surest(likelihood, truth)
+    return guesses, organisation
 
 
 def surest(scores: Tensor, truth: Tensor) -> Guesses:
@@ -184,16 +179,14 @@ def _shape(mechanism: Mechanism, width: int) -> tuple[float, float, float]:
     return 1.0, 1.0, 0.0
 
 
-def guess_labels(
-    rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int
-) -> dict[str, Guesses]:
+def guess_labels(rule: Rule, make_noise: Callable[[], Source], canaries: int, classes: int) -> dict[str, Guesses]:
     """Guesses of labels 0 or 1, each set by a coin and then drawn by the rule: first wherever one of the two came out,
     then by an adversary that draws both ways with the agreed seed."""
     coins = (uniform((canaries,), Secret()) < 0.5).long()
-    drawn, _ = rule.mechanism.apply(coins, make_organisation().outbox.noise)
+    drawn, _ = rule.mechanism.apply(coins, make_noise())
     informative = drawn < min(2, classes)
     guesses = {"the drawn labels": Guesses(canaries, int(informative.sum()), int((drawn == coins)[informative].sum()))}
-    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), make_organisation().outbox.noise)[0] for n in (0, 1))
+    zeros, ones = (rule.mechanism.apply(torch.full_like(coins, n), make_noise())[0] for n in (0, 1))
     differ = (zeros != ones) & ((drawn == zeros) | (drawn == ones))
     right = (drawn == ones).long()[differ] == coins[differ]
     guesses["the drawn labels, by the seed"] = Guesses(canaries, int(differ.sum()), int(right.sum()))

@@ -53,8 +53,7 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether the finding bounds what its releases tell: guesses that an attacker reported itself can show that
-        something leaks, never that nothing does."""
+        """Whether it bounds what its releases tell: guesses that an attacker reports show a leak, never its absence."""
         return self.crossed or not self.details.get("told", False)
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import Finding, column_verdict, of_columns, recognition_verdict
-from colonnade.attacks.inversion import PICTURE, TABLE, Search, defence_of, invert
+from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
 from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
@@ -47,8 +47,7 @@ class Rebuilt:
 
 
 def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Rebuilt]:
-    """Attack each victim once, and where its noise has a mean, once more without knowing that mean. Where parties
-    hold no torch models there is nothing to invert."""
+    """Attack each victim that has a torch model once, and where its noise has a mean, once more not knowing it."""
     if federation.algorithm.local_model is None:
         return
     for victim, owner in federation.owners.items():
@@ -56,17 +55,15 @@ def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | 
         if reached is None:
             continue
         attackers, seen = reached
-        attacker = attackers[0]
         seen = dataclasses.replace(seen, rows=seen.rows[:rows], values=seen.values[:rows])
         features = owner.features.cpu()
-        original = features[seen.rows]
         train = rehearsal.between(victim).splits.get("train", torch.arange(len(features)))
         mean = features[train].mean(0)
-        search = _search(features)
+        low, high = float(features.min()), float(features.max())
+        search = TABLE if features.dim() == 2 else dataclasses.replace(PICTURE, bounds=(low, high))
         defence, model, shape = defence_of(seen), rehearsal.models[victim], tuple(features.shape[1:])
-        span = float(features.max() - features.min())
-        common = (victim, attacker, rehearsal.moment, seen.rows, original)
-        protection = _protection(seen)
+        common = (victim, attackers[0], rehearsal.moment, seen.rows, features[seen.rows])
+        protection, span = _protection(seen), high - low
         yield Rebuilt(*common, invert(seen.values, model, shape, search, defence), mean, protection, attackers, span)
         if defence.mean:
             naive = dataclasses.replace(defence, mean=0.0)
@@ -180,12 +177,6 @@ def _protection(seen: Received) -> str:
     """In words, how the owner protected a release."""
     done = [] if seen.event.kind == "non-private" else [f"{seen.event.kind} noise"]
     return " and ".join([*done, *([] if seen.codec == "identity" else [seen.codec])]) or "unprotected"
-
-
-def _search(features: Tensor) -> Search:
-    if features.dim() == 2:
-        return TABLE
-    return dataclasses.replace(PICTURE, bounds=(float(features.min()), float(features.max())))
 
 
 def _labels(federation: Attacked) -> Tensor | None:

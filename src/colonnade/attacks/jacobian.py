@@ -52,12 +52,12 @@ def first_layer(model: nn.Module) -> tuple[int, int, int] | None:
     layers = [part for part in model.modules() if not list(part.children()) and list(part.parameters())]
     if not layers or not isinstance(layers[0], nn.Linear) or layers[0].bias is None:
         return None
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    places = [at for at, weight in enumerate(weights) if weight is layers[0].weight]
-    if not places:
-        return None
-    start = sum(weight.numel() for weight in weights[: places[0]])
-    return start, layers[0].out_features, layers[0].in_features
+    start = 0
+    for weight in (weight for weight in model.parameters() if weight.requires_grad):
+        if weight is layers[0].weight:
+            return start, layers[0].out_features, layers[0].in_features
+        start += weight.numel()
+    return None
 
 
 def read(jacobian: Tensor, rows: int, start: int, units: int, inputs: int) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.attacks.finding import Finding
-from colonnade.attacks.inversion import TABLE, invert, white_box
+from colonnade.attacks.inversion import white_box
 from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, rebuild
 from colonnade.attacks.received import received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal
@@ -48,11 +48,6 @@ def _exact(federation: Attacked, rebuilt: Rebuilt, first: Rehearsal) -> Rebuilt:
     victim = rebuilt.victim
     h = next(received(first.transcripts[rebuilt.attacker], first.between(victim), names, victim)).values
     return dataclasses.replace(rebuilt, guess=improved(rebuilt.guess, h[: len(rebuilt.rows)], first.models[victim]))
-
-
-def columns_of(h: Tensor, model: nn.Module, width: int) -> Tensor:
-    """x [rows, width] whose embedding by this very model is h [rows, outputs]."""
-    return improved(invert(h, model, (width,), TABLE), h, model)
 
 
 def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:

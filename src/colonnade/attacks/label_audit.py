@@ -106,8 +106,7 @@ def partners(federation: Attacked) -> list[str]:
 
 
 def _knowledge(federation: Attacked, rehearsal: Rehearsal, party: str, classes: int) -> Knowledge:
-    """What an attacking party has itself. The model and columns of a party elsewhere are not known, but what it sent
-    is."""
+    """What an attacking party has itself; of a party elsewhere, what it sent alone is known."""
     owner = federation.holdings.label_owner
     batches, config, releases = rehearsal.between(party), federation.settings.config, federation.algorithm.releases
     columns = federation.owners[party].features.cpu() if party in federation.owners else None

@@ -39,7 +39,8 @@ def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
     if not len(rows):
         return Guess(rows, rows, named=False)
     flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
-    return Guess(rows, groups(unit(flat), knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
+    unit = torch.nn.functional.normalize(flat, dim=1, eps=torch.finfo(flat.dtype).tiny)
+    return Guess(rows, groups(unit, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
 
 
 def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -58,12 +59,6 @@ def main_directions(rows: Tensor, dimensions: int) -> Tensor:
     return projected
 
 
-def unit(rows: Tensor) -> Tensor:
-    """Rows scaled to length 1; a row of zeros stays."""
-    scaled: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    return scaled
-
-
 def groups(points: Tensor, count: int) -> Tensor:
     """k-means: the best of a few starts."""
     from sklearn.cluster import KMeans
@@ -74,8 +69,7 @@ def groups(points: Tensor, count: int) -> Tensor:
 
 
 def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """k-means on the rows' paths through all known trees; for numbers as labels, the position along the main direction
-    of these."""
+    """k-means on the rows' paths through known trees; for numbers as labels, the place along their main direction."""
     rows, paths = memberships(transcript, knowledge)
     if not len(rows) or not paths.shape[1]:
         return from_columns(transcript, knowledge)

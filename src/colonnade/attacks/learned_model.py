@@ -79,8 +79,7 @@ def sums_findings(federation: Attacked, rehearsal: Rehearsal, party: str | None)
 
 
 def bits(equations: Equations) -> Tensor:
-    """For each row and candidate how likely the row is on the left, [rows, candidates]: the solution of the equations
-    that is nearest to equal shares."""
+    """How likely each row is on the left, [rows, candidates]: the equations' solution nearest to equal shares."""
     weights, sums = equations.weights.double(), equations.sums.double()
     share = (sums[1:2] / weights[1].sum().clamp_min(1e-12)).nan_to_num(0.5).clamp(0, 1)  # of the root's Hessians
     left = (sums - weights.sum(1, keepdim=True) * share).nan_to_num(0.0)  # a sum that was not sent says nothing
@@ -161,8 +160,7 @@ def learned_from(
     *,
     attack: str = "columns by regression on known rows",
 ) -> Iterator[Finding]:
-    """What these values, computed from releases of these names, tell of the victim's columns; nothing where there are
-    too few rows to know some and score others."""
+    """What values computed from releases of these names tell of the victim's columns, if there are enough rows."""
     kept = _once(rows, federation.settings.engine.seed)
     rows, values = rows[kept], values[kept]
     numbers = [number for number in KNOWN_ROWS if len(rows) >= number + LEAST]
@@ -217,8 +215,7 @@ def _once(rows: Tensor, seed: int) -> Tensor:
 
 
 def _own(federation: Attacked, rows: Tensor) -> Tensor:
-    """What the label owner itself holds about these rows. Where the label owner is elsewhere this is unknown and empty,
-    so the score is over guessing the mean."""
+    """What the label owner itself holds about these rows; nothing where it is elsewhere: the score is over the mean."""
     holdings = federation.holdings
     if federation.driver is None:
         return torch.empty(len(rows), 0)
@@ -241,18 +238,12 @@ def regressed(inputs: Tensor, columns: Tensor, others: Tensor) -> Tensor:
     """The columns of the other rows, by ridge regression on these."""
     if not inputs.shape[1]:
         return columns.mean(0).expand(len(others), -1)
-    x, y, new = inputs.double(), columns.double(), others.double()
-    centre, spread, mean = x.mean(0), x.std(0), y.mean(0)
-    spread = torch.where(spread > 1e-12, spread, 1.0)
-    x, new, y = (x - centre) / spread, (new - centre) / spread, y - mean
-    left, size, right = torch.linalg.svd(x, full_matrices=False)
-    scale = y.std(0).clamp_min(1e-12)
-    best, weights = float("inf"), torch.zeros(x.shape[1], y.shape[1], dtype=x.dtype)
-    for ridge in RIDGES:
-        shrunk = size.square() / (size.square() + ridge * len(x))
-        own = (left.square() @ shrunk + 1 / len(x)).clamp_max(1 - 1e-9)  # the weight of a row's own value in its guess
-        wrong = (y - left @ (shrunk[:, None] * (left.T @ y))) / (1 - own)[:, None]
-        if (error := float((wrong / scale).square().sum())) < best:
-            best = error
-            weights = right.T @ ((size / (size.square() + ridge * len(x)))[:, None] * (left.T @ y))
-    return (new @ weights + mean).to(columns.dtype)
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x, y = inputs.double().numpy(), columns.double()
+    scale = y.std(0).clamp_min(1e-12)  # so that every column counts alike when the ridge is chosen
+    model = make_pipeline(StandardScaler(), RidgeCV([ridge * len(x) for ridge in RIDGES])).fit(x, (y / scale).numpy())
+    guess = torch.from_numpy(model.predict(others.double().numpy())).reshape(len(others), -1)
+    return (guess * scale).to(columns.dtype)

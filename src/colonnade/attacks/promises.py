@@ -19,8 +19,9 @@ import torch
 
 from colonnade.attacks.canaries import Setup, Turn, attack, guess_labels
 from colonnade.attacks.rehearsal import reopen
-from colonnade.core import Batches, Organisation, Rule
-from colonnade.core.chance import Secret, uniform
+from colonnade.core import Batches, Rule
+from colonnade.core.batches import seed_for
+from colonnade.core.chance import Secret, Source, uniform
 from colonnade.errors import AuditFailed
 from colonnade.federation import Federation
 from colonnade.federation.guarantees import guarantees
@@ -205,18 +206,15 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     spent = max((by_event(counts) for counts in account.spent()), key=lambda counts: sum(counts.values()))
     gaussians = all(key[0] == gaussian.KIND for key in spent)
     best: dict[str, tuple[float, float]] = {}
-    for basis, guesses in attacked.whole.items():
-        sure = attacked.sure[basis]
+    for basis, (guesses, sure) in attacked.items():
         rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
         tight = _as_epsilon(spent, mu_of(independent(guesses, p)), delta)
         best[basis] = max([*rows, tight]), max(rows)
     by = max(best, key=lambda basis: best[basis][0])
-    baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
-    counted = known_batch(spent, relation, delta)
-    return Bound(
-        best[by][0], baseline, max(rows for _, rows in best.values()), counted, canaries, len(turns),
-        attacked.whole[by].right, by,
-    )  # fmt: skip
+    baseline = max(steinke(sure, delta, p) for _, sure in attacked.values())
+    counted, (guesses, _) = known_batch(spent, relation, delta), attacked[by]
+    any_rows = max(rows for _, rows in best.values())
+    return Bound(best[by][0], baseline, any_rows, counted, canaries, len(turns), guesses.right, by)
 
 
 def hidden_bound(federation: Federation, party: str, canaries: int, relation: str, delta: float) -> Bound:
@@ -239,15 +237,15 @@ def sampled_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: 
     canaries, p = min(canaries, max(CELLS // len(turns), 500)), (1 - CONFIDENCE) / (WAYS - 2)
     attacked, _ = attack(setup, turns, canaries, relation)
     best: dict[str, float] = {}
-    for basis, guesses in attacked.whole.items():
+    for basis, (guesses, sure) in attacked.items():
         variation = independent(guesses, p)
         tight = math.log((1 + variation - 2 * delta) / (1 - variation)) if variation > delta else 0.0
         if setup.sampling == "poisson" and relation == "add-or-remove":
             tight = max(tight, poisson_epsilon(variation, setup.share, len(turns), delta))
-        best[basis] = max(tight, steinke(attacked.sure[basis], delta, p))
+        best[basis] = max(tight, steinke(sure, delta, p))
     by = max(best, key=lambda basis: best[basis])
-    baseline = max(steinke(sure, delta, p) for sure in attacked.sure.values())
-    return Bound(best[by], baseline, baseline, math.inf, canaries, len(turns), attacked.whole[by].right, by)
+    baseline = max(steinke(sure, delta, p) for _, sure in attacked.values())
+    return Bound(best[by], baseline, baseline, math.inf, canaries, len(turns), attacked[by][0].right, by)
 
 
 def _as_epsilon(spent: Mapping[Key, int], mu: float, delta: float) -> float:
@@ -270,19 +268,17 @@ def label_bound(federation: Federation, party: str, canaries: int) -> Bound:
     """The bound for labels that are drawn at random, as their owner draws them."""
     outbox, engine = federation.organisations[party].outbox, federation.settings.engine
     rule, classes = outbox.rules[LABELS], len(federation.holdings.encoder.classes)
-    batches = federation.organisations[party].batches
 
-    def make_organisation() -> Organisation:
-        organisation = Organisation.at(party, batches, seed=engine.seed, rules=outbox.rules)
-        organisation.outbox.noise = Secret() if isinstance(outbox.noise, Secret) else organisation.outbox.noise
-        return organisation
+    def make_noise() -> Source:
+        secret = isinstance(outbox.noise, Secret)
+        return Secret() if secret else torch.Generator().manual_seed(seed_for(engine.seed, party))
 
-    return bound_of_labels(rule, make_organisation, canaries, classes)
+    return bound_of_labels(rule, make_noise, canaries, classes)
 
 
-def bound_of_labels(rule: Rule, make_organisation: Callable[[], Organisation], canaries: int, classes: int) -> Bound:
+def bound_of_labels(rule: Rule, make_noise: Callable[[], Source], canaries: int, classes: int) -> Bound:
     """Guesses of drawn labels are trials of pure epsilon-DP: Steinke's bound is exact for them."""
-    by_basis: dict[str, Guesses] = guess_labels(rule, make_organisation, canaries, classes)
+    by_basis: dict[str, Guesses] = guess_labels(rule, make_noise, canaries, classes)
     bounds = {basis: steinke(guesses, 0.0, (1 - CONFIDENCE) / len(by_basis)) for basis, guesses in by_basis.items()}
     by = max(bounds, key=bounds.__getitem__)
     return Bound(bounds[by], bounds[by], bounds[by], math.inf, canaries, 1, by_basis[by].right, by)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def part_of(whole: Federation, owner: str) -> Part:
         labelled = {owner: replace(held.label_owners[owner], rows=None)}
         held = replace(held, columns=columns, label_owners=labelled, packed=labelled[owner].packed, server=())
         for name, party in owners.items():
-            owners[name] = _Reordered(party.features[order.to(party.features.device)], party.model)
+            owners[name] = SimpleNamespace(features=party.features[order.to(party.features.device)], model=party.model)
     label_owners = {name: party for name, party in whole.label_owners.items() if name == owner}
     agreed = Agreed({owner: (whole.agreed[owner], None)})
     return Part(whole.algorithm, whole.settings, held, owners, label_owners, agreed, whole.agreed_apart, whole.driver)
@@ -123,19 +124,10 @@ def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
     return pixels if features.dim() > 2 else {f"column {column}": slice(column, column + 1) for column in range(width)}
 
 
-@dataclass(frozen=True, eq=False)
-class _Reordered:
-    """A feature owner's columns in another order of rows, and its model."""
-
-    features: Tensor
-    model: nn.Module
-
-
 @contextmanager
 def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federation]:
     """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a
-    temporary copy, since loading may cut a ledger back to its checkpoint, and an account notes on disk what is
-    released, though here nothing leaves this process."""
+    temporary copy, since loading may cut a ledger back, and an account notes on disk what is released."""
     run = RunDirectory(folder)
     run.settings()
     run.mark()
@@ -174,15 +166,9 @@ def first_rounds(federation: Federation, rows: int) -> Rehearsal:
     return train_on(Federation(federation.settings, federation.holdings, record=True), rows, FIRST)
 
 
-def last_rounds(federation: Federation, rows: int) -> Rehearsal:
-    """A few batches more than the run had."""
-    return train_on(federation, rows, TRAINED)
-
-
 def predictions(federation: Federation, rows: int) -> Rehearsal:
     """The joint model is asked about test rows (validation or training rows where there are none)."""
-    models = models_of(federation)
-    refused = ""
+    models, refused = models_of(federation), ""
     for owner, label_owner in federation.label_owners.items():
         batches = federation.agreed[owner]
         split = next(name for name in ("test", "validation", "train") if name in batches.splits)
@@ -212,8 +198,7 @@ def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     except BudgetExhausted as error:
         refused = str(error)
     models = models_of(federation) if federation.algorithm.learns_first else models
-    transcripts = taken(federation)
-    return Rehearsal(moment, batches, transcripts, models, stepped, refused, apart=apart_of(federation))
+    return Rehearsal(moment, batches, taken(federation), models, stepped, refused, apart=apart_of(federation))
 
 
 def apart_of(federation: Federation) -> dict[str, Batches]:

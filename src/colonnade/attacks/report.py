@@ -156,8 +156,7 @@ def _bars(figure: Any, findings: list[Finding]) -> None:
     limits = {finding.threshold for finding in findings} - {None}
     for limit in limits:
         axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.2, label="threshold")
-    ways = [finding.attack.removeprefix("labels ") for finding in findings]
-    names = [f"{finding.attacker}: {way}\n{finding.moment}" for finding, way in zip(findings, ways, strict=True)]
+    names = [f"{finding.attacker}: {finding.attack.removeprefix('labels ')}\n{finding.moment}" for finding in findings]
     axes.set_yticks(places, names)
     axes.set_xlim(0, 1.02)
     axes.set_xlabel(f"labels of {findings[0].victim}: {findings[0].metric}")

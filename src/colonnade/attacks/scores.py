@@ -111,8 +111,7 @@ def psnr(original: Tensor, other: Tensor, span: float) -> Tensor:
 
 
 def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
-    """For each picture, [height, width] or [channels, height, width], the mean over all places of the window, which is
-    cropped to smaller pictures."""
+    """The mean over all places of the window, cropped to small pictures, of each [height, width] or [channels, ...]."""
     x, y = ((pictures if pictures.dim() == 4 else pictures[:, None]).double() for pictures in (original, other))
     (_, channels, height, width), c1, c2 = x.shape, (K1 * span) ** 2, (K2 * span) ** 2
     window = torch.outer(_gaussian(height), _gaussian(width))[None, None]
@@ -130,6 +129,5 @@ def ssim(original: Tensor, other: Tensor, span: float) -> Tensor:
 def _gaussian(length: int) -> Tensor:
     """Eleven weights that add up to 1, or the largest odd number that fits."""
     size = min(WINDOW, length - (length + 1) % 2)
-    offsets = torch.arange(size, dtype=torch.float64) - size // 2
-    weights = torch.exp(-offsets.square() / (2 * SIGMA**2))
+    weights: Tensor = torch.signal.windows.gaussian(size, std=SIGMA, dtype=torch.float64)
     return weights / weights.sum()

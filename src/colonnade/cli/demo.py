@@ -24,9 +24,9 @@ from colonnade.cli.select import show as show_selection
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import report as explaining
-from colonnade.explain.write import write as write_explanation
+from colonnade.explain.pictures import write as write_explanation
 from colonnade.federation import Federation, Settings
-from colonnade.federation.learned import learned
+from colonnade.report.facts import flows
 from colonnade.report.page import write
 from colonnade.report.words import size
 from colonnade.settings.changes import leave_out
@@ -188,18 +188,18 @@ def _scores(scores: dict[str, Any]) -> Table:
 
 def _learned(federation: Federation, run: Path) -> Table:
     """What each party learned in training; step 1 said what it learned in the alignment."""
-    lines = learned(federation, run)
-    before = sum(line.bytes for line in lines if line.name in REVEALS)
+    lines = sorted(flows(run, federation.algorithm.reveals | REVEALS), key=lambda line: str(line["to"]))
+    before = sum(line["bytes"] for line in lines if line["name"] in REVEALS)
     title = "\nWhat each party learned about the others (no raw column ever left)"
     below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
     justified: Any = {"title_justify": "left", "caption_justify": "left"}
     table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **justified)
     by_lesson: dict[tuple[str, ...], list[str]] = {}  # the same lesson is said once, of all who learned it
     for line in lines:
-        if line.name not in REVEALS:
-            protection = "not protected" if line.guarantee == "non-private" else line.guarantee
-            received = f"{line.times} × {line.name},\n{size(line.bytes)}, {protection}"
-            by_lesson.setdefault((line.party, received, line.meaning), []).append(line.about)
+        if line["name"] not in REVEALS:
+            protection = "not protected" if line["protection"] == "plain" else line["protection"]
+            received = f"{line['times']} × {line['name']},\n{size(line['bytes'])}, {protection}"
+            by_lesson.setdefault((line["to"], received, line["meaning"]), []).append(line["from"])
     parties: dict[tuple[str, ...], list[str]] = {}
     for (party, *rest), sources in by_lesson.items():
         parties.setdefault((", ".join(sorted(sources)), *rest), []).append(party)

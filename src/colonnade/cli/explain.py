@@ -19,7 +19,7 @@ from colonnade.evaluate import metric
 from colonnade.explain import canvas, importance, report
 from colonnade.explain.experiments import Watch
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.explain.write import prepare, write
+from colonnade.explain.pictures import prepare, write
 from colonnade.federation import Federation, load
 from colonnade.report.words import seconds
 from colonnade.runs.run_directory import RunDirectory

@@ -13,7 +13,7 @@ from rich.table import Column
 from colonnade.cli.console import BOLD, a_table, console, numbers, shown
 from colonnade.core.files import write_text
 from colonnade.report.words import size
-from colonnade.runs.history import WAYS, Crossing, Wanted, crossings, to_csv
+from colonnade.runs.history import WAYS, Crossing, crossings, to_csv
 from colonnade.runs.run_directory import to_json
 
 
@@ -48,8 +48,8 @@ def ledger(
 
     For a privacy officer: [bold]colonnade ledger party.toml --direction sent --format csv --out sent.csv[/bold]
     """
-    wanted = Wanted(run, party, peer, release, direction.value if direction else "")
-    lines = crossings(place, wanted, each=each)
+    way = direction.value if direction else ""
+    lines = crossings(place, each=each, run=run, party=party, peer=peer, release=release, direction=way)
     if format_ is Format.table and out is None:
         _show(lines)
         return

@@ -15,7 +15,7 @@ from colonnade.cli.options import Engine, Json, Quiet, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain import canvas
-from colonnade.explain.partners import SCORE, draw
+from colonnade.explain.pictures import SCORE, draw_selection
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
@@ -98,7 +98,7 @@ def select(
         return
     if out is not None:
         write_text(out / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
-        draw(selection, out)
+        draw_selection(selection, out)
     if write is not None:
         write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection, settings)))
     if json_:

@@ -24,8 +24,7 @@ SCORES = frozenset({"loss", WEIGHTED, "accuracy", "auc", "precision", "recall", 
 
 
 def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss and the usual scores: accuracy; for two classes also AUC, precision, recall and F1 of the positive one;
-    or RMSE, MAE and R squared."""
+    """The loss, and accuracy, for two classes also AUC, precision, recall and F1; or RMSE, MAE and R squared."""
     scores = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):

@@ -40,9 +40,8 @@ from colonnade.explain.importance import (
     ranking,
     silenced,
 )
-from colonnade.explain.pictures import draw
+from colonnade.explain.pictures import draw, write
 from colonnade.explain.report import Report, explain, retrain
-from colonnade.explain.write import write
 
 __all__ = [
     "Agreement",

@@ -7,19 +7,18 @@ training again need the columns of others, and are left to simulations in one pr
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from colonnade.core.batches import PREDICT
 from colonnade.errors import DataError
+from colonnade.explain.pictures import write
 from colonnade.explain.report import Report, default_split, explain
-from colonnade.explain.write import write
 from colonnade.rows.public import from_dataset
 from colonnade.runs.layout import EXPLANATION
 from colonnade.sites.participant import started
@@ -40,12 +39,8 @@ def explain_at(site: Site, run: str, **how: Any) -> tuple[Report, Path]:
                 f"Some of the {len(rows.ids)} {split} rows of this run are no longer in all parties' tables. Put them "
                 "back, or train anew."
             )
-
-        def before(wanted: Tensor, away: Collection[str]) -> None:
-            session.take(rows, wanted, away)
-
-        federation = session.opened(rows)
-        report = explain(federation, split=PREDICT, owner=site.own.name, began=began, before=before, **how)
+        federation, take = session.opened(rows), partial(session.take, rows)
+        report = explain(federation, split=PREDICT, owner=site.own.name, began=began, before=take, **how)
     finally:
         session.close()
     report.split = split

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core.files import replaced
 from colonnade.errors import InputError
+from colonnade.explain.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from colonnade.explain.report import Report
 
 BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 """Okabe and Ito's colours."""
@@ -85,14 +85,14 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-def rows_height(report: Report) -> float:
-    """Inches for a row per party; rows are lower where there are many."""
-    return max(0.8, min(0.24, 12 / len(report.parties)) * len(report.parties))
+def rows_height(count: int) -> float:
+    """Inches for so many rows, which are lower where there are many."""
+    return max(0.8, min(0.24 * count, 12))
 
 
-def names_width(report: Report) -> float:
-    """Inches that the parties' names take."""
-    return 0.25 + 0.062 * max(map(len, row_names(report)))
+def names_width(names: Sequence[str]) -> float:
+    """Inches that the names of rows take."""
+    return 0.25 + 0.062 * max(map(len, names))
 
 
 def row_names(report: Report) -> list[str]:
@@ -101,12 +101,11 @@ def row_names(report: Report) -> list[str]:
     return [short(name) + holding for name, holding in zip(report.parties, holdings, strict=True)]
 
 
-def name_rows(axis: Axes, report: Report) -> None:
-    """A row per party, the first on top."""
-    count = len(report.parties)
-    axis.set_yticks(range(count), row_names(report))
-    axis.tick_params(axis="y", labelsize=7.5 if count <= 50 else 6)
-    axis.set_ylim(count - 0.5, -0.5)
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
+    """A row per name, the first on top."""
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(axis="y", labelsize=7.5 if len(names) <= 50 else 6)
+    axis.set_ylim(len(names) - 0.5, -0.5)
 
 
 def score(report: Report, value: float | None) -> str:

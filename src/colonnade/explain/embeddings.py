@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,8 @@ from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
 from colonnade.evaluate.metrics import measure, telling
-
-if TYPE_CHECKING:
-    from colonnade.federation import Federation
-    from colonnade.optim.losses import Loss
+from colonnade.federation import Federation
+from colonnade.optim.losses import Loss
 
 PIECE = 8192
 """The most rows that are combined at once: this bounds the memory of a concatenation."""
@@ -52,15 +50,14 @@ class Embeddings:
     def outputs(
         self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
     ) -> Tensor:
-        """The joint model's outputs if some parties had released `changed` instead, and those in `without` nothing; for
-        all rows, or for those `at` some places."""
+        """The joint outputs, of all rows or `at` some, had parties released `changed`, or nothing (`without`)."""
         parts = {**self.parts, **(changed or {})}
         if parts.keys() != self.parts.keys():
             raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
         wanted = torch.arange(len(self.labels)) if at is None else at
         outputs, places = [], []
         for group, parties in self._by_who_holds(wanted, without):
-            for piece in (group[start : start + PIECE] for start in range(0, len(group), PIECE)):
+            for piece in torch.split(group, PIECE):
                 rows = wanted[piece].to(self.labels.device)
                 with torch.no_grad():
                     outputs.append(self.combine({party: parts[party][rows] for party in parties}))
@@ -106,12 +103,9 @@ def gather(
     owner: str | None = None,
     before: Before | None = None,
 ) -> Embeddings:
-    """Ask every party once for a split's embeddings, or for those of a seeded sample of its rows. The rows are those of
-    the first label owner, unless `owner` is named. Where parties are elsewhere, `before` is called with the rows that
-    they are asked for next.
-
-    These are releases like any other: the owners' rules apply, and ledgers and budgets count them.
-    """
+    """Ask every party once for a split's embeddings, or for those of a seeded sample of its rows: those of the first
+    label owner, unless `owner` is named. Where parties are elsewhere, `before` prepares them. These are releases like
+    any other: the owners' rules apply, and ledgers and budgets count them."""
     owner_name = federation.owner_named(owner)
     label_owner = federation.label_owners[owner_name]
     names = list(label_owner.peers)

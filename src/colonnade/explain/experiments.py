@@ -11,24 +11,20 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import Generator
 
+from colonnade.core import Step
 from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError
-from colonnade.explain.embeddings import gather, metric_of, separable
+from colonnade.explain.embeddings import Embeddings, gather, metric_of, separable
 from colonnade.explain.holdings import at_rows, noised, only
 from colonnade.explain.importance import Lost, check_repeats, head_changes, head_norms, ranking
 from colonnade.federation import Federation
+from colonnade.federation.fit import Record
+from colonnade.rows.holdings import Holdings
 
-if TYPE_CHECKING:
-    from colonnade.core import Step
-    from colonnade.explain.embeddings import Embeddings
-    from colonnade.federation.fit import Record
-    from colonnade.rows.holdings import Holdings
-
-Watch = Callable[[str, "Step | Record"], None]
+Watch = Callable[[str, Step | Record], None]
 """Called with a training's title, and each of its steps and epochs."""
 
 SHARES = (50, 20)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.federation import Federation
 from colonnade.rows.holdings import Holdings, LabelledRows
-
-if TYPE_CHECKING:
-    from colonnade.federation import Federation
 
 
 def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:
@@ -76,10 +74,8 @@ def regions(federation: Federation) -> dict[str, dict[str, Any]]:
     """What each party `holds`, in words and never by its values; for strips and patches, also its `region` [top, left,
     height, width] of a `picture` [height, width]. Patches are those that the parties hold, with the padding that makes
     them equally large."""
-    data = federation.settings.data
-    names = [name for name in federation.owners if name in federation.holdings.columns]
-    features = {name: federation.holdings.columns[name].features for name in names}
-    shapes = {name: tuple(x.shape[1:]) for name, x in features.items() if x is not None}
+    data, held = federation.settings.data, federation.holdings.columns
+    shapes = {name: tuple(held[name].features.shape[1:]) for name in federation.owners if name in held}
     columns = 1
     if data.dataset is not None and data.split == "patches":
         columns = data.parts[1] if isinstance(data.parts, tuple) else data.parts

@@ -8,18 +8,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
+from colonnade.explain.embeddings import Embeddings
 from colonnade.explain.holdings import at_rows
+from colonnade.federation import Federation
 from colonnade.optim.losses import norms
-
-if TYPE_CHECKING:
-    from colonnade.explain.embeddings import Embeddings
-    from colonnade.federation import Federation
 
 
 class Measure(NamedTuple):
@@ -64,36 +62,30 @@ class Lost:
 
 
 def head_norms(federation: Federation, owner: str | None = None) -> dict[str, float]:
-    """||W_k|| per party (Section 5.2), at the first label owner unless `owner` is named. Empty where no head there
-    belongs to one party."""
+    """||W_k|| per party (Section 5.2), at the first label owner or `owner`; empty where no head is of one party."""
     label_owner, norms_of = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
     by_party = {} if norms_of is None else norms_of(label_owner)
     return {party: by_party[party] for party in label_owner.peers} if by_party else {}
 
 
 def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
-    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. `began` are the
-    heads at the start, where they are known.
-
-    Heads start at random, alike for all parties; after little training a head's norm is mostly that of its start.
-    The start follows from the seed, so it is drawn again; one row is enough for that, unless labels were drawn before.
-    """
+    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. After little of it
+    a head's norm is mostly that of its random start. The start is `began`, or follows from the seed and is drawn again;
+    one row is enough for that, unless labels were drawn before."""
     if (trained := federation.heads) is None:
         return {}
     if began is None:
         holdings = federation.holdings
         split, rows = next(iter(holdings.splits.items()))
         few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
-        began = type(federation)(federation.settings, few).heads
+        began = Federation(federation.settings, few).heads
     assert began is not None
     return norms(trained - began.to(trained), federation.driver.widths)
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
-    """The score lost per party when its rows are permuted: its columns keep their values and lose their meaning.
-
-    Each repeat permutes every party in the same way, so that parties are compared under the same draw.
-    """
+    """The score lost per party when its rows are permuted: its columns keep their values and lose their meaning. Each
+    repeat permutes every party in the same way, so that parties are compared under the same draw."""
     check_repeats(repeats)
     generator, rows = Generator().manual_seed(seed), len(embeddings.labels)
     return permuted_by(embeddings, [torch.randperm(rows, generator=generator) for _ in range(repeats)])
@@ -123,29 +115,17 @@ def silenced(embeddings: Embeddings) -> dict[str, float]:
     return lost_by_party
 
 
-@dataclass(frozen=True)
-class Added:
-    """What a partner adds to the rows that it holds: the score with it, and of the same model without it."""
-
-    rows: int
-    with_it: float
-    without_it: float
-
-    @property
-    def gain(self) -> float:
-        return self.with_it - self.without_it
-
-
-def added(embeddings: Embeddings, label_owner: str) -> dict[str, Added]:
-    """What each partner adds, where the model can do without it. Rows that no other party holds cannot be predicted
-    without it, and are left out."""
+def added(embeddings: Embeddings, label_owner: str) -> dict[str, dict[str, float]]:
+    """What each partner adds to the rows that it holds: the score with it, and of the same model without it. Rows that
+    no other party holds cannot be predicted without it, and are left out."""
     by_partner, nobody = {}, torch.zeros(len(embeddings.labels), dtype=torch.bool)
     for party in embeddings.parts:
         others = [embeddings.lacks.get(name, nobody) for name in embeddings.parts if name != party]
         if party != label_owner and others:
             held = embeddings.held_by(party)
             held = held[~torch.stack(others).all(0)[held]]
-            by_partner[party] = Added(len(held), embeddings.score(at=held), embeddings.score(at=held, without=[party]))
+            whole, rest = embeddings.score(at=held), embeddings.score(at=held, without=[party])
+            by_partner[party] = {"rows": len(held), "with_it": whole, "without_it": rest, "gain": whole - rest}
     return by_partner
 
 

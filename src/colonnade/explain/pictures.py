@@ -1,37 +1,46 @@
-"""Pictures of a report: every party in the same order and each measure in the same colour everywhere.
+"""A report on disk: explain.json, tsne.json, and pictures with every party in the same order and each measure in the
+same colour everywhere; and the picture of a selection.
 
 They are drawn from the report alone, so they show no party's values: what a party holds is shown as a region.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from colonnade.core.files import write_text
+from colonnade.errors import InputError
 from colonnade.evaluate import metric
 from colonnade.explain import canvas
 from colonnade.explain.canvas import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION
 from colonnade.explain.importance import HEADS, MEASURES
+from colonnade.explain.report import Report, summary_of
+from colonnade.selection import Selection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from colonnade.explain.report import Report
-
-
 CLASSES = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, "#000000", "#999933", "#882255", "#999999")
 MOST_LISTED = 20
+SCORE = {
+    "vf_ps": "mutual information with the label, mean of the groups a party was in (nats)",
+    "leave_one_out": "mutual information with the label that is lost without a party (nats)",
+    "brute_force": "mutual information with the label of the best group a party is in (nats)",
+    "lasso": "absolute weight in a sparse linear model of all columns in one place",
+    "random": "drawn at random",
+}
+"""What a selection's score is, by method."""
 
 
 def tsne(report: Report) -> Figure:
-    """What the most and the least important party's embeddings look like, coloured by label (Figures 4 and 6).
-
-    Points are moved by a hair, and drawn in random order, so that none hides the others.
-    """
+    """What the most and the least important party's embeddings look like, coloured by label (Figures 4 and 6). Points
+    are moved by a hair, and drawn in random order, so that none hides the others."""
     assert report.tsne is not None
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
     points = {party: np.array(xy) for party, xy in report.tsne["points"].items()}
@@ -114,13 +123,38 @@ def draw(report: Report, folder: Path) -> list[Path]:
         return [path for name, picture in pictures.items() for path in canvas.save(picture(report), folder / name)]
 
 
+def draw_selection(selection: Selection, folder: Path) -> list[Path]:
+    """Draw every party's score, best first, and who is kept, as selection.png and selection.svg."""
+    canvas.can_draw()
+    from matplotlib import rc_context
+
+    names = [canvas.short(name) for name in selection.ranking]
+    scores = [selection.scores[name] for name in selection.ranking]
+    colours = [BLUE if name in selection.chosen else FAINT for name in selection.ranking]
+    left = canvas.names_width(names)
+    with rc_context(canvas.STYLE):
+        figure = canvas.page(left + 3.6, canvas.rows_height(len(names)) + 1.15)
+        (axis,) = canvas.panels(figure, 1, left=left, bottom=0.45, top=0.7, right=0.45)
+        axis.barh(range(len(names)), scores, color=colours, height=0.7)
+        for row, score in enumerate(scores):
+            end, beside = (max(score, 0.0), row), (3, 0)
+            axis.annotate(f"{score:.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
+        canvas.clean(axis)
+        canvas.name_rows(axis, names)
+        axis.set_xlabel(SCORE[selection.method], color=GREY, fontsize=7)
+        below = f"{selection.method}; kept: {len(selection.chosen)} of {len(names)} (blue)"
+        canvas.headline(figure, "Whose columns are worth having", below)
+        return canvas.save(figure, folder / "selection")
+
+
 def importance(report: Report) -> Figure:
     """A panel per measure, beside what each party holds (Figure 5)."""
     names, ranks = [name for name in MEASURES if name in report.measures], report.ranked_by
-    mapped = all("region" in held for held in report.holds.values())
-    small = min(0.86 * canvas.rows_height(report) / len(report.parties), 0.5) if mapped else 0.0
-    left = canvas.names_width(report) + (small + 0.12 if mapped else 0)
-    figure = canvas.page(left + 1.4 * len(names) + 0.15, canvas.rows_height(report) + 1.5)
+    mapped, rows = all("region" in held for held in report.holds.values()), canvas.row_names(report)
+    height = canvas.rows_height(len(rows))
+    small = min(0.86 * height / len(rows), 0.5) if mapped else 0.0
+    left = canvas.names_width(rows) + (small + 0.12 if mapped else 0)
+    figure = canvas.page(left + 1.4 * len(names) + 0.15, height + 1.5)
     axes = canvas.panels(figure, len(names), left=left, bottom=0.5, top=1.0)
     compared = report.correlations if len(report.parties) > 2 else []  # two parties always agree or disagree
     pairs = {frozenset(pair["between"]): pair["spearman"] for pair in compared}
@@ -130,7 +164,7 @@ def importance(report: Report) -> Figure:
         agreed = pairs.get(frozenset((name, ranks)))
         agreement = "" if agreed is None else f"rank correlation {agreed:+.2f}"
         axis.set_xlabel("ranks the parties" if name == ranks else agreement, color=GREY, fontsize=7)
-    canvas.name_rows(axes[0], report)
+    canvas.name_rows(axes[0], rows)
     if mapped:
         axes[0].tick_params(axis="y", pad=72 * (small + 0.14))
         _map(figure, axes[0], report, small)
@@ -146,8 +180,9 @@ def denoising(report: Report) -> Figure:
     results = report.denoising
     assert results is not None
     names = [name for name in HEADS if results["clean"][name]]
-    left, rows = canvas.names_width(report), range(len(report.parties))
-    figure = canvas.page(left + 2.3 * len(names) + 0.15, canvas.rows_height(report) + 1.75)
+    row_names, rows = canvas.row_names(report), range(len(report.parties))
+    left = canvas.names_width(row_names)
+    figure = canvas.page(left + 2.3 * len(names) + 0.15, canvas.rows_height(len(rows)) + 1.75)
     axes = canvas.panels(figure, len(names), left=left, bottom=0.3, top=1.4)
     labels = {"clean": "as it was", "noisy": f"with noise at {results['party']}, σ = {results['sigma']:g}"}
     for axis, name in zip(axes, names, strict=True):
@@ -160,7 +195,7 @@ def denoising(report: Report) -> Figure:
         canvas.clean(axis)
         axis.grid(axis="y", color=FAINT, linewidth=0.7)
         axis.set_title(MEASURES[name].title, loc="left", pad=6)
-    canvas.name_rows(axes[0], report)
+    canvas.name_rows(axes[0], row_names)
     axes[0].get_yticklabels()[report.parties.index(results["party"])].set_fontweight("bold")
     corner = 0.1 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
     handles, texts = axes[0].get_legend_handles_labels()
@@ -186,9 +221,7 @@ def summarization(report: Report) -> Figure:
         share = "all" if summary["which"] == "all" else f"{summary['which']} important {summary['share']} %"
         names.append(f"{share} ({count} part{'y' if count == 1 else 'ies'})")
     canvas.clean(axis)
-    axis.set_yticks(range(len(summaries)), names)
-    axis.set_ylim(len(summaries) - 0.5, -0.5)
-    axis.tick_params(axis="y", labelsize=7.5)
+    canvas.name_rows(axis, names)
     axis.set_xlabel(f"{report.split} {metric(report.metric)}{', %' * (scale == 100)}")
     below = f"trained again with these parties alone; ranked by {canvas.words(report.ranked_by)}"
     canvas.headline(figure, "A few parties instead of all", below)
@@ -196,8 +229,7 @@ def summarization(report: Report) -> Figure:
 
 
 def _bars(axis: Axes, report: Report, name: str) -> None:
-    """Draw bars from zero; head norms that differ by little, as after a random start, are dots on an axis of their own
-    range."""
+    """Draw bars from zero; head norms that differ by little, as after a random start, are dots on their own range."""
     scale = 100 if name not in HEADS and report.metric == "accuracy" else 1
     values = [(report.measures[name].get(party) or 0.0) * scale for party in report.parties]
     rows = range(len(values))
@@ -237,3 +269,40 @@ def _title(report: Report, name: str) -> str:
         return MEASURES[name].title
     noise = f", σ = {report.noise_sigma:g}" if name == "noise" else ""
     return f"{'Points' if report.metric == 'accuracy' else metric(report.metric)} {MEASURES[name].title}{noise}"
+
+
+PICTURES = ("importance", "tsne", "summarization", "denoising")
+OTHER_FILES = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg")))
+"""The files that `write` may write beside explain.json."""
+
+
+def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
+    """Write explain.json and, with `pictures`, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
+    if pictures:
+        canvas.can_draw()
+    prepare(folder)
+    try:
+        written = [folder / "explain.json"]
+        write_text(written[0], summary_of(report).to_json())
+        if report.tsne:
+            written.append(folder / "tsne.json")
+            write_text(written[1], json.dumps(report.tsne) + "\n")
+        written += draw(report, folder) if pictures else []
+        for old in (folder / name for name in OTHER_FILES):
+            if old not in written:  # from an earlier report
+                old.unlink(missing_ok=True)
+        return written
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, before anything is measured that a party pays for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be written: {error.strerror}. Choose another --out.")

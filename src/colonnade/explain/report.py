@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
-from colonnade.explain.embeddings import Before, gather, metric_of, separable, tsne
+from colonnade.explain.embeddings import Before, Embeddings, gather, metric_of, separable, tsne
 from colonnade.explain.holdings import regions
 from colonnade.explain.importance import HEADS, MEASURES
+from colonnade.federation import Federation
 from colonnade.federation.soundness import say_nothing, silent
-from colonnade.runs.run_directory import to_json
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from colonnade.explain.embeddings import Embeddings
-    from colonnade.federation import Federation
+from colonnade.runs.run_directory import plain, to_json
 
 RANKING = ("head_change", "head_norm", "permutation", "silenced", "noise")
 """The measures that may rank the parties; `permutation` does unless another is asked for, since it is about the joint
@@ -88,7 +84,7 @@ class Report:
         firsts = [name for name in shown if name in (*HEADS, self.ranked_by)]
         pairs = dict.fromkeys(tuple(sorted((a, b), key=shown.index)) for a in firsts for b in shown if a != b)
         self.correlations = [
-            {"between": [a, b], **_finite(asdict(importance.correlation(self.measures[a], self.measures[b])))}
+            {"between": [a, b], **plain(asdict(importance.correlation(self.measures[a], self.measures[b])))}
             for a, b in pairs
         ]
 
@@ -105,8 +101,7 @@ class Report:
 
 
 def ranks(measures: Collection[str], by: str | None = None) -> str:
-    """The measure that ranks the parties, in text and pictures alike: permutation where there is one, unless another is
-    asked for."""
+    """The measure that ranks the parties: the one that is asked for, or permutation where there is one."""
     possible = [name for name in RANKING if name in measures]
     if by is not None and by not in possible:
         raise ConfigError(f"The parties of this run can be ranked by {', '.join(possible)}; found {by!r}.")
@@ -177,13 +172,11 @@ def explain(
 
 
 def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: bool) -> None:
-    """Add what the label owner computes from what was released to it; with `adds`, also what each partner adds on the
-    rows that it holds."""
+    """Add what the label owner computes from what was released to it; with `adds`, also what each partner adds."""
     report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
     report.add("silenced", importance.silenced(embeddings))
     if adds:
-        added = importance.added(embeddings, owner)
-        report.added = {party: _finite(asdict(gained) | {"gain": gained.gain}) for party, gained in added.items()}
+        report.added = plain(importance.added(embeddings, owner))
 
 
 def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:
@@ -218,7 +211,6 @@ def retrain(
     *,
     noise: float = 1.0,
     noisy: str | None = None,
-    by: str | None = None,
     begin: Callable[[int], experiments.Watch | None] | None = None,
 ) -> Report:
     """Add what needs training again to a report: parties left out, one trained on noise, summarization.
@@ -241,7 +233,7 @@ def retrain(
     fuller.add("left_out", experiments.left_out(retraining))
     if federation.holdings.away:
         fuller.notes = [*report.notes, FEWER]
-    fuller.rank(by or report.ranked_by)
+    fuller.rank(report.ranked_by)
     return fuller
 
 
@@ -290,7 +282,3 @@ def _plane(federation: Federation, embeddings: Embeddings, ranking: list[str], r
 
 def _first_and_last(ranking: list[str]) -> list[str]:
     return list(dict.fromkeys([ranking[0], ranking[-1]]))
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -246,8 +245,3 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines = [" | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
     head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*head, *(f"| {line} |" for line in lines)])
-
-
-def write(folder: Path, card: dict[str, Any], pieces: Sequence[Piece]) -> None:
-    (folder / "README.md").write_text(page(card, pieces), encoding="utf-8")
-    (folder / "model_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")

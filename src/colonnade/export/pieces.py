@@ -118,8 +118,7 @@ class Trained:
 
     @cached_property
     def sent(self) -> dict[str, tuple[int, ...]]:
-        """The shape of what each party with columns sends for a row, in the label owners' order; between sites a label
-        owner wrote it down."""
+        """The shape of what each party with columns sends for a row, in the label owners' order."""
         tables = self.algorithm.tables
         holder = next((name for name, roles in self.parties.items() if "labels" in roles), None)
         if tables is not None and holder is not None:
@@ -154,8 +153,7 @@ class Trained:
         return Piece(party, COLUMNS, self.local_model(party), (shape,), inputs, outputs, self.spec(party))
 
     def _columns_described(self, party: str) -> list[dict[str, Any]] | None:
-        """How columns become numbers, for those who get the piece: without words that few rows have, and with how text
-        that means numbers or times is read."""
+        """How columns become numbers, and text is read, for who gets the piece: without words that few rows have."""
         state = self.fitted[party].get("columns")
         if state is None:
             return None

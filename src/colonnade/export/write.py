@@ -58,7 +58,8 @@ def _write(folder: Path, card: dict[str, Any], pieces: list[Piece]) -> Path:
         for piece in pieces:
             (fresh / piece.role).mkdir()
             _write_piece(fresh / piece.role, piece)
-        cards.write(fresh, card, pieces)
+        (fresh / "README.md").write_text(cards.page(card, pieces), encoding="utf-8")
+        (fresh / "model_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     return folder
 
 

@@ -86,8 +86,7 @@ def calibrated(algorithm: AnyAlgorithm, driver: LabelOwner, silent: Collection[s
 
 
 def _fitted(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit Platt's scaling: the scale and the shifts with the least loss. A weak pull towards a scale of 1 keeps it
-    finite where few rows are told apart without an error."""
+    """Fit Platt's scaling: the scale and shifts with the least loss. A weak pull towards 1 keeps the scale finite."""
     log_scale = torch.zeros((), dtype=torch.float64, device=outputs.device, requires_grad=True)
     shift = torch.zeros(outputs.shape[-1], dtype=torch.float64, device=outputs.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([log_scale, shift], max_iter=100, line_search_fn="strong_wolfe")

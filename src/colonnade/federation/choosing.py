@@ -8,7 +8,6 @@ from typing import Any
 
 from colonnade.errors import ConfigError
 from colonnade.federation.organisation import holdings_of
-from colonnade.rows.holdings import Holdings
 from colonnade.selection import Selection, SelectionSettings, select_here
 from colonnade.selection.choosing import entropy, jointly
 from colonnade.selection.inputs import as_labels
@@ -31,41 +30,21 @@ def choose(
     leaders = label_owners_of(settings) if owner is None else [asker_of(settings, owner)]
     selections, rows = {}, {}
     for name in leaders:
-        holdings = held_for(settings, name)
-        selections[name] = _for_one(settings, holdings, name, keep, method, given or {}, watch)
-        rows[name] = len(holdings.label_owners[name].splits["train"])
+        alone = {owner: label_owner for owner, label_owner in settings.label_owners.items() if owner == name}
+        public = settings.data.dataset is not None  # dealt to all label owners at once, so it gives all their parts
+        holdings = holdings_of(settings if public else replace(settings, label_owners=alone))
+        held = holdings.label_owners[name]
+        train, task = held.splits["train"], holdings.encoder.task
+        chosen = SelectionSettings(**{**asdict(settings.selection), **(given or {})}).for_task(task, name)
+        if not 1 <= keep <= len(holdings.columns):
+            count = len(holdings.columns)
+            raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
+        mine = slice(None) if held.rows is None else held.rows
+        features = {party: columns.features.flatten(1)[mine] for party, columns in holdings.columns.items()}
+        how = {**asdict(chosen), "seed": settings.engine.seed, "through_bytes": settings.engine.through_bytes}
+        how |= {"keep": keep, "method": method, "leader": name}
+        selection = select_here(features, held.labels, rows=train, watch=watch, **how)
+        if selection.method not in ("lasso", "random") and chosen.estimator != "kraskov":
+            selection = replace(selection, entropy=entropy(as_labels(name, held.labels, train.numpy(), chosen)))
+        selections[name], rows[name] = selection, len(train)
     return selections[leaders[0]] if len(leaders) == 1 else jointly(selections, rows, keep)
-
-
-def held_for(settings: Settings, owner: str) -> Holdings:
-    """Collect what all who hold columns hold of a label owner's rows, prepared as for training with that one alone. A
-    public data set is dealt to all label owners at once, so it gives all their parts."""
-    if settings.data.dataset is None:
-        alone = {name: label_owner for name, label_owner in settings.label_owners.items() if name == owner}
-        settings = replace(settings, label_owners=alone)
-    return holdings_of(settings)
-
-
-def _for_one(
-    settings: Settings,
-    holdings: Holdings,
-    owner: str,
-    keep: int,
-    method: str,
-    given: Mapping[str, Any],
-    watch: Watch | None,
-) -> Selection:
-    held = holdings.label_owners[owner]
-    rows = held.splits["train"]
-    chosen = SelectionSettings(**{**asdict(settings.selection), **given}).for_task(holdings.encoder.task, owner)
-    if not 1 <= keep <= len(holdings.columns):
-        count = len(holdings.columns)
-        raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
-    mine = slice(None) if held.rows is None else held.rows
-    features = {name: columns.features.flatten(1)[mine] for name, columns in holdings.columns.items()}
-    how = {**asdict(chosen), "seed": settings.engine.seed, "through_bytes": settings.engine.through_bytes}
-    how |= {"keep": keep, "method": method, "leader": owner}
-    selection = select_here(features, held.labels, rows=rows, watch=watch, **how)
-    if selection.method in ("lasso", "random") or chosen.estimator == "kraskov":
-        return selection
-    return replace(selection, entropy=entropy(as_labels(owner, held.labels, rows.numpy(), chosen)))

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.layout import COEFFICIENTS, IMPORTANCE, TREES
@@ -20,42 +19,38 @@ ROWS = 1000
 Weights = dict[str, list[float]]
 
 
-def coefficients(
-    algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
-) -> dict[str, Weights]:
+def coefficients(federation: Any, label_owners: Mapping[str, Any]) -> dict[str, Weights]:
     """By organisation and prepared column, give a weight per output, and at the label owner the intercept. Where labels
     are numbers, all weights are for labels of mean 0 and variance 1; which mean and variance these had stands at the
     label owner, who may know it. An algorithm whose models are no weights of columns has none."""
-    if algorithm.intercept is None:
+    intercept, holdings = federation.algorithm.intercept, federation.holdings
+    if intercept is None:
         return {}
     weights: dict[str, Weights] = {}
-    for name, owner in owners.items():
-        prepared, (weight,) = holdings.columns[name].preprocessor, owner.model.parameters()
-        names = [f"column {at}" for at in range(weight.shape[1])] if prepared is None else prepared.names
-        weights[name] = dict(zip(names, weight.detach().T.tolist(), strict=True))
+    for name, owner in federation.owners.items():
+        (weight,) = owner.model.parameters()
+        weights[name] = {_named(holdings, name, at): column for at, column in enumerate(weight.detach().T.tolist())}
     for name, owner in label_owners.items():
         units = {MEAN: [holdings.encoder.mean], SCALE: [holdings.encoder.scale]}
         units = units if holdings.encoder.task == "regression" else {}
-        weights[name] = {INTERCEPT: algorithm.intercept(owner).tolist(), **units, **weights.get(name, {})}
+        weights[name] = {INTERCEPT: intercept(owner).tolist(), **units, **weights.get(name, {})}
     return weights
 
 
 def weights_of(federation: Any, party: str) -> Weights:
     """Give a party's own weights in a trained federation."""
-    trained = federation.algorithm, federation.holdings, federation.owners, federation.label_owners
-    weights = coefficients(*trained)
+    weights = coefficients(federation, federation.label_owners)
     if party not in weights:
         raise ConfigError(f"There are no coefficients of {party!r}: its model is none of one weight per column.")
     return weights[party]
 
 
-def column_importance(
-    algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any]
-) -> dict[str, dict[str, float]]:
+def column_importance(federation: Any) -> dict[str, dict[str, float]]:
     """By organisation, give the share of each of its columns in the splits of trees or in what its model sends, the
     largest first. Each owner computes its own for itself alone, and nobody is asked or told."""
+    algorithm, holdings = federation.algorithm, federation.holdings
     importance: dict[str, dict[str, float]] = {}
-    for name, owner in owners.items():
+    for name, owner in federation.owners.items():
         prepared = holdings.columns[name].preprocessor
         if algorithm.column_importance is not None:
             shares = {_named(holdings, name, at): share for at, share in algorithm.column_importance(owner).items()}
@@ -73,39 +68,36 @@ def column_importance(
 def importance_of(federation: Any, party: str) -> dict[str, float]:
     """Give the importance of a party's own columns in a trained federation."""
     federation.settle()
-    importance = column_importance(federation.algorithm, federation.holdings, federation.owners)
+    importance = column_importance(federation)
     if party not in importance:
         raise ConfigError(f"There is no importance of the columns of {party!r}: it has no model of named columns here.")
     return importance[party]
 
 
-def trees(
-    algorithm: AnyAlgorithm, holdings: Holdings, owners: Mapping[str, Any], label_owners: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Describe each label owner's trees. Where a split is its own, its column and threshold stand there: this is its
-    own file."""
-    if algorithm.trees is None:
+def trees(federation: Any, label_owners: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Describe each label owner's trees, with column and threshold where a split is its own: this is its own file."""
+    trees_of, owners = federation.algorithm.trees, federation.owners
+    if trees_of is None:
         return {}
     described: dict[str, dict[str, Any]] = {}
     for name, owner in label_owners.items():
-        described[name] = dict(algorithm.trees(owner))
+        described[name] = dict(trees_of(owner))
         for tree in described[name]["first"] if name in owners else ():
             own = owners[name].rounds[tree["round"]]
             for node in tree["nodes"]:
                 if node["party"] == name:
                     column, threshold = (own[key][node["split"]].item() for key in ("column", "threshold"))
-                    node |= {"column": _named(holdings, name, column), "threshold": threshold}
+                    node |= {"column": _named(federation.holdings, name, column), "threshold": threshold}
     return described
 
 
 def write_own(federation: Any, folders: Mapping[str, Path], label_owners: Mapping[str, Any]) -> None:
     """Write into each organisation's own folder what its model says of its columns, and at a label owner its trees."""
     federation.settle()
-    algorithm, holdings, owners = federation.algorithm, federation.holdings, federation.owners
     for file, by_party in (
-        (COEFFICIENTS, coefficients(algorithm, holdings, owners, label_owners)),
-        (IMPORTANCE, column_importance(algorithm, holdings, owners)),
-        (TREES, trees(algorithm, holdings, owners, label_owners)),
+        (COEFFICIENTS, coefficients(federation, label_owners)),
+        (IMPORTANCE, column_importance(federation)),
+        (TREES, trees(federation, label_owners)),
     ):
         for name, own in by_party.items():
             (folders[name] / file).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")

@@ -224,10 +224,8 @@ class Federation:
         run.checkpoint(self)
 
     def outputs(self, split: str, owner: str | None = None, model: str | None = None) -> Tensor:
-        """The joint model's outputs for a label owner's rows of a split, computed together with the feature owners.
-
-        `owner` is the first label owner unless named. Where label owners have a model of their own beside the
-        aggregated one, `model` is "own" or "aggregated"."""
+        """The joint model's outputs for the rows of a split, of the first label owner unless an `owner` is named. Where
+        label owners have a model of their own beside the aggregated one, `model` is "own" or "aggregated"."""
         name = self.owner_named(owner)
         return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
 
@@ -454,8 +452,7 @@ class Federation:
         return {name: member.roles[role] for name, member in self.organisations.items() if role in member.roles}
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
-        """Give each driver its peers: a label owner asks the parties with columns; where there are several label
-        owners, the aggregation server asks them."""
+        """Give each driver its peers: to a label owner those with columns, to the aggregation server label owners."""
         engine, algorithm = self.settings.engine, self.algorithm
         self.guarded = guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)

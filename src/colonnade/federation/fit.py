@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -21,10 +23,10 @@ from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
 from colonnade.federation.soundness import Finding, learned_nothing, say_nothing, silent
-from colonnade.federation.stopping import best_of, chosen, is_best, unfinished, why_stop
+from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.run_directory import RunDirectory, Trained
-from colonnade.tracking import About, Trackers, parameters_of, trackers_of
+from colonnade.runs.run_directory import RunDirectory
+from colonnade.tracking import About, parameters_of, trackers_of
 from colonnade.version import __version__
 
 Record = dict[str, Any]
@@ -32,12 +34,9 @@ Watch = Callable[["Step | Record"], None]
 """Called with every step, and after each epoch with its record: for progress bars and live views."""
 
 
-class Trainable(Trained, Protocol):
+class Trainable(Watched, Protocol):
     """What can be trained: a `Federation`."""
 
-    holdings: Holdings
-    algorithm: Any
-    label_owners: dict[str, Any]
     owners: dict[str, Any]
     elsewhere: Any
     history: list[Record]
@@ -118,12 +117,42 @@ def fit(
         raise ConfigError(
             "A run is resumed in its folder: fit(FOLDER, resume=True). In memory, fit() goes on by itself."
         )
-    try:
-        with trackers_of(federation.settings.tracking, None if run is None else run.path) as trackers:
-            return _fit(federation, run, trackers, resume=resume, watch=watch, unseen=unseen)
-    finally:
+    with ExitStack() as stack:
         if run is not None:
-            run.leave()
+            stack.callback(run.leave)
+        trackers = stack.enter_context(trackers_of(federation.settings.tracking, None if run is None else run.path))
+        outcome = Outcome(federation.history)
+        finished = _begin(federation, run, outcome, resume=resume)
+        clock = _Clock(sum(record["seconds"] for record in outcome.history))
+        nothing_left = "" if resume else _go_on(federation, outcome)
+        trackers.begin(_about(federation, run, resumed=resume))
+        if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
+            federation.keep_best()
+
+        def tell(event: Step | Record) -> None:
+            trackers(event)
+            if watch is not None:
+                watch(event)
+
+        _train(federation, run, outcome, clock, tell)
+        best = best_of(federation, outcome.history)
+        if best is not None and federation.take_best():
+            outcome.best = best
+        if nothing_left:
+            outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
+        before = None if run is None else run.summary()
+        outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
+        for finding in outcome.summary.get("findings", []):
+            warnings.warn(finding, Finding, stacklevel=2)
+        if failures := trackers.finish(outcome.summary):
+            outcome.summary["tracking"] = failures
+        if run is not None:
+            for owner, quality in outcome.quality.items():
+                run.write_quality(owner, quality)
+            write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
+            run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
+            run.checkpoint(federation, finished=True)
+        return outcome
 
 
 def pretrain(federation: Trainable) -> None:
@@ -137,52 +166,8 @@ def pretrain(federation: Trainable) -> None:
         federation.restack()
 
 
-def _fit(
-    federation: Trainable,
-    run: RunDirectory | None,
-    trackers: Trackers,
-    *,
-    resume: bool,
-    watch: Watch | None,
-    unseen: Collection[str],
-) -> Outcome:
-    outcome = Outcome(federation.history)
-    finished = _begin(federation, run, outcome, resume=resume)
-    clock = _Clock(sum(record["seconds"] for record in outcome.history))
-    nothing_left = "" if resume else _go_on(federation, outcome)
-    trackers.begin(_about(federation, run, resumed=resume))
-    if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
-        federation.keep_best()
-
-    def tell(event: Step | Record) -> None:
-        trackers(event)
-        if watch is not None:
-            watch(event)
-
-    _train(federation, run, outcome, clock, tell)
-    best = best_of(federation, outcome.history)
-    if best is not None and federation.take_best():
-        outcome.best = best
-    if nothing_left:
-        outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
-    before = None if run is None else run.summary()
-    outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
-    for finding in outcome.summary.get("findings", []):
-        warnings.warn(finding, Finding, stacklevel=3)
-    if failures := trackers.finish(outcome.summary):
-        outcome.summary["tracking"] = failures
-    if run is not None:
-        for owner, quality in outcome.quality.items():
-            run.write_quality(owner, quality)
-        write_own(federation, {name: run.party(name) for name in federation.organisations}, federation.label_owners)
-        run.write_summary(outcome.summary)  # first: a run is finished when its last checkpoint says so
-        run.checkpoint(federation, finished=True)
-    return outcome
-
-
 def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *, resume: bool) -> bool:
-    """Claim the run's folder and write what can be resumed, or take over what is resumed; tell whether that had
-    finished."""
+    """Claim the run's folder, and write or take over what can be resumed; tell whether that had finished."""
     begun = run is not None and resume and run.begun()
     if not federation.batches.done and not begun:
         pretrain(federation)
@@ -223,7 +208,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     warnings.warn(
         f"This federation was trained before, for {done:,} rounds, and goes on from there. To train from the "
         "start, build it anew.",
-        stacklevel=4,
+        stacklevel=3,
     )
     return ""
 
@@ -235,8 +220,7 @@ def _train(
     clock: _Clock,
     tell: Callable[[Step | Record], None],
 ) -> None:
-    """Train epoch by epoch: measure, remember the best models, save, and see whether to stop. What had stopped before
-    it was resumed does not train."""
+    """Train epoch by epoch, unless it had stopped before: measure, remember the best, save, see whether to stop."""
     every, epoch, done = federation.settings.train.checkpoint_every, list[Step](), federation.batches.done
     reason = why_stop(federation, outcome.history)
     try:
@@ -274,9 +258,8 @@ def summarise(
     finished: bool = False,
     unseen: Collection[str] = (),
 ) -> Record:
-    """Final metrics, epochs, rounds, seconds, bytes per party and direction, and what was promised to whom. `before` is
-    the summary of the run that was resumed, which had `finished`: then what it measured is not measured again. Nor are
-    the splits `unseen`."""
+    """Final metrics, what training took, and what was promised to whom. `before` is the summary of the run that was
+    resumed; if that had `finished`, what it measured is not measured again. Nor are the splits `unseen`."""
     settings, holdings, algorithm = federation.settings, federation.holdings, federation.algorithm
     private = bool(federation.accounts) or federation.elsewhere.counts
     reason = COSTS_PRIVACY if private else SENT_ONCE if algorithm.once else None if algorithm.trains else REMEMBERED
@@ -323,8 +306,7 @@ def summarise(
 def _scores(
     federation: Trainable, outcome: Outcome, known: dict[str, Scores], left_out: Collection[str]
 ) -> dict[str, Scores]:
-    """Measure the splits that are not known yet, as far as budgets allow; and on the rows that a report is about, how
-    good the model is in detail."""
+    """Measure the splits that are not known yet, as far as budgets allow; those that a report is about, in detail."""
     scores = dict(known)
     for split in federation.batches.splits:
         if split not in scores and split not in left_out:
@@ -389,8 +371,7 @@ def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Re
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
-    """Describe each label owner: its rows, how good the joint model is on them, and the rounds in which it was left
-    out."""
+    """By label owner: its rows, how good the joint model is on them, and the rounds in which it was left out."""
     return {
         name: {
             "rows": {split: len(rows) for split, rows in share.splits.items()},
@@ -452,8 +433,7 @@ def _record(federation: Trainable, steps: list[Step], clock: _Clock) -> Record:
 
 
 def missing_of(federation: Trainable) -> Record | None:
-    """Count how often each party did not answer since this was last asked, and what was done; None where each must
-    answer."""
+    """Count what was done without each party's answer since this was last asked; None where each must answer."""
     minding = [owner.peers.missing for owner in federation.label_owners.values() if owner.peers.missing is not None]
     return _added([missing.take() for missing in minding]) if minding else None
 
@@ -462,7 +442,5 @@ def _added(counts: list[Record]) -> Record:
     total: Record = {}
     for by_party in counts:
         for party, times in by_party.items():
-            mine = total.setdefault(party, {})
-            for what, number in times.items():
-                mine[what] = mine.get(what, 0) + number
+            total.setdefault(party, Counter()).update(times)
     return total

@@ -57,29 +57,25 @@ def load(
         check_frames(frames)
         if tables:
             raise ConfigError("New rows come from `frames` or from `tables` (files), and not from both.")
-    if settings.data.dataset is not None and frames is None:
-        federation = Federation(settings, holdings_of(settings), record=record)
+    public = settings.data.dataset is not None and frames is None  # its rows are those of the data set
+    settings = settings if public else _moved(settings, tables)
+    if ids is None or public:
+        for name, party in settings.parties.items():
+            if frames is not None and name in frames and party.label not in (None, *frames[name].columns):
+                raise DataError(
+                    f"'{name}' has no column {party.label!r}, its label, which measuring needs. To predict rows "
+                    'without labels, load them: colonnade.load(folder, ids="all", frames=frames).'
+                )
+        held = None if frames is None else tables_of(settings, frames)
+        fitted = run.fitted_earlier(settings)
+        federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
         run.read(federation)
     else:
-        settings = _moved(settings, tables)
-        if ids is None:
-            for name, party in settings.parties.items():
-                if frames is not None and name in frames and party.label not in (None, *frames[name].columns):
-                    raise DataError(
-                        f"'{name}' has no column {party.label!r}, its label, which measuring needs. To predict rows "
-                        'without labels, load them: colonnade.load(folder, ids="all", frames=frames).'
-                    )
-            held = None if frames is None else tables_of(settings, frames)
-            fitted = run.fitted_earlier(settings)
-            federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
-            run.read(federation)
-        else:
-            wanted = None if ids == "all" else each_once(settings, ids)
-            rows = rows_asked_for(settings, run.all_fitted(settings), wanted, owner, frames)
-            federation = Federation(settings, rows.holdings(rows.ids), record=record)
-            run.load(federation, run.mark())
-    if owner is not None:
-        federation.owner_named(owner)
+        wanted = None if ids == "all" else each_once(settings, ids)
+        rows = rows_asked_for(settings, run.all_fitted(settings), wanted, owner, frames)
+        federation = Federation(settings, rows.holdings(rows.ids), record=record)
+        run.load(federation, run.mark())
+    federation.owner_named(owner)
     run.follow(federation)
     _warn_unfinished(run, federation)
     return federation
@@ -117,8 +113,7 @@ def in_pieces(
         run.load(federation, run.mark())
         for name, outbox in before.items():
             federation.organisations[name].outbox.go_on_from(outbox)
-        if owner is not None:
-            federation.owner_named(owner)
+        federation.owner_named(owner)
         run.follow(federation)
         _claim(federation)
         if not before:

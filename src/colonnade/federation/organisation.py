@@ -200,8 +200,7 @@ def _feature_owner(organisation: Organisation, settings: Settings, holdings: Hol
 def _label_owner(
     organisation: Organisation, settings: Settings, holdings: Holdings, agreed: Agreed
 ) -> roles.LabelOwner:
-    """Build the role that holds labels. Where its owner's rule says so, labels of the training rows are drawn at
-    random."""
+    """Build the role that holds labels; where its owner's rule says so, those of training rows are drawn at random."""
     name, algorithm = organisation.name, find(settings.algorithm)
     held, loss = holdings.label_owners[name], holdings.loss
     labels, drawn = held.labels, None
@@ -240,8 +239,7 @@ def _check_weighs(settings: Settings, name: str, *, is_drawn: bool) -> None:
 
 
 def _weighted(loss: Loss, settings: Settings, holdings: Holdings, labels: Tensor | None, *, is_drawn: bool) -> Loss:
-    """Give the loss class weights as [train] says; balanced ones follow these labels, a label owner's own of training
-    rows."""
+    """Give the loss class weights as [train] says; balanced ones follow these labels, those of its training rows."""
     wanted, classes = settings.train.class_weights, holdings.encoder.classes
     if wanted == "equal" or labels is None:
         return loss
@@ -325,8 +323,7 @@ def local_model(
 
 
 def models_told(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """Tell for a summary where the initial weights of these organisations came from, as far as they have models to
-    train."""
+    """Tell for a summary where the initial weights of these came from, as far as they have models to train."""
     if not find(settings.algorithm).draws_weights:
         return {}
     return {name: settings.models_of(name) for name in names if name != SERVER}
@@ -386,13 +383,9 @@ def device_of(name: str) -> torch.device:
 
 
 def check_starts(settings: Settings, before: Settings, where: Path) -> None:
-    """Raise unless training can start with the models of a run that was trained with other settings, or on other rows:
-    the algorithm, its models and the parties must be the same."""
-    algorithm = find(settings.algorithm)
-    if algorithm.nested is not None or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None:
-        able = [
-            n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)
-        ]
+    """Raise unless training can start with the models of this run: algorithm, models and parties must be the same."""
+    able = [n for n, a in ALGORITHMS.items() if not (a.nested or a.converges or a.grows or a.most_epochs is not None)]
+    if settings.algorithm not in able:
         raise ConfigError(
             f"Training {settings.algorithm} cannot start from a run: its models are learned anew for the rows that "
             f"there are. Leave the run out, or choose one of {', '.join(able)}."

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-from colonnade.core.batches import Progress
 from colonnade.evaluate.metrics import HEADLINE, WEIGHTED
 from colonnade.rows.holdings import Holdings
-from colonnade.settings.federation_file import Settings
+from colonnade.runs.run_directory import Trained
 
 WAYS = {"number": "scaled", "quantile": "quantile", "piecewise": "piecewise"}
 """How columns of numbers were prepared, by what was learned of them."""
@@ -26,14 +25,11 @@ RANKED = 200
 Record = dict[str, Any]
 
 
-class Watched(Protocol):
+class Watched(Trained, Protocol):
     """The part of a federation that says when to stop."""
 
-    settings: Settings
     holdings: Holdings
-    batches: Progress
     algorithm: Any
-    device: Any
     label_owners: dict[str, Any]
 
 
@@ -91,8 +87,7 @@ def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | N
 
 
 def changed(history: Sequence[Record]) -> float:
-    """Tell by how much of itself the training loss changed in the last three epochs, at most; infinite before there are
-    three."""
+    """The largest relative change of the training loss in the last three epochs; infinite before there are three."""
     losses = [record["loss"] for record in history[-4:]]
     changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
     return max(changes) if len(changes) == 3 else math.inf

@@ -73,11 +73,8 @@ Jobs = Callable[[int, bool], Iterator[Job]]
 def measure(
     folder: Path, *, splits: int = 1, say: Say | None = None, allow_models: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Train the baselines of a finished run and keep them in its baselines.json.
-
-    With several `splits`, the first is the run's own; for each other one a new seed divides the rows anew, and the
-    joint model is trained again too.
-    """
+    """Train the baselines of a finished run and keep them in its baselines.json. With several `splits`, the first is
+    the run's own; for each other one a new seed divides the rows anew, and the joint model is trained again too."""
     run = RunDirectory(folder)
     settings, summary = run.settings(allow_models), run.summary()
     run.check_whole()
@@ -91,7 +88,8 @@ def measure(
     for owner, about in summary.get("label_owners", {}).items():
         scores.joint_on_rows[owner] = [about["metrics"][where]] if where in about["metrics"] else []
     several = bool(settings.label_owners)
-    prepared = _several_label_owners(settings, scores, where) if several else _one_label_owner(settings, scores, where)
+    alone = partial(_several_label_owners, settings, scores, where)
+    prepared = alone if several else _one_label_owner(settings, scores, where)
     notes: list[str] = []
     number, total = 0, 0
     for split in range(splits):
@@ -180,32 +178,30 @@ def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> None
     scores.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
 
 
-def _several_label_owners(settings: Settings, scores: BaselineScores, where: str) -> Jobs:
+def _several_label_owners(
+    settings: Settings, scores: BaselineScores, where: str, seed: int, again: bool
+) -> Iterator[Job]:
     """What to train for a seed, with several label owners: each of them by itself."""
+    seeded = settings.with_seed(seed)
+    joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
 
-    def jobs(seed: int, again: bool) -> Iterator[Job]:
-        seeded = settings.with_seed(seed)
-        joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
+    def alone(owner: str) -> None:
+        rules = {owner: replace(seeded.label_owners[owner], outbox={})}
+        own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
+        share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
+        _train(own, share, where, scores.alone.setdefault(owner, []))
 
-        def alone(owner: str) -> None:
-            rules = {owner: replace(seeded.label_owners[owner], outbox={})}
-            own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
-            share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-            _train(own, share, where, scores.alone.setdefault(owner, []))
+    def together() -> None:
+        joint.fit()
+        of_joint = joint.score(where)
+        scores.joint.append(of_joint.all)
+        for owner, of_owner in of_joint.each.items():
+            scores.joint_on_rows.setdefault(owner, []).append(of_owner)
 
-        def together() -> None:
-            joint.fit()
-            of_joint = joint.score(where)
-            scores.joint.append(of_joint.all)
-            for owner, of_owner in of_joint.each.items():
-                scores.joint_on_rows.setdefault(owner, []).append(of_owner)
-
-        for owner in seeded.label_owners:
-            yield f"{owner} alone", partial(alone, owner)
-        if again:
-            yield "together", together
-
-    return jobs
+    for owner in seeded.label_owners:
+        yield f"{owner} alone", partial(alone, owner)
+    if again:
+        yield "together", together
 
 
 def _without_rules(settings: Settings, parties: list[str]) -> Settings:

@@ -1,4 +1,4 @@
-"""Line charts as SVG: readable as they are, and with page.js also under the pointer.
+"""Figures of a page, and line charts as SVG: readable as they are, and with page.js also under the pointer.
 
 The element's own data-chart has what page.js needs to read values out and to zoom. Axes have round numbers.
 """
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from colonnade.report.html import Html, h
+from colonnade.report.html import Cell, Html, cell, h, table
+from colonnade.report.words import amount
 
 STEPS = (1, 2, 2.5, 5, 10)
 
@@ -194,3 +195,38 @@ def clipped(name: str, room: float) -> str:
         kept -= 1
         shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"
     return shown
+
+
+def plate(figure: Figure) -> Html:
+    """A figure with its title and words."""
+    saves = [
+        h("button", kind.upper(), type="button", data_save=kind, aria_label=f"Save {figure.title} as {kind.upper()}")
+        for kind in ("svg", "png")
+    ]
+    rows = [[_cell(value) for value in row] for row in figure.rows]
+    numbers = h(
+        "details", h("summary", "Numbers"), table(figure.title, figure.headings, rows), id=f"{figure.name}-numbers"
+    )
+    return h(
+        "figure",
+        h("figcaption", figure.title),
+        figure.svg,
+        h("p", figure.note, class_="note") if figure.note else None,
+        h("div", h("span", "Save as", class_="soft"), saves, class_="tools"),
+        numbers if rows else None,
+        id=f"figure-{figure.name}",
+    )
+
+
+def plates(figures: dict[str, Figure], *names: str) -> Html | None:
+    """The figures of these names that exist, side by side where there is room."""
+    drawn = [plate(figures[name]) for name in names if name in figures]
+    return h("div", drawn, class_="figures") if drawn else None
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return Cell("–", number=True)
+    if isinstance(value, int):
+        return cell(value, amount)
+    return cell(value, "{:.6g}".format) if isinstance(value, float) else value

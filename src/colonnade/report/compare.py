@@ -9,12 +9,11 @@ from typing import Any
 
 from colonnade.errors import ConfigError
 from colonnade.evaluate.metrics import beside_majority, in_order
-from colonnade.report.chart import Figure, Series, lines
+from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import Content, Html, cell, h, table
 from colonnade.report.page import Section, assembled, document, save
-from colonnade.report.plates import plates
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, always_one, amount, count, epsilon, metric, score, seconds, size
 

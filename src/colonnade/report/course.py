@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from colonnade.report.chart import Figure
+from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, cell, h, table
-from colonnade.report.plates import plates
 from colonnade.report.words import seconds, size
 from colonnade.version import __version__
 

@@ -8,10 +8,9 @@ from typing import Any
 from colonnade.algorithms import find
 from colonnade.alignment import REVEALS
 from colonnade.core.cipher import NOT_ENCRYPTED
-from colonnade.report.chart import Figure
+from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Flow
 from colonnade.report.html import Content, Html, cell, h, table
-from colonnade.report.plates import plates
 from colonnade.report.words import amount, listed, size
 from colonnade.settings.rules import CODECS
 

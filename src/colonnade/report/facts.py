@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,15 +33,12 @@ Flow = dict[str, Any]
 
 
 def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> list[Flow]:
-    """One line per sender, receiver, release name, owner and protection, in the order in which they first crossed.
-
-    `times`, `values` and `bytes` are totals; `epsilon` is what the sender's row that paid most had spent by the last
-    release; `told_by` is whose ledger says so.
-    """
+    """One line, with totals, per sender, receiver, release name, owner and protection, in the order in which they first
+    crossed. `epsilon` is of the sender's row that paid most, by the last release; `told_by` is whose ledger says so."""
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
-        for entry in _entries(path):
+        for entry in _lines(path):
             try:
                 direction, peer = entry["direction"], entry["peer"]
                 if direction == "own" or (direction == "in" and peer in ledgers):
@@ -66,16 +63,6 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
             except (KeyError, TypeError, AttributeError):  # not a line of ours: the report shows what it can read
                 continue
     return list(by_key.values())
-
-
-def _entries(path: Path) -> Any:
-    """The entries of a ledger; the last line may be cut, while a run is writing it."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
 
 
 def totals(lines: list[Flow]) -> dict[str, dict[str, int]]:
@@ -214,6 +201,9 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
+    metrics: list[Plain] = []
+    with suppress(OSError):  # there is none before the first epoch
+        metrics = list(_lines(folder / METRICS))
     try:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
@@ -222,7 +212,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     return Facts(
         name=folder.resolve().name,
         settings=settings,
-        metrics=_lines(folder / METRICS),
+        metrics=metrics,
         summary=summary,
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
@@ -301,15 +291,13 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
     return next((content for content in contents if content is not None), None)
 
 
-def _lines(path: Path) -> list[Plain]:
+def _lines(path: Path) -> Iterator[Plain]:
     """All whole lines; the last may be cut, while a run is writing it."""
-    records: list[Plain] = []
-    with suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            record = json.loads(line)
-            if isinstance(record, dict):
-                records.append(record)
-    return records
+            with suppress(ValueError):
+                if isinstance(record := json.loads(line), dict):
+                    yield record
 
 
 def _columns(folder: Path) -> dict[str, int]:

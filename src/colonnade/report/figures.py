@@ -14,7 +14,7 @@ from colonnade.report.chart import WIDTH, Figure, Series, _svg, clipped, lines, 
 from colonnade.report.facts import Facts
 from colonnade.report.html import Html, h
 from colonnade.report.quality import quality_figures
-from colonnade.report.rows import Row, bars, points
+from colonnade.report.rows import Row, bars
 from colonnade.report.trees import tree_figures
 from colonnade.report.words import capital, metric, score, seconds, size
 
@@ -176,14 +176,13 @@ def standing(facts: Facts) -> Figure | None:
         if name == "accuracy":
             note += " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
     title, headings = f"{capital(metric(name))} {among}", ("who trains", metric(name))
-    return points("baselines", title, drawn, x=metric(name), note=note, headings=headings)
+    return bars("baselines", title, drawn, x=metric(name), note=note, headings=headings, bar=False)
 
 
 def streams_of(facts: Facts) -> Figure | None:
-    sent: dict[tuple[str, str], int] = {}
+    sent = Counter[tuple[str, str]]()
     for line in facts.flows:
-        pair = line["from"], line["to"]
-        sent[pair] = sent.get(pair, 0) + line["bytes"]
+        sent[line["from"], line["to"]] += line["bytes"]
     order = list(dict.fromkeys([*facts.parties, *(party for pair in sent for party in pair)]))
     return streams("streams", "Bytes from whom to whom", sent, order)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from colonnade.report.chart import Figure, Series, lines
+from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Content, Html, cell, h, number, table
-from colonnade.report.plates import plates
 from colonnade.report.words import amount, score
 
 CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"

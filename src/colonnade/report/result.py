@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from colonnade.evaluate.metrics import beside_majority, in_order
-from colonnade.report.chart import Figure
+from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, cell, h, number, table
 from colonnade.report.opening import best_alone, mean, rival_of
-from colonnade.report.plates import plates
 from colonnade.report.words import amount, metric, score, seconds, sentence, unanswered
 
 CURVES = "progress", "loss", "bytes"

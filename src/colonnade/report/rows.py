@@ -31,11 +31,6 @@ class Row:
     tip: str = ""
 
 
-def points(name: str, title: str, rows: Sequence[Row], **more: Any) -> Figure:
-    """Places on an axis that need not begin at zero, for scores."""
-    return bars(name, title, rows, bar=False, **more)
-
-
 def bars(
     name: str,
     title: str,
@@ -49,7 +44,8 @@ def bars(
     above: bool = False,
     bar: bool = True,
 ) -> Figure:
-    """Lengths from zero, for bytes, seconds and shares. A label that repeats is shown once, unless all are `above`."""
+    """Lengths from zero, for bytes, seconds and shares; without `bar`, places on an axis that need not begin there, for
+    scores. A label that repeats is shown once, unless all are `above`."""
     ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
     axis = around(ends, zero=bar)
     top = 30 if legend else 10

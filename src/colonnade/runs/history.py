@@ -51,53 +51,31 @@ ALIKE = ("run", "party", "during", "direction", "peer", "release", "mechanism")
 """What lines that are added up have in common."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which lines are asked for; what is empty may be anything."""
-
-    run: str = ""
-    party: str = ""
-    peer: str = ""
-    release: str = ""
-    direction: str = ""
-
-    def takes(self, crossing: Crossing) -> bool:
-        return all(not value or vars(crossing)[name] == value for name, value in vars(self).items())
-
-
-def crossings(place: Path, wanted: Wanted | None = None, *, each: bool = False) -> list[Crossing]:
-    """Collect the crossings that are wanted, added up, in the order of runs."""
-    wanted, totals = wanted or Wanted(), dict[tuple[Any, ...], Crossing]()
-    lines: list[Crossing] = []
-    runs = runs_at(place)
+def crossings(place: Path, *, each: bool = False, **wanted: str) -> list[Crossing]:
+    """Collect the crossings whose run, party, peer, release or direction is `wanted`, added up, in the order of runs.
+    What is wanted empty may be anything."""
+    runs, totals = runs_at(place), dict[tuple[Any, ...], Crossing]()
     parties = {folder.name for run in runs for folder in (run / PARTIES).iterdir()}
     peers, releases = set(parties), set[str]()
     for crossing in _lines(runs):
         peers.add(crossing.peer)
         releases.add(crossing.release)
-        if not wanted.takes(crossing):
-            continue
-        if each:
-            lines.append(crossing)
-            continue
-        key = tuple(vars(crossing)[name] for name in ALIKE)
-        before = totals.get(key)
-        totals[key] = crossing if before is None else _added(before, crossing)
+        if all(value in ("", vars(crossing)[name]) for name, value in wanted.items()):
+            key = (len(totals),) if each else tuple(vars(crossing)[name] for name in ALIKE)
+            totals[key] = _added(totals[key], crossing) if key in totals else crossing
     there = {"run": {run.name for run in runs}, "party": parties, "peer": peers, "release": releases}
     for option, known in there.items():
-        name = vars(wanted)[option]
+        name = wanted.get(option, "")
         if name and name not in known:  # of a misspelt one it must not be said that nothing crossed
             names, hint = ", ".join(map(repr, sorted(known))) or "none", did_you_mean(name, sorted(known))
             raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {names}.")
-    return lines if each else list(totals.values())
+    return list(totals.values())
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
     most = None if a.epsilon is None or b.epsilon is None else max(a.epsilon, b.epsilon)
-    return replace(
-        a, times=a.times + b.times, rows=a.rows + b.rows, numbers=a.numbers + b.numbers, bytes=a.bytes + b.bytes,
-        epsilon=most,
-    )  # fmt: skip
+    totals = {name: vars(a)[name] + vars(b)[name] for name in ("times", "rows", "numbers", "bytes")}
+    return replace(a, **totals, epsilon=most)
 
 
 def runs_at(place: Path) -> list[Path]:

@@ -1,9 +1,5 @@
 """A run on disk: what was asked, what was measured, and each party's own folder (`runs.layout` has every file). Nothing
-is written outside it.
-
-A site has its spent.journal beside its runs, for all of them (`budget_over_runs`). On one machine a run is one folder;
-each `parties/<name>` belongs to that organisation alone. Between sites each has such a folder with its own part.
-"""
+is written outside it, but at a site spent.journal, beside its runs (`budget_over_runs`)."""
 
 from __future__ import annotations
 
@@ -85,10 +81,9 @@ class RunDirectory:
 
     def begin(self, federation: Trained) -> None:
         """Begin a new run in this folder; an existing one is never overwritten."""
-        path = self.path
-        if (path / SETTINGS).exists():
-            raise ConfigError(f"{path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
-        with self._saving(f"The run directory {path} cannot be written"):
+        if (self.path / SETTINGS).exists():
+            raise ConfigError(f"{self.path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
+        with self._saving():
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
                 text = files.json_with_digest(organisation.fitted)
@@ -102,7 +97,7 @@ class RunDirectory:
             return
         if self.path.is_file():
             raise ConfigError(f"{self.path} is a file, and a run needs a folder. Choose another --out.")
-        with self._saving(f"The run directory {self.path} cannot be written"):
+        with self._saving():
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 rule = (
@@ -136,8 +131,7 @@ class RunDirectory:
             account.keep(self.party(name) / JOURNAL, ids=federation.settings.counted_by, sync_every=SYNC_EVERY)
 
     def party(self, name: str) -> Path:
-        """Give a party's folder. Its name may come from a file of the run, which may be somebody else's: it must be no
-        path."""
+        """Give a party's folder. Its name must be no path: it may come from a run that is somebody else's."""
         if not is_name(name):
             raise CheckpointError(f"{self.path} names a party {name[:80]!r}, which is no name of a party.")
         return self.path / PARTIES / name
@@ -177,7 +171,7 @@ class RunDirectory:
 
     def keep_mark(self, mark: Mapping[str, Any], *vouched: Path) -> None:
         """Let this be the newest checkpoint from here on, with its files on the disk."""
-        with self._saving(f"The run directory {self.path} cannot be written"):
+        with self._saving():
             write_text(self.path / MARK, files.json_with_digest({"format": files.FORMAT, **mark}), *vouched)
 
     def part(self) -> str | None:
@@ -216,7 +210,7 @@ class RunDirectory:
         write_text(self.path / WIDTHS, files.json_with_digest(listed))
 
     @contextmanager
-    def _saving(self, otherwise: str) -> Iterator[None]:
+    def _saving(self, otherwise: str = "") -> Iterator[None]:
         """Tell what cannot be written together with what is still there."""
         try:
             yield
@@ -225,7 +219,8 @@ class RunDirectory:
             if self.begun():
                 step = self.mark()["step"]
                 still = f"The checkpoint of step {step} is intact. Put it right, and continue with --resume."
-            raise InputError(f"{otherwise}: {error.strerror or error}. {still}") from error
+            what = otherwise or f"The run directory {self.path} cannot be written"
+            raise InputError(f"{what}: {error.strerror or error}. {still}") from error
 
     def begun(self) -> bool:
         """Whether there is a checkpoint; a run that was killed before its first one has trained nothing yet."""
@@ -298,8 +293,7 @@ class RunDirectory:
         )
 
     def back_to(self, number: int) -> None:
-        """Continue from this checkpoint of those that are kept, though there is a newer one; with 0, from the
-        beginning."""
+        """Continue from this one of the checkpoints, though there is a newer one; with 0, from the beginning."""
         marks = self.marks()
         kept = [mark for mark in marks if mark["number"] == number]
         if kept:
@@ -338,8 +332,7 @@ class RunDirectory:
         return next((str(fitted["salt"]) for name in here if "salt" in (fitted := self.fitted(name))), "")
 
     def settings(self, allow_models: Sequence[str] = ()) -> Settings:
-        """Read the settings that the run keeps. It may be somebody else's: which code they may name is for the reader
-        to say."""
+        """Read the run's settings, which may be somebody else's: the reader says which code they may name."""
         if not (self.path / SETTINGS).exists():
             raise CheckpointError(f"{self.path} is not a run directory: {SETTINGS} is missing.")
         self._check_links()
@@ -352,8 +345,7 @@ class RunDirectory:
         return settings
 
     def _check_links(self) -> None:
-        """Refuse links. The run may be somebody else's, and who predicts writes into it: a link would lead out of its
-        folder."""
+        """Refuse links: the run may be somebody else's, and who predicts would write out of its folder."""
         for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
             for path in self.path.glob(pattern):
                 if path.is_symlink():
@@ -386,8 +378,7 @@ class RunDirectory:
         return {"bytes": len(text), files.KEY: hashlib.sha256(text).hexdigest()}
 
     def add_metrics(self, record: Mapping[str, Any]) -> None:
-        saving = self._saving(f"The run directory {self.path} cannot be written")
-        with saving, (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with self._saving(), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(record) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
@@ -403,7 +394,7 @@ class RunDirectory:
             write_text(self.party(owner) / QUALITY, to_json(quality) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        with self._saving(f"The run directory {self.path} cannot be written"):
+        with self._saving():
             write_text(self.path / SUMMARY, files.json_with_digest(plain(summary), indent=2))
 
     def load(self, federation: Trained, mark: Mapping[str, Any]) -> dict[str, Any]:

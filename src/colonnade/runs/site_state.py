@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.files import hold
+from colonnade.core.files import hold, parse_json
 from colonnade.errors import ConfigError
 from colonnade.runs.history import begun
 from colonnade.runs.layout import ANSWERS, DRAINING, FAILURE, LOCK, MARK, PARTIES, REFUSED, SITE_LOG, SUMMARY
@@ -63,7 +63,7 @@ def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
         if (folder / ANSWERS).exists():
             site.serving = str(_json(folder / ANSWERS).get("url", folder.name))
     site.refused = _refused(runs / REFUSED)
-    site.failure = str(_json(runs / FAILURE).get("message", "")) if (runs / FAILURE).exists() else ""
+    site.failure = str(_json(runs / FAILURE).get("message", ""))
     if kit is not None and (kit / "client.crt").exists():
         from colonnade.transport.identity import read_certificate  # needs cryptography, which kits come with
 
@@ -72,8 +72,7 @@ def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
     where = runs
     while not where.exists():
         where = where.parent
-    disk = os.statvfs(where)
-    site.disk_free = disk.f_bavail * disk.f_frsize
+    site.disk_free = shutil.disk_usage(where).free
     return site
 
 
@@ -101,11 +100,9 @@ def _held(lock: Path) -> bool:
 def _refused(path: Path) -> int:
     if not path.exists():
         return 0
-    since, count = time.time() - DAY, 0
+    since = time.time() - DAY
     with path.open(encoding="utf-8") as file:
-        for line in file:
-            count += float((_parsed(line)).get("time", 0.0)) > since
-    return count
+        return sum(float(_parsed(line).get("time", 0.0)) > since for line in file)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -114,10 +111,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        return parse_json(text)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def drain(runs: Path, on: bool) -> None:
