@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,6 @@ from colonnade.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-Aside = Mapping[str, str] | None
-"""Columns that are no features, by the setting that names them."""
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -48,6 +46,23 @@ GAPS = [
 
 SEPARATORS = (",", ";", "\t", "|")
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """What the columns of an owner's table are. `columns` are features; None: all but the id, the label and those
+    `aside`, which say something else of a row, by the setting that names them."""
+
+    owner: str
+    id: str
+    label: str | None = None
+    columns: Sequence[str] | None = None
+    aside: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def beside(self) -> list[str]:
+        """The label, and the columns aside."""
+        return [*([] if self.label is None else [self.label]), *self.aside.values()]
 
 
 @dataclass(frozen=True)
@@ -104,23 +119,15 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig" if utf8 else "cp1252"
 
 
-def read_frame(
-    path: str | Path,
-    *,
-    owner: str,
-    id_column: str,
-    label: str | None = None,
-    columns: Sequence[str] | None = None,
-    aside: Aside = None,
-) -> pd.DataFrame:
+def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
-    path = _table_at(path, owner)
-    with _errors_without_cells(path, owner):
+    path = _table_at(path, roles.owner)
+    with _errors_without_cells(path, roles.owner):
         present = names_in(path)
         if not present:
-            raise _empty(path, owner)
-        wanted = _columns_to_read(present, owner, id_column, label, columns, aside)
-        frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, id_column)
+            raise _empty(path, roles.owner)
+        wanted = _columns_to_read(present, roles)
+        frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
     return frame[wanted]
 
 
@@ -169,12 +176,10 @@ def names_in(path: Path) -> list[str]:
     return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
 
 
-def names_and_rows(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
-) -> tuple[list[str], int]:
+def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with _errors_without_cells(path, owner):
-        wanted = _columns_to_read(names_in(path), owner, id_column, label, columns, aside)
+    with _errors_without_cells(path, roles.owner):
+        wanted = _columns_to_read(names_in(path), roles)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
@@ -263,16 +268,8 @@ def csv_header(path: Path) -> list[str]:
         return header
 
 
-def _columns_to_read(
-    present: Sequence[str],
-    owner: str,
-    id_column: str,
-    label: str | None,
-    columns: Sequence[str] | None,
-    aside: Aside,
-) -> list[str]:
-    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
-    return list(dict.fromkeys([id_column, *([] if label is None else [label]), *(aside or {}).values(), *features]))
+def _columns_to_read(present: Sequence[str], roles: ColumnRoles) -> list[str]:
+    return list(dict.fromkeys([roles.id, *roles.beside, *choose_columns(present, roles)]))
 
 
 def safe(value: Any) -> Any:
@@ -307,30 +304,21 @@ def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, p
             )
 
 
-def choose_columns(
-    present: Sequence[str],
-    *,
-    owner: str,
-    id_column: str,
-    label: str | None = None,
-    columns: Sequence[str] | None = None,
-    aside: Aside = None,
-) -> list[str]:
-    """The feature columns, in the order asked for; without `columns`, all but the id, the label and those `aside`,
-    which say something else of a row, by the setting that names them. A label owner may hold no features. A party with
-    neither label nor features is refused."""
+def choose_columns(present: Sequence[str], roles: ColumnRoles) -> list[str]:
+    """The feature columns, in the order asked for. A party with neither label nor features is refused."""
+    owner, id_column, label = roles.owner, roles.id, roles.label
     _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
     check_present([id_column], present, owner=owner, part="id")
     if label is not None:
         if label == id_column:
             raise ConfigError(f"'{owner}' names {id_column!r} as both id and label. Name a label column of its own.")
         check_present([label], present, owner=owner, part="label")
-    for part, column in (aside or {}).items():
+    for part, column in roles.aside.items():
         check_present([column], present, owner=owner, part=f"{part} column")
-    if columns is None:
-        chosen = [name for name in present if name not in (id_column, label, *(aside or {}).values())]
+    if roles.columns is None:
+        chosen = [name for name in present if name not in (id_column, *roles.beside)]
     else:
-        chosen = list(columns)
+        chosen = list(roles.columns)
         _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")
         for name, part in ((id_column, "id"), (label, "label")):
             if name in chosen:

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.datasets import readings
-from colonnade.datasets.table_files import read_columns, read_frame
+from colonnade.datasets.table_files import ColumnRoles, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -89,20 +88,19 @@ def _grouped(table: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str
     import pandas as pd
 
     wanted = list(dict.fromkeys([*table.group, *([] if table.order is None else [table.order])]))
-    rows = read_frame(Path(table.table), owner=owner, id_column=table.by, columns=[c for c in wanted if c != table.by])
+    rows = read_frame(table.table, ColumnRoles(owner, table.by, columns=[c for c in wanted if c != table.by]))
     if table.order is not None:
         rows = rows.iloc[_as_numbers(rows[table.order], owner, table.name).argsort(kind="stable")]
     by = rows[table.by].astype(str).to_numpy()
     columns: dict[str, Any] = {}
     for column, ways in table.group.items():
-        cells = rows[column]
         for way in ways:
+            cells = rows[column]
             if way in ("sum", "mean"):
-                cells = pd.Series(_as_numbers(rows[column], owner, table.name), index=rows.index)
+                cells = pd.Series(_as_numbers(cells, owner, table.name), index=rows.index)
             by_person: Any = getattr(cells.groupby(by, sort=False), way)()  # one of WAYS
             there = whose.map(by_person)
             columns[f"{table.name}.{column}.{way}"] = (there.fillna(0) if way in ("count", "sum") else there).to_numpy()
-            cells = rows[column]
     return columns
 
 

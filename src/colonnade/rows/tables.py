@@ -25,7 +25,7 @@ from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, align, how_written, read_table, table_from_frame
-from colonnade.datasets.table_files import check_present, dialect_of, read_columns, read_frame
+from colonnade.datasets.table_files import ColumnRoles, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.groups import grouped_tables, with_groups
 from colonnade.rows.holdings import AskedFor, Crossed, Ids, State, listed
@@ -228,7 +228,7 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
         if own == [] and label is None:  # its features are of other tables alone
             frame = read_columns(source, owner=name, columns=named[:1])
         else:
-            frame = read_frame(source, owner=name, id_column=named[0], label=label, columns=own, aside=aside)
+            frame = read_frame(source, ColumnRoles(name, named[0], label, own, aside))
         frame = with_groups(frame, source, name, groups)
         known = read_keyed(settings, name, owner, source)
     else:
