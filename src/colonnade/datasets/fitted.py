@@ -53,10 +53,12 @@ def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category
     )
 
 
-def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
-    """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
+def numbers(cells: pd.Series[Any], way: str | None = None) -> NDArray[np.float64]:
+    """The cells as float64, a gap as NaN; times as days since the first day of 1970; text as the `way` has it."""
     import pandas as pd
 
+    if way is not None:
+        return read(cells, way)
     if cells.dtype == np.float64:
         return np.asarray(cells.to_numpy())
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):

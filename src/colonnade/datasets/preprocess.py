@@ -98,8 +98,7 @@ class Preprocessor:
         unusable, like_ids = _UnusableColumns(), list[str]()
 
         def values_of(name: str) -> NDArray[np.float64]:
-            cells = table.features[name].iloc[training]
-            return read(cells, readings[name]) if name in readings else numbers(cells)
+            return numbers(table.features[name].iloc[training], readings.get(name))
 
         ways = {
             name: best_way(values_of(name), classes=classes) if way == "auto" else way
@@ -149,8 +148,7 @@ class Preprocessor:
         ends = set[int]()  # if the least and the greatest number of a column fit, all do
         for column in self.columns:
             if not isinstance(column, Category):
-                cells, way = table.features[column.name].iloc[rows], ways.get(column.name)
-                values = numbers(cells) if way is None else read(cells, way)
+                values = numbers(table.features[column.name].iloc[rows], ways.get(column.name))
                 if not np.isnan(values).all():
                     ends |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
         self.transform(table.taking(rows[sorted(ends)]), ways)
@@ -170,8 +168,7 @@ class Preprocessor:
                 if isinstance(column, Category):
                     values = column.apply(text(piece_cells))
                 else:
-                    way = ways.get(column.name)
-                    values = column.apply(numbers(piece_cells) if way is None else read(piece_cells, way))
+                    values = column.apply(numbers(piece_cells, ways.get(column.name)))
                 with np.errstate(over="ignore"):  # an error below says so
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():

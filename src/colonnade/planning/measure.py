@@ -31,12 +31,8 @@ TRAINING = re.compile(r"(?:(.+):)?train/(\d+)/(\d+)")
 class Traffic(Counter[tuple[str, str]]):
     """(party, "out" or "in") -> bytes. Traffic can be added up and multiplied."""
 
-    def __mul__(self, times: int) -> Traffic:
-        return Traffic({key: count * times for key, count in self.items()})
-
-    def scaled(self, share: float) -> Traffic:
-        """An estimate for `share` times as much."""
-        return Traffic({key: round(count * share) for key, count in self.items()})
+    def __mul__(self, times: float) -> Traffic:
+        return Traffic({key: round(count * times) for key, count in self.items()})
 
     def by_party(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
         """Bytes by party and way, as in a run's summary."""
@@ -240,7 +236,7 @@ def _score_chunk(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
     training_rows = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
     size = min(rows.size, max(1, ENCRYPTED_VALUES // max(training_rows, 1)))
     part, share = _score_rows(federation, owner, _first_rows(rows, size)), rows.size / size
-    return ScoringCost(part.traffic.scaled(share), part.seconds * share, part.exchanges, tried.opening, is_exact=False)
+    return ScoringCost(part.traffic * share, part.seconds * share, part.exchanges, tried.opening, is_exact=False)
 
 
 def _first_rows(rows: Rows, size: int) -> Rows:

@@ -42,13 +42,9 @@ class GroupedTable:
         return [f"{self.name}.{column}.{way}" for column, ways in self.group.items() for way in ways]
 
 
-def grouped_tables(given: Mapping[str, Any], where: str, id_column: str) -> list[GroupedTable]:
+def grouped_table(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
     """[tables.NAME] of one owner, checked; `by` is its id column where it does not say."""
-    return [_checked(name, table, f"{where} [tables.{name}]", id_column) for name, table in given.items()]
-
-
-def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
-    known = ("table", "by", "order", "group")
+    where, known = f"{where} [tables.{name}]", ("table", "by", "order", "group")
     if not isinstance(given, Mapping) or not isinstance(given.get("table"), str):
         raise ConfigError(f'{where} must be a table with table = "{name}.csv" and group = {{...}}; found {given!r}.')
     for key in given:

@@ -113,11 +113,10 @@ class Holdings:
         splits: dict[str, Tensor],
         label_owner: str,
         encoder: Labels,
-        **more: Any,
     ) -> Holdings:
         """Build holdings of one label owner, in whose order all rows stand."""
         kept = packed(ids)
-        return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder, **more)
+        return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder)
 
     @property
     def ids(self) -> Ids:

@@ -27,7 +27,7 @@ from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, align, how_written, read_table, table_from_frame
 from colonnade.datasets.table_files import ColumnRoles, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.groups import grouped_tables, with_groups
+from colonnade.rows.groups import grouped_table, with_groups
 from colonnade.rows.holdings import AskedFor, Crossed, Ids, State, listed
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
@@ -221,7 +221,8 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
     keys, label, columns, groups = settings.keys_of(owner), owner.label, _columns_of(owner), []
     aside, named = settings.aside_of(owner), [column for key in keys for column in key if column]
     if isinstance(owner, PartySettings):
-        groups = grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
+        where, id_column = place_of(settings.section, name), settings.id_of(owner)
+        groups = [grouped_table(beside, given, where, id_column) for beside, given in owner.tables.items()]
     if isinstance(source, str):
         added = [column for group in groups for column in group.columns]
         own = None if columns is None else [column for column in columns if column not in added]

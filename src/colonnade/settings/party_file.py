@@ -337,11 +337,6 @@ def asker_of(settings: Settings, name: str | None = None) -> str:
     return name or owners[0]
 
 
-def asker_id(settings: Settings, name: str | None = None) -> str:
-    """What the id column is called at who predicts."""
-    return settings.id_column_of(asker_of(settings, name))
-
-
 def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
     """The sites that a prediction needs: of several label owners only the one that asks."""
     if settings.label_owners:

@@ -16,7 +16,7 @@ import torch
 
 from colonnade.compression import READERS, Integers
 from colonnade.core.checks import did_you_mean
-from colonnade.core.release import Codec, Identity, Mechanism, Rule
+from colonnade.core.release import Codec, Identity, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial, Budget
 from colonnade.privacy.accounting import is_private
@@ -177,13 +177,10 @@ def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
         if _spec(given).get(name) == "auto":
             spec = {key: value for key, value in spec.items() if key != "values"} | {name: amount}
     mechanism = _built(MECHANISMS, spec, f"{where}: mechanism")
-    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
+    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else None
+    if codec is None:  # values that lie on a grid are sent as the grid's numbers
+        codec = Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
     return Rule(mechanism, codec)
-
-
-def natural_codec(mechanism: Mechanism) -> Codec:
-    """What an owner who names no codec gets: a mechanism whose values lie on a grid is sent as the grid's numbers."""
-    return Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
 
 
 def _label_rule(given: Any, where: str, classes: int) -> Rule:

@@ -47,7 +47,7 @@ from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import SiteConfig, asker_id
+from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
@@ -121,7 +121,7 @@ class Session:
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
         self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
-        carrier = self.engine.around(self.carrier())
+        carrier = self.engine.around(site.carrier(engine=self.engine))
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()
@@ -189,10 +189,6 @@ class Session:
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
         self.site.keep_crossed(self.folder.path)
 
-    def carrier(self, here: Transport | None = None) -> Transport:
-        """Give a transport to everybody else; and, where it holds columns itself, to them."""
-        return self.site.carrier(here, self.engine)
-
     def opened(self, rows: Rows) -> Federation:
         """Build the federation that predicts some of these rows, as the checkpoint has it. The others have looked for
         them, and need not introduce themselves again: what they send was written down in training."""
@@ -204,7 +200,7 @@ class Session:
         }
 
         def reach(_: str, here: Transport) -> Transport:
-            return Introduced(self.carrier(here), introductions)
+            return Introduced(self.site.carrier(here, self.engine), introductions)
 
         federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
         self.folder.load(federation, self.mark)
@@ -308,7 +304,7 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     check_asks(own, run)
     find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
-    column = asker_id(own.settings, own.name)
+    column = own.settings.id_column_of(own.name)
     spelled = list(dict.fromkeys(written_ids(asked_in, own.settings.keys_at(own.name), whose="what to predict")))
     if not spelled:
         raise DataError(f"{asked_in} has no rows to predict.")
