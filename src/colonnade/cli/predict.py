@@ -133,8 +133,7 @@ Packed = NDArray[np.bytes_]
 def _pieces(
     ask: Ask, ids: Packed, keys: Packed, repeated: set[str], column: str, advance: Callable[[int], object]
 ) -> Iterator[pd.DataFrame]:
-    """Predictions in the order of the rows, a piece at a time, with ids as the asker writes them. The first answer for
-    a row is kept where the row occurs again."""
+    """Predictions in the order of the rows, a piece at a time; a row that occurs again gets its first answer."""
     import pandas as pd
 
     kept: pd.DataFrame | None = None

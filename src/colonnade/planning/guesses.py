@@ -72,8 +72,7 @@ def guess_ids(tables: Sequence[SeenTable]) -> list[str]:
 
 
 def _fitting(tables: Sequence[SeenTable], write: Callable[[str], str]) -> list[str] | None:
-    """A column of each table that could be an id, under whatever names, where they share the most values with a column
-    of the first table; None where none does."""
+    """The columns that could be ids and share most values with one of the first table's; None where none does."""
     able = [
         {name: table.ids(name, write) for name, column in table.columns.items() if column.could_be_id}
         for table in tables
@@ -215,8 +214,7 @@ def left_out(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
 
 
 def readings(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
-    """Notes on columns whose text is read as numbers or times, or is taken for categories where their owner may have
-    meant something else."""
+    """Notes on columns whose text is read as numbers or times, or taken for categories and perhaps meant otherwise."""
     notes = {}
     for name, column in table.columns.items():
         if name in (id_column, label):

@@ -198,8 +198,7 @@ def laps_of(federation: Federation) -> Iterator[Lap]:
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
-    """What the first batch of each label owner's first epoch in these laps sent. Where parties take turns, a batch may
-    be spread over several laps."""
+    """What the first batch of each label owner's first epoch sent; it may be spread over several of these laps."""
     by_owner: dict[str, tuple[int, Traffic]] = {}
     for lap in laps:
         for name, part in lap.pieces.items():

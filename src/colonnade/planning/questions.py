@@ -113,8 +113,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
 
 
 def check(answers: Answers, folder: Path) -> None:
-    """Build the federation from the file's text, to be sure that it runs. Rows are compared in the open, since all
-    tables are here."""
+    """Build the federation from the file's text, to be sure that it runs; rows are compared in the open."""
     settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
     resolved = {
         name: dataclasses.replace(party, table=str(answers.parties[name].table))

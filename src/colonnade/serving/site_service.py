@@ -56,8 +56,7 @@ class SiteSource(PredictionSource):
         self._looked: Rows | None = None
 
     def lacking(self, ids: Sequence[str]) -> set[str]:
-        """The ids that cannot be predicted. Where this organisation must hold all, others are not asked for ids that it
-        lacks."""
+        """The ids that cannot be predicted. Others are not asked for ids that must be held here, and are not."""
         lenient, unknown, self._looked = self.session.may_lack, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
@@ -89,8 +88,7 @@ class SiteSource(PredictionSource):
         return {name: name == self.label_owner or beats.get(name) is not None for name in self.parties}
 
     def refresh(self) -> bool:
-        """Check this organisation's own table; it knows nothing of the others'. The site's log says if it cannot be
-        read."""
+        """Check this organisation's own table; the site's log says if it cannot be read."""
         if (version := written(self.site.own)) == self.federation:
             return False
         self.federation = version
@@ -108,8 +106,7 @@ class SiteSource(PredictionSource):
 
 
 def hurried(engine: EngineSettings) -> EngineSettings:
-    """The engine's settings with short deadlines: callers wait half a minute at most, so the service must not wait for
-    a party to come back."""
+    """The engine's settings with short deadlines: callers wait half a minute at most, not for a party to come back."""
     on_missing = "fail" if engine.on_missing == "wait" else engine.on_missing
     deadline, retries = min(engine.deadline, LONGEST), min(engine.retries, 1)
     return replace(engine, on_missing=on_missing, deadline=deadline, retries=retries)
@@ -123,8 +120,7 @@ BEAT, GONE = 5.0, 60.0
 
 
 def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | None = None) -> None:
-    """Answer until `over()`, or until the file that says where is removed; then finish what is under way. Of several
-    label owners one answers, with one `model` of its two."""
+    """Answer until `over()`, or until the file that says where is removed; then finish what is under way."""
     check_asks(site.own, run)
     own = site.own.serve
     if own is None:

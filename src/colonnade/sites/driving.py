@@ -79,8 +79,7 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
 
 
 def met(site: Site) -> Peers:
-    """Give the label owners, as the aggregation server meets them: they have found the rows that they share with those
-    who hold columns. It has no line to anybody else."""
+    """Meet the label owners, who then know which rows they share with data owners; there is no line to anybody else."""
     own = site.own
     site.routes = {name: site.routes[name] for name in own.label_owners}
     others = site.peers(own.label_owners)

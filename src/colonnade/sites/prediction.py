@@ -88,8 +88,7 @@ class Introduced:
 
 @dataclass
 class Rows:
-    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those that each party
-    holds."""
+    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those held."""
 
     holdings: Holdings
     places: dict[str, torch.Tensor]
@@ -138,8 +137,7 @@ class Session:
         self._with_columns = has_columns(self.own, self.fitted)
 
     def own_part(self, ids: Strings) -> Rows:
-        """Collect what the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody
-        uses them. Nobody is asked."""
+        """Collect what the driver holds of some ids, its own columns zero where it lacks a row; nobody is asked."""
         own = self.own.name
         mine, away = {}, {}
         if self._with_columns:

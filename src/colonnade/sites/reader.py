@@ -140,8 +140,7 @@ def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
-    """Give the ids in an organisation's table as it is now, and what prepares its columns of some of them as in
-    training."""
+    """Give the ids in an organisation's table as it is now, and what prepares columns of some as in training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
         index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
