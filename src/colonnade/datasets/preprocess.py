@@ -35,7 +35,7 @@ from colonnade.datasets.fitted import (
     Quantile,
     Scale,
     best_way,
-    fit_categories,
+    fit_category,
     fit_numbers,
     fit_piecewise,
     fit_quantile,
@@ -110,11 +110,12 @@ class Preprocessor:
                 learned |= _fit(unusable.usable({name: values_of(name) for name in names}), way, scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
-            words = {name: text(cells)}
-            filled = words[name][cells.notna().to_numpy()]
+            words = text(cells)
+            filled = words[cells.notna().to_numpy()]
             if MANY < len(set(filled)) > NEARLY * len(filled):
                 like_ids.append(name)
-            learned |= fit_categories(unusable.usable(words, empty=bool(cells.isna().all())), max_categories)
+            if unusable.usable({name: words}, empty=not len(filled)):
+                learned[name] = fit_category(name, words, max_categories)
         unusable.tell(table.owner, table.columns, len(training), any_left=bool(learned))
         if like_ids:
             warnings.warn(
@@ -278,7 +279,8 @@ def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[s
 def _fit(values: Mapping[str, NDArray[np.float64]], way: Numbers, scale: Scale) -> Mapping[str, Column]:
     if way == "standard":
         return fit_numbers(values, scale)
-    return fit_piecewise(values) if way == "piecewise" else fit_quantile(values)
+    fit = fit_piecewise if way == "piecewise" else fit_quantile
+    return {name: fit(name, cells) for name, cells in values.items()}
 
 
 def _groups(names: list[str]) -> list[list[str]]:

@@ -207,19 +207,23 @@ def _columns_of(owner: Owner) -> Sequence[str] | None:
     return owner.columns if isinstance(owner, PartySettings) else ()
 
 
-def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
-    """Read the keys in an owner's file, and no other column."""
+def read_keyed(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Keyed:
+    """Read the keys in an owner's file or frame, and no other column."""
     keys = settings.keys_of(owner)
     columns = list(dict.fromkeys(column for key in keys for column in key if column))
-    frame = read_columns(path, owner=name, columns=columns)
+    if isinstance(source, str):
+        frame = read_columns(source, owner=name, columns=columns)
+    else:
+        check_present(columns, [str(column) for column in source.columns], owner=name, part="id")
+        frame = source
     cells = {column: frame[column].tolist() for column in columns}
     return keyed(name, cells, keys, settings.keys, settings.alignment)
 
 
 def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
     """Build an owner's table whose rows have several keys, are written in many ways, or have tables beside them."""
-    keys, label, columns, groups = settings.keys_of(owner), owner.label, _columns_of(owner), []
-    aside, named = settings.aside_of(owner), [column for key in keys for column in key if column]
+    label, columns, groups = owner.label, _columns_of(owner), []
+    aside, named = settings.aside_of(owner), [column for key in settings.keys_of(owner) for column in key if column]
     if isinstance(owner, PartySettings):
         where, id_column = place_of(settings.section, name), settings.id_of(owner)
         groups = [grouped_table(beside, given, where, id_column) for beside, given in owner.tables.items()]
@@ -231,12 +235,9 @@ def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFr
         else:
             frame = read_frame(source, ColumnRoles(name, named[0], label, own, aside))
         frame = with_groups(frame, source, name, groups)
-        known = read_keyed(settings, name, owner, source)
     else:
-        check_present(named, [str(column) for column in source.columns], owner=name, part="id")
-        cells = {column: source[column].tolist() for column in named}
-        known = keyed(name, cells, keys, settings.keys, settings.alignment)
         frame = with_groups(source.reset_index(drop=True), None, name, groups)
+    known = read_keyed(settings, name, owner, source)
     held, every = np.flatnonzero(known.own != ""), " or ".join(f"'{in_words(key)}'" for key in settings.keys)
     if not len(held):
         raise DataError(f"'{name}' has no row with {every} that can be read. Compare how they are written.")
