@@ -123,10 +123,7 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
     path = _table_at(path, roles.owner)
     with _errors_without_cells(path, roles.owner):
-        present = names_in(path)
-        if not present:
-            raise _empty(path, roles.owner)
-        wanted = _columns_to_read(present, roles)
+        wanted = _columns_to_read(_header_of(path, roles.owner), roles)
         frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
     return frame[wanted]
 
@@ -137,18 +134,13 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
 
     path = _table_at(path, owner)
     with _errors_without_cells(path, owner):
+        check_present(columns, _header_of(path, owner), owner=owner, part="id")
         if is_parquet(path):
-            check_present(columns, names_in(path), owner=owner, part="id")
             return _parquet(path, list(columns))
-        how, read = dialect_of(path).options, pd.read_csv
-        try:
-            present = [str(name) for name in read(path, nrows=0, **how).columns]
-        except pd.errors.EmptyDataError:
-            raise _empty(path, owner) from None
-        check_present(columns, present, owner=owner, part="id")
-        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **how)
-        if not isinstance(frame.index, pd.RangeIndex):
-            raise csv.Error("rows wider than the header")
+        read: Any = pd.read_csv
+        frame: pd.DataFrame = read(
+            path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path).options
+        )
     return frame
 
 
@@ -174,6 +166,12 @@ def names_in(path: Path) -> list[str]:
     import pyarrow.parquet
 
     return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
+
+
+def _header_of(path: Path, owner: str) -> list[str]:
+    if names := names_in(path):
+        return names
+    raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
 
 
 def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
@@ -246,10 +244,6 @@ def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
             f"'{owner}' has a table that cannot be read: {path} is not {expected} ({type(error).__name__}). "
             f"Export it again."
         ) from None
-
-
-def _empty(path: Path, owner: str) -> DataError:
-    return DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
 
 
 def _opened(path: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from colonnade.alignment.settings import normalised
 from colonnade.datasets.table import WRITINGS, how_written
@@ -49,9 +49,6 @@ class Overlap:
     def gains(self) -> bool:
         """Whether comparing normalised ids finds more rows."""
         return self.distinct and self.alike > self.common
-
-    def normalised(self) -> Overlap:
-        return replace(self, common=self.alike)
 
 
 def guess_ids(tables: Sequence[SeenTable]) -> list[str]:

@@ -267,7 +267,7 @@ def _ask_rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> 
             "capitals or spaces alone were the same."
         )
         is_normalised = asker.yes("Compare normalised ids?", True)
-        overlap = overlap.normalised() if is_normalised else overlap
+        overlap = dataclasses.replace(overlap, common=overlap.alike) if is_normalised else overlap
         if not overlap.common:
             raise DataError("No id is in all tables then, so there is no row to train on. Change the files.")
     if overlap.is_same:

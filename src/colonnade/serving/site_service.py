@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.listening import check_reach, listen, token_in, url_of
-from colonnade.serving.source import PredictionSource, Row, rows_of
+from colonnade.serving.source import PredictionSource, Row, repeating, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
@@ -139,11 +138,13 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
         write_text(answers, json.dumps({"url": url, "parties": source.parties, "token": token is not None}) + "\n")
         try:
             limits = Limits(own.limit, own.rate, token, connections=own.connections)
-            with Presence(source) as presence:
+            presence = Presence(source)
 
-                def ended() -> bool:
-                    return over() or not answers.exists() or presence.gone is not None
+            def ended() -> bool:
+                return over() or not answers.exists() or presence.gone is not None
 
+            # In the end it may be waiting for somebody who is gone, and is not waited for.
+            with repeating(presence.check, BEAT, "presence", patience=1.0):
                 service.serve_until(batcher, limits, listener, ended, grace=GRACE)
             if presence.gone is not None:
                 raise presence.gone
@@ -152,34 +153,23 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
 
 
 class Presence:
-    """Asks regularly which parties are there. Once one that is needed has been silent for long, `gone` is the error."""
+    """Which parties are there. Once one that is needed has been silent for long, `gone` is the error."""
 
     def __init__(self, source: SiteSource) -> None:
         self.source = source
         self.gone: NoAnswer | None = None
-        self._ended, self._silent = threading.Event(), dict[str, float]()
-        self._thread = threading.Thread(target=self._ask, daemon=True, name="presence")
+        self._silent: dict[str, float] = {}
 
-    def __enter__(self) -> Presence:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(1.0)  # it may be waiting for somebody who is gone
-
-    def _ask(self) -> None:
-        while self.gone is None and not self._ended.wait(BEAT):
-            asked = time.monotonic()
-            silent = self._who_is_silent()
-            self._silent = {name: self._silent.get(name, asked) for name in silent}
-            for name, since in self._silent.items():
-                if time.monotonic() - since >= GONE:
-                    self.gone = NoAnswer(
-                        name, Ping.kind, None,
-                        f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service "
-                        "has ended: start it again when that site is up",
-                    )  # fmt: skip
+    def check(self) -> None:
+        asked = time.monotonic()
+        self._silent = {name: self._silent.get(name, asked) for name in self._who_is_silent()}
+        for name, since in self._silent.items():
+            if time.monotonic() - since >= GONE:
+                self.gone = NoAnswer(
+                    name, Ping.kind, None,
+                    f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service has "
+                    "ended: start it again when that site is up",
+                )  # fmt: skip
 
     def _who_is_silent(self) -> list[str]:
         try:
