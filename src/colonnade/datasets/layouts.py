@@ -39,7 +39,6 @@ from colonnade.datasets.formats import (
 from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
 from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_FOLDER, read_views
 from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_FILES, WIDTH, read_nus_wide
-from colonnade.errors import DataError
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
@@ -114,14 +113,8 @@ def _from_cifar_batches(paths: Sequence[Path]) -> Parts:
 
 def _from_cifar_tiles(paths: Sequence[Path]) -> Parts:
     labels = read_npz(paths[0])
-    try:
-        with ThreadPoolExecutor() as pool:
-            *train, test = pool.map(read_tiles, paths[1:])
-    except ModuleNotFoundError:
-        raise DataError(
-            "CIFAR-10 in WebP pictures needs Pillow, which is not installed. Install colonnade[plots], or load the "
-            "data once where Pillow is, and copy the .npy files of the cache folder."
-        ) from None
+    with ThreadPoolExecutor() as pool:
+        *train, test = pool.map(read_tiles, paths[1:])
     return _rows(np.concatenate(train), labels["y_train"]), _rows(test, labels["y_test"])
 
 

@@ -65,27 +65,15 @@ class ColumnRoles:
         return [*([] if self.label is None else [self.label]), *self.aside.values()]
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a CSV file is written."""
-
-    separator: str
-    encoding: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments for pandas."""
-        return {"sep": self.separator, "encoding": self.encoding}
-
-
-def dialect_of(path: Path) -> Dialect:
-    """How this file is written, by its bytes, which are read once as long as it does not change."""
+def dialect_of(path: Path) -> dict[str, Any]:
+    """How this CSV file is written, as pandas takes it: by its bytes, which are read once while it does not change."""
     stat = path.stat()
-    return _dialect(path, stat.st_mtime_ns, stat.st_size)
+    separator, encoding = _dialect(path, stat.st_mtime_ns, stat.st_size)
+    return {"sep": separator, "encoding": encoding}
 
 
 @lru_cache(maxsize=256)
-def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
+def _dialect(path: Path, written: int, size: int) -> tuple[str, str]:  # noqa: ARG001
     """Take the separator that gives the header most cells, and the next row as many."""
     encoding = _encoding(path)
     with _opened(path) as stream:
@@ -96,7 +84,7 @@ def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
         header, first = len(next(rows, [])), len(next(filter(None, rows), []))
         if header > most and (best == "," == separator or first in (0, header) or most == 1):
             best, most = separator, header
-    return Dialect(best, encoding)
+    return best, encoding
 
 
 def _encoding(path: Path) -> str:
@@ -138,9 +126,7 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
         if is_parquet(path):
             return _parquet(path, list(columns))
         read: Any = pd.read_csv
-        frame: pd.DataFrame = read(
-            path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path).options
-        )
+        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path))
     return frame
 
 
@@ -225,7 +211,7 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Map
     import pandas as pd
 
     types: Any = {id_column: str, **(kinds or {})}
-    how: Any = dialect_of(path).options | {"low_memory": False, "keep_default_na": False}
+    how: Any = dialect_of(path) | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
     return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
 
@@ -253,9 +239,9 @@ def _opened(path: Path) -> Any:
 def csv_header(path: Path) -> list[str]:
     """The names in the first line. Pandas is not asked, since it would silently rename duplicates. Raise where the
     first row is wider: pandas would take its first cells as an index and shift the rest."""
-    dialect = dialect_of(path)
+    how = dialect_of(path)
     with _opened(path) as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, encoding=dialect.encoding, newline=""), delimiter=dialect.separator)
+        rows = csv.reader(io.TextIOWrapper(stream, encoding=how["encoding"], newline=""), delimiter=how["sep"])
         header = next(rows, [])
         if header and len(next(filter(None, rows), [])) > len(header):
             raise csv.Error("rows wider than the header")

@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 TOLERANCE = 1e-3
 
@@ -197,9 +197,6 @@ class Check:
     found: str
     cure: str = ""
     required: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def examine() -> Iterator[Check]:

@@ -169,7 +169,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
     read: Any = pd.read_csv
     try:
         parquet = path.suffix == ".parquet"
-        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path).options}
+        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path)}
         names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
         there = [str(name) for name in names]
         known = [key for key in keys if all(column in there for column in key)]
