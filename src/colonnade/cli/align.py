@@ -97,8 +97,7 @@ def align(
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
     """Who is compared with whom, by name; the driver is the first of its group. Each label owner is compared with all
-    who hold columns; where rows may differ, each of those with the label owner alone. Without labels, the first party
-    drives."""
+    who hold columns, or where rows may differ, each of those with it alone. Without labels, the first party drives."""
     count = len({*settings.parties, *settings.label_owners})
     if count < 2 and settings.data.dataset is None:
         raise ConfigError(

@@ -115,8 +115,7 @@ def _why_no_id(column: Column) -> str:
 
 
 def guess_label(tables: Sequence[SeenTable], id_column: str) -> tuple[SeenTable, str]:
-    """Prefer a column with a label's name; then one that does not merely describe a person; then the last of a table,
-    with few values; then one with few values; then the last of a table."""
+    """Prefer a column with a label's name, then one that does not merely describe a person, then by its looks."""
     columns = _columns_but(tables, id_column)
     candidates = [(table, column) for table, column in columns if column.could_be_label and not column.identifies]
     if not candidates:

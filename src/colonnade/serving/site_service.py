@@ -51,7 +51,7 @@ class SiteSource(PredictionSource):
         self.session = Session(site, run, model=model, engine=hurried(site.own.settings.engine))
         self.session.warm()
         self.federation, self.parties = written(site.own), self.session.names
-        self.comparing_is_counted = self.session.private
+        self.comparing_is_counted = site.own.private
         self._looked: Rows | None = None
 
     def lacking(self, ids: Sequence[str]) -> set[str]:

@@ -224,7 +224,5 @@ def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> An
 
 
 def planned(epochs: int) -> dict[str, int]:
-    """How often a run releases a row, by what the row is for: training and validation rows once per epoch, test rows
-    at the end, and validation rows too where nothing is trained; a prediction is not planned, and one release of a new
-    row always fits."""
+    """How often a run releases a row, by what it is for. A prediction is not planned; one of a new row always fits."""
     return {"train": epochs, "validation": max(epochs, 1), "test": 1, "predict": 1}

@@ -114,8 +114,6 @@ class Session:
         self.site, self.own, self.run, self.model = site, site.own, run, model
         self.engine = engine or site.own.settings.engine
         self.lenient = self.engine.on_missing in ("stale", "skip")
-        data = self.own.settings.data
-        self.private = data.align == "private" and data.dataset is None
         self.host = site.host
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
@@ -178,7 +176,7 @@ class Session:
     def warm(self) -> None:
         """Have everybody read its table now, so that the first batch need not wait for it; no id is asked for."""
         none = self.own_part(np.array([], dtype=np.str_))
-        if not self.private:
+        if not self.own.private:
             with suppress(NoAnswer):  # who is slow goes on reading
                 self.look(none)
 
@@ -222,7 +220,7 @@ class Session:
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
         """Give, by party, the places in `ids` of the rows that it holds, in its own order of them."""
         number, present = self.mark["number"], [name for name in self.there if name in self.met]
-        if not self.private:
+        if not self.own.private:
             digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
             asked = self.host.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
             answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
@@ -296,8 +294,7 @@ FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
 def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
-    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions. `model` is
-    "aggregated" or "own", where each of several label owners has its own."""
+    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
     own = site.own
     check_asks(own, run)
     find(own.settings.algorithm).check_model(model)

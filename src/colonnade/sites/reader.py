@@ -64,8 +64,7 @@ def own_columns(
 ) -> Holdings:
     """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
     its part of a public data set. `sides` and `numbers` are of the one label owner's rows, where it told them; of other
-    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where it was
-    told."""
+    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where told."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
