@@ -152,9 +152,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    from colonnade.settings.toml_text import _value
+    from colonnade.settings.toml_text import toml_value
 
-    return "" if value is None or value == () else _value(value)
+    return "" if value is None or value == () else toml_value(value)
 
 
 def _type(hint: Any) -> str:

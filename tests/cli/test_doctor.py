@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from importlib import import_module
 
 import pytest
 from tests.cli.called import Caller
@@ -21,7 +21,7 @@ CHECKS = [
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """Instead of this machine's, which tests/planning holds."""
     found = list(CHECKS)
-    monkeypatch.setattr(sys.modules["colonnade.cli.doctor"], "examine", lambda: iter(found))
+    monkeypatch.setattr(import_module("colonnade.cli.doctor"), "examine", lambda: iter(found))
     return found
 
 

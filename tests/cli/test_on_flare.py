@@ -132,6 +132,7 @@ def test_a_prediction_needs_its_runs_engine_a_kit_and_a_file(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="was not trained with --engine flare-sim"):
         predict_on_flare(tmp_path / "run", rows, "flare-sim")
     (tmp_path / "run.flare" / "sites").mkdir(parents=True)
+    write(tmp_path / "run")
     with pytest.raises(ColonnadeError, match="there is no such file"):
         predict_on_flare(tmp_path / "run", rows, "flare-sim")
 

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 
 from colonnade.datasets.table import packed, unpacked
-from colonnade.datasets.table_files import choose_columns, listing
+from colonnade.datasets.table_files import ColumnRoles, choose_columns, listing
 from colonnade.errors import ConfigError, DataError
 
 PRESENT = ["id", "age", "income", "y"]
 
 
 def test_without_columns_all_but_id_and_label_are_features_in_table_order() -> None:
-    assert choose_columns(PRESENT, owner="bank", id_column="id", label="y") == ["age", "income"]
+    assert choose_columns(PRESENT, ColumnRoles("bank", "id", label="y")) == ["age", "income"]
 
 
 def test_named_columns_keep_the_order_asked_for() -> None:
-    assert choose_columns(PRESENT, owner="bank", id_column="id", columns=["income", "age"]) == ["income", "age"]
+    assert choose_columns(PRESENT, ColumnRoles("bank", "id", columns=["income", "age"])) == ["income", "age"]
 
 
 def test_a_label_owner_may_hold_no_features() -> None:
-    assert choose_columns(["id", "y"], owner="bank", id_column="id", label="y") == []
+    assert choose_columns(["id", "y"], ColumnRoles("bank", "id", label="y")) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_wrong_name_is_a_data_error(
     id_column: str, label: str | None, columns: list[str] | None, message: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        choose_columns(PRESENT, owner="bank", id_column=id_column, label=label, columns=columns)
+        choose_columns(PRESENT, ColumnRoles("bank", id_column, label=label, columns=columns))
     assert message in str(caught.value)
 
 
@@ -54,18 +54,18 @@ def test_a_wrong_name_is_a_data_error(
 )
 def test_a_column_with_two_parts_is_a_config_error(label: str | None, columns: list[str] | None, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_columns(PRESENT, owner="bank", id_column="id", label=label, columns=columns)
+        choose_columns(PRESENT, ColumnRoles("bank", "id", label=label, columns=columns))
     assert message in str(caught.value)
 
 
 def test_a_table_with_two_columns_of_one_name_is_refused() -> None:
     with pytest.raises(DataError, match="'bank' has 'age' more than once in its table"):
-        choose_columns(["id", "age", "age"], owner="bank", id_column="id")
+        choose_columns(["id", "age", "age"], ColumnRoles("bank", "id"))
 
 
 def test_only_an_id_is_nothing_to_bring() -> None:
     with pytest.raises(DataError, match="'bank' holds no feature and no label: its table has only the id column 'id'"):
-        choose_columns(["id"], owner="bank", id_column="id")
+        choose_columns(["id"], ColumnRoles("bank", "id"))
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:

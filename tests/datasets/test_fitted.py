@@ -16,7 +16,7 @@ from colonnade.datasets.fitted import (
     Piecewise,
     Quantile,
     Scale,
-    fit_categories,
+    fit_category,
     fit_numbers,
     fit_piecewise,
     fit_quantile,
@@ -64,14 +64,14 @@ WORDS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40)
 @given(WORDS, WORDS, st.integers(2, 6))
 def test_categories_have_the_columns_of_scikit_learn(train: list[str], later: list[str], most: int) -> None:
     seen, new = (np.array(words, dtype=object) for words in (train, later))
-    learned = fit_categories({"job": seen}, most)["job"]
+    learned = fit_category("job", seen, most)
     theirs = OneHotEncoder(handle_unknown="ignore", max_categories=most).fit(seen[:, None])
     np.testing.assert_array_equal(learned.apply(new), theirs.transform(new[:, None]).toarray())
     assert len(learned.outputs) <= most
 
 
 def test_rare_categories_share_the_last_column_and_new_ones_give_zeros() -> None:
-    learned = fit_categories({"job": np.array(list("aaabbcd"), dtype=object)}, 3)["job"]
+    learned = fit_category("job", np.array(list("aaabbcd"), dtype=object), 3)
     assert learned.outputs == ["job=a", "job=b", "job=(other)"]
     rows = learned.apply(np.array(["c", "d", "unheard of"], dtype=object))
     assert rows.tolist() == [[0, 0, 1], [0, 0, 1], [0, 0, 0]]
@@ -88,7 +88,7 @@ def test_a_party_with_categories_only_has_no_numbers_to_learn() -> None:
 
 
 def test_a_piecewise_column_fills_its_bins_one_after_the_other() -> None:
-    learned = fit_piecewise({"a": np.arange(121.0)})["a"]
+    learned = fit_piecewise("a", np.arange(121.0))
     assert learned.edges == pytest.approx(tuple(np.arange(0.0, 121.0, 10.0)))
     seen = learned.apply(np.array([-5.0, 0.0, 25.0, 120.0, 1e9]))
     assert seen.shape == (5, 12)
@@ -97,10 +97,10 @@ def test_a_piecewise_column_fills_its_bins_one_after_the_other() -> None:
 
 
 def test_of_few_values_each_has_its_place_and_two_are_one_output() -> None:
-    assert fit_piecewise({"a": np.array([0.0, 1.0, 1.0, 0.0])})["a"].outputs == ["a 0 to 1"]
-    few = fit_piecewise({"a": np.array([1.0, 2.0, 5.0, 5.0, 5.0])})["a"]
+    assert fit_piecewise("a", np.array([0.0, 1.0, 1.0, 0.0])).outputs == ["a 0 to 1"]
+    few = fit_piecewise("a", np.array([1.0, 2.0, 5.0, 5.0, 5.0]))
     assert few.apply(np.array([1.0, 2.0, 5.0])).tolist() == [[0, 0], [1, 0], [1, 1]]
-    gaps = fit_piecewise({"a": np.array([3.0, np.nan, 3.0])})["a"]
+    gaps = fit_piecewise("a", np.array([3.0, np.nan, 3.0]))
     assert gaps.outputs == ["a 3 to 4", "a is missing"]
     assert gaps.apply(np.array([np.nan, 3.0])).tolist() == [[0.0, 1.0], [0.0, 0.0]]
 
@@ -108,7 +108,7 @@ def test_of_few_values_each_has_its_place_and_two_are_one_output() -> None:
 @settings(max_examples=50)
 @given(VALUES.filter(lambda values: len(set(values) - {float("nan")}) > 1 and not np.isnan(values).all()), VALUES)
 def test_bins_are_monotone_between_0_and_1_and_saved_as_plain_numbers(train: list[float], later: list[float]) -> None:
-    learned = fit_piecewise({"a": np.array(train)})["a"]
+    learned = fit_piecewise("a", np.array(train))
     again = Piecewise.from_state(learned.state())
     seen = learned.apply(np.array(later))
     np.testing.assert_array_equal(seen, again.apply(np.array(later)))
@@ -120,7 +120,7 @@ def test_bins_are_monotone_between_0_and_1_and_saved_as_plain_numbers(train: lis
 def test_normal_scores_are_those_of_scikit_learn_and_a_tail_weighs_no_more() -> None:
     random = np.random.default_rng(0)
     heavy = np.exp(random.normal(0, 3, 2000))
-    learned = fit_quantile({"a": heavy})["a"]
+    learned = fit_quantile("a", heavy)
     theirs = QuantileTransformer(n_quantiles=101, output_distribution="normal").fit(heavy[:, None])
     middle = np.quantile(heavy, np.linspace(0.05, 0.95, 50))
     np.testing.assert_allclose(learned.apply(middle)[:, 0], theirs.transform(middle[:, None])[:, 0], atol=0.02)
@@ -137,10 +137,10 @@ def test_edges_that_were_tampered_with_are_refused(edges: list[float]) -> None:
 
 def test_for_others_words_of_few_rows_have_a_place_and_no_name() -> None:
     words = np.array([*["a"] * 5, *["b"] * 3, "c", "missing"], dtype=object)
-    learned = fit_categories({"x": words}, max_categories=50)["x"]
+    learned = fit_category("x", words, max_categories=50)
     assert learned.counts == (5, 3, 1, 1)
     assert learned.without_few(3)["frequent"] == ["a", "b", None, "missing"]
     assert learned.without_few(3)["other"] is False
-    few = fit_categories({"x": words}, max_categories=3)["x"]
+    few = fit_category("x", words, max_categories=3)
     assert few.without_few(5) == {"kind": "category", "name": "x", "frequent": ["a", None], "other": True}
     assert Category("x", ("a",), ()).without_few(1)["frequent"] == [None], "whose counts are not known"

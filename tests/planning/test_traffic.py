@@ -23,7 +23,7 @@ def test_pieces_add_up_to_the_ledgers() -> None:
 def test_traffic_is_taken_so_many_times() -> None:
     one = Traffic({("lab", "out"): 3, ("lab", "in"): 5})
     assert one * 4 == Counter({("lab", "out"): 12, ("lab", "in"): 20})
-    assert one.scaled(0.5) == Counter({("lab", "out"): 2, ("lab", "in"): 2})
+    assert one * 0.5 == Counter({("lab", "out"): 2, ("lab", "in"): 2})
     assert one.by_party(["lab", "scan"]) == {"lab": {"out": 3, "in": 5}, "scan": {"out": 0, "in": 0}}
 
 

@@ -13,7 +13,7 @@ from tests.federation.small import frames, quick, write
 from colonnade import load
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
-from colonnade.rows.groups import grouped_tables, with_groups
+from colonnade.rows.groups import grouped_table, with_groups
 from colonnade.rows.tables import read_own
 from colonnade.settings.federation_file import Settings
 
@@ -30,7 +30,7 @@ BOUGHT = pd.DataFrame(
 
 def joined(tmp_path: Path, bought: pd.DataFrame = BOUGHT, **given: Any) -> pd.DataFrame:
     bought.to_csv(tmp_path / "bought.csv", index=False)
-    tables = grouped_tables({"bought": {"table": str(tmp_path / "bought.csv"), **given}}, "party.toml", "no")
+    tables = [grouped_table("bought", {"table": str(tmp_path / "bought.csv"), **given}, "party.toml", "no")]
     return with_groups(PEOPLE, None, "shop", tables)
 
 

@@ -27,7 +27,7 @@ from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import application
 from colonnade.serving.source import Source
-from colonnade.settings.party_file import AGREED, OWN, asker_id, read_own
+from colonnade.settings.party_file import AGREED, OWN, asker_of, read_own
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare
 from colonnade.sites.prediction import predict
@@ -132,7 +132,10 @@ def test_a_frame_and_a_file_are_the_same_table(tmp_path: Path) -> None:
     for held in (read_tables(checked), tables_of(checked, given)):
         assert held["lab"].columns == ["iron", "zinc"]
         assert set(held["lab"].ids) == set(held["clinic"].ids) == {f"p{number:03d}" for number in range(80)}
-    assert (asker_id(checked), checked.id_of(checked.parties["lab"])) == ("patient", "customer_no")
+    assert (checked.id_column_of(asker_of(checked)), checked.id_of(checked.parties["lab"])) == (
+        "patient",
+        "customer_no",
+    )
     several = small_multi.frames()
     file = small_multi.write(tmp_path / "several", small_multi.quick(**ALIKE, data={"id": "patient"}), several)
     owners = Settings.from_toml(file)

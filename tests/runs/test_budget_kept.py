@@ -126,7 +126,7 @@ class Lab:
         if participant.predicts:
             prefix = participant.federation.agreed[self.asker].prefix
             return [f"{prefix}predict[0:{len(participant.ids)}]", f"{prefix}predict[0:1]"]
-        if not self.own.several:
+        if not self.own.settings.shared:
             return [f"train/{epoch}/{n}" for epoch in range(3) for n in range(3)] + ["validation[0:3]", "train[0:9]"]
         train = [f"{owner}:train[{n}:{n + 16}]" for owner in ("north", "south") for n in range(0, 32, 4)]
         return [*train, "north:test[0:3]", "south:validation[0:4]"]
@@ -177,7 +177,7 @@ class Hostile:
         member, batch = self.member, self.random.choice(self.lab.batches(self.member))
         asker = batch.partition(":")[0] if ":" in batch else "clinic"
         try:
-            member.role.answer(multi_vfl.Embed(batch) if self.lab.own.several else Embed(batch), asker)
+            member.role.answer(multi_vfl.Embed(batch) if self.lab.own.settings.shared else Embed(batch), asker)
         except BudgetExhausted:
             self.refused += 1
         else:

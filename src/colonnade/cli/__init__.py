@@ -149,8 +149,7 @@ def _each_warning_once() -> Callable[..., str]:
 
 
 def _wrapped(text: str) -> str:
-    """A message for standard error. At a terminal, long lines break between words and keep their indent; in a log they
-    stay whole."""
+    """A message for standard error: long lines break between words at a terminal, and stay whole in a log."""
     screen = Console(stderr=True)
     if not screen.is_terminal:
         return text

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,13 +28,8 @@ from colonnade.settings.known import LISTS
 from colonnade.settings.party_file import asker_of
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
-
-@dataclass(frozen=True)
-class Held:
-    """The ids that an organisation compares, by key, and how many of its rows no key can match."""
-
-    ids: Sequence[Ids]
-    lost: Mapping[str, Any] = field(default_factory=dict)
+Held = tuple[Sequence[Ids], Mapping[str, Any]]
+"""The ids that an organisation compares, by key, and how many of its rows no key can match."""
 
 
 def align(
@@ -79,16 +73,16 @@ def align(
     several, results = len(groups) > 1 or settings.rows_differ, {}
     keys, aligned = [in_words(key) for key in settings.keys], None
     for name, group in groups.items():  # one table per group: no party learns about another
-        losses = {party: held.lost for party, held in group.items() if held.lost}
-        start, ids = time.perf_counter(), {party: held.ids for party, held in group.items()}
+        losses = {party: lost_rows for party, (_, lost_rows) in group.items() if lost_rows}
+        start, ids = time.perf_counter(), {party: held_ids for party, (held_ids, _) in group.items()}
         driver, through_bytes = next(iter(group)), settings.engine.through_bytes
         with watched(f"aligning {name}" if several else "aligning") as watch:
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
         seconds = time.perf_counter() - start
         if out is not None:
             aligned.write(out / name if several else out)
-        lost_rows = {"keys": keys, "lost": losses} if losses else {}
-        results[name] = aligned.to_json() | lost_rows | {"seconds": seconds}
+        by_key = {"keys": keys, "lost": losses} if losses else {}
+        results[name] = aligned.to_json() | by_key | {"seconds": seconds}
         if not (json_ or quiet):
             show(aligned, seconds)
             if losses:
@@ -103,8 +97,7 @@ def align(
 
 def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]:
     """Who is compared with whom, by name; the driver is the first of its group. Each label owner is compared with all
-    who hold columns; where rows may differ, each of those with the label owner alone. Without labels, the first party
-    drives."""
+    who hold columns, or where rows may differ, each of those with it alone. Without labels, the first party drives."""
     count = len({*settings.parties, *settings.label_owners})
     if count < 2 and settings.data.dataset is None:
         raise ConfigError(
@@ -177,7 +170,7 @@ def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSet
     """Read the ids of these organisations by key. Where keys are not plain ids, count rows that no key can match."""
     if settings.data.dataset is not None:
         raise ConfigError("[data] dataset names one table that is cut into parties; its rows are aligned already.")
-    held = {}
+    held: dict[str, Held] = {}
     for name, party in owners.items():
         if party.table is None:
             section = settings.section if isinstance(party, PartySettings) else LISTS[0]
@@ -185,8 +178,8 @@ def _read(settings: Settings, owners: Mapping[str, PartySettings | LabelOwnerSet
         if settings.plain_ids:
             columns = settings.keys_of(party)[0]
             ids = read_ids(party.table, owner=name, columns=columns, settings=settings.alignment)
-            held[name] = Held((ids,))
+            held[name] = (ids,), {}
             continue
         keyed = read_keyed(settings, name, party, party.table)
-        held[name] = Held(tuple(Ids.of_texts(name, texts) for texts in keyed.texts), lost(keyed, settings))
+        held[name] = tuple(Ids.of_texts(name, texts) for texts in keyed.texts), lost(keyed, settings)
     return held

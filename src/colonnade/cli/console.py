@@ -81,8 +81,7 @@ def no_run(folder: Path, why: str, is_run: Callable[[Path], bool]) -> Checkpoint
 
 
 def shown(value: object) -> str:
-    """A value's text, safe among markup: a folder may be called [2], and text of others may have signs that move a
-    terminal's cursor."""
+    """A value's text, safe among markup and at a terminal: a folder may be called [2], and text may move a cursor."""
     return escape(printable(str(value)))
 
 
@@ -115,8 +114,7 @@ def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Prog
 
 @contextmanager
 def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
-    """A bar over all batches, or all rounds of several label owners, with the loss, the last validation score and the
-    bytes that travelled."""
+    """A bar over all batches or rounds, with the loss, the last validation score and the bytes that travelled."""
     from colonnade.core import Step
     from colonnade.evaluate.metrics import HEADLINE
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from colonnade.cli.console import console, error_console, say
@@ -23,7 +25,7 @@ def doctor(json_: Json = False) -> None:
             if check.cure:
                 say(f"    {check.cure}", soft_wrap=True)
     if json_:
-        typer.echo(to_json({"healthy": healthy(checks), "checks": [check.to_json() for check in checks]}, indent=2))
+        typer.echo(to_json({"healthy": healthy(checks), "checks": list(map(asdict, checks))}, indent=2))
     elif healthy(checks):
         absent = sum(check.state == "absent" for check in checks)
         broken = sum(check.state == "failed" for check in checks)

@@ -22,7 +22,7 @@ from colonnade.core.checks import from_mapping
 from colonnade.errors import AuditFailed, ConfigError, DataError, InputError
 from colonnade.explain.report import Report
 from colonnade.federation import Settings
-from colonnade.flare.engines import OnThisMachine, find_engine, train_on
+from colonnade.flare.engines import Engine, OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.layout import ALIGNMENT, ANSWERS, AUDIT, EXPLANATION, SELECTION, SETTINGS
@@ -114,20 +114,15 @@ def predict_on_flare(
     """Predict over FLARE with the run that has the name of `folder`; where several hold labels, as `owner`, with
     `model`, one of its two. Gives the predictions where all organisations are on this machine; None where they stay
     with the label owner, which then has the ids in its own runs/RUN/rows."""
-    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
-    if not isinstance(engine, OnThisMachine):
-        settings = agreed_in(startup_kit)
-        check_asker(settings, owner, model)
-        engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
+    engine, settings = _with_settings(folder, engine_name, startup_kit)
+    if isinstance(engine, OnThisMachine) and not rows.is_file():
+        raise DataError(f"--rows names {rows}, and there is no such file.")
+    check_asker(settings, owner, model)
+    out = engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
+    if out is None:
         driver = asker_of(settings, owner)
         console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
         return None
-    check_trained(engine, folder, engine_name)
-    if not rows.is_file():
-        raise DataError(f"--rows names {rows}, and there is no such file.")
-    settings = RunDirectory(folder).settings()
-    check_asker(settings, owner, model)
-    out = engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
     import pandas as pd
 
     return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
@@ -190,8 +185,7 @@ def _before_a_run(
 def explain_on_flare(
     folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, how: Mapping[str, Any]
 ) -> Report | None:
-    """Which parties matter in the run that has the name of `folder`, by a label owner's held-out rows; None where the
-    result stays with it."""
+    """Which parties matter in a run, by a label owner's held-out rows; None where the result stays with it."""
     results = _with_a_run(folder, engine_name, startup_kit, owner, "explain", how, EXPLANATION)
     if results is None:
         return None
@@ -204,8 +198,7 @@ def explain_on_flare(
 def audit_on_flare(
     folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, rows: int
 ) -> tuple[Audit, Path] | None:
-    """What could be learned in the run that has the name of `folder`, as far as sites tell its label owner, and where
-    its page is; None where that stays with it."""
+    """What sites tell a label owner could be learned in a run, and where its page is; None where that stays with it."""
     results = _with_a_run(folder, engine_name, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
     return None if results is None else (Audit.from_json(_json(results / "audit.json")), results)
 
@@ -215,17 +208,13 @@ def _with_a_run(
     place: str, *, whole: bool = False,
 ) -> Path | None:  # fmt: skip
     """Have a label owner do a job with a run of its own; gives the folder of its results on this machine."""
-    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
+    engine, settings = _with_settings(folder, engine_name, startup_kit)
+    job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
     if not isinstance(engine, OnThisMachine):
-        settings = agreed_in(startup_kit)
-        job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
         engine.perform(settings, job)
         holders = " and ".join(f"'{name}'" for name in (label_owners_of(settings) if whole else [job.driver]))
         console.print(f"What was found is at {holders}, in its own runs/{folder.name}/{place}.")
         return None
-    check_trained(engine, folder, engine_name)
-    settings = RunDirectory(folder).settings()
-    job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
     with suppress(AuditFailed):  # its results are written, and say so themselves
         engine.perform(settings, job)
     return engine.runs(asker_of(settings, owner), job.run) / place
@@ -245,16 +234,9 @@ def serve_on_flare(
     where all organisations are on this machine, that goes into the label owner's own file first."""
     if engine_name == "flare":
         _check_nothing_own(own)
-    engine = find_engine(engine_name, folder, startup_kit, say_waiting)
-    if isinstance(engine, OnThisMachine):
-        if VARIABLE in os.environ and "token_file" not in own:
-            raise ConfigError(
-                f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE."
-            )
-        check_trained(engine, folder, engine_name)
-        settings = RunDirectory(folder).settings()
-    else:
-        settings = agreed_in(startup_kit)
+    elif VARIABLE in os.environ and "token_file" not in own:
+        raise ConfigError(f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE.")
+    engine, settings = _with_settings(folder, engine_name, startup_kit)
     check_asker(settings, owner, model)
     driver, run = asker_of(settings, owner), folder.name
     if isinstance(engine, OnThisMachine):
@@ -312,10 +294,14 @@ def agreed_in(startup_kit: Path | None) -> Settings:
     return Settings.from_toml(agreed)
 
 
-def check_trained(engine: OnThisMachine, folder: Path, name: str) -> None:
-    """Raise unless the run was trained on this machine with this engine."""
+def _with_settings(folder: Path, name: str, startup_kit: Path | None) -> tuple[Engine, Settings]:
+    """The engine of this name, and the settings of a run: its own where it was trained on this machine, else agreed."""
+    engine = find_engine(name, folder, startup_kit, say_waiting)
+    if not isinstance(engine, OnThisMachine):
+        return engine, agreed_in(startup_kit)
     if not (kept := engine.machine.kept).exists():
         raise ConfigError(f"{kept} is missing, so {folder} was not trained with --engine {name}. Use its own engine.")
+    return engine, RunDirectory(folder).settings()
 
 
 def _with_names(settings: Settings) -> Settings:

@@ -35,7 +35,7 @@ from colonnade.federation import Predictions, Settings
 from colonnade.federation.loading import in_pieces
 from colonnade.rows.tables import written_pieces
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import asker_id, asker_of
+from colonnade.settings.party_file import asker_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,8 +76,9 @@ def predict(
             _report(_collect(iter([frame]), out), out, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
-    column = asker_id(settings, owner)
-    ids, keys = _read_ids(rows, settings, asker_of(settings, owner))
+    asker = asker_of(settings, owner)
+    column = settings.id_column_of(asker)
+    ids, keys = _read_ids(rows, settings, asker)
     ordered = np.sort(keys)
     repeated = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())  # they are asked for once
     wanted = unpacked(np.unique(ordered) if repeated else ordered)
@@ -132,8 +133,7 @@ Packed = NDArray[np.bytes_]
 def _pieces(
     ask: Ask, ids: Packed, keys: Packed, repeated: set[str], column: str, advance: Callable[[int], object]
 ) -> Iterator[pd.DataFrame]:
-    """Predictions in the order of the rows, a piece at a time, with ids as the asker writes them. The first answer for
-    a row is kept where the row occurs again."""
+    """Predictions in the order of the rows, a piece at a time; a row that occurs again gets its first answer."""
     import pandas as pd
 
     kept: pd.DataFrame | None = None

@@ -41,8 +41,7 @@ def privacy(
 
 
 def show_privacy(promises: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
-    """Print a table for each group of parties with the same promises. Where nothing is promised, print one line, unless
-    `everything` is wanted."""
+    """Print a table per group with the same promises; where nothing is promised one line, unless `everything`."""
     statements = [statement for promise in promises for statement in promise["statements"]]
     if not everything and all(statement["epsilon"] is None for statement in statements):
         console.print(_unpromised(promises))

@@ -102,8 +102,7 @@ def _is_current(name: str, entry: Entry, folders: list[Path], kept: list[Path]) 
 
 
 def _digest_of(paths: list[Path]) -> str:
-    """A digest of paths, sizes and times, also of the two levels below a folder: a folder's time changes when a file in
-    it comes or goes."""
+    """A digest of paths, sizes and times, two levels deep: a folder's time changes when a file in it comes or goes."""
     inside = [inner for path in paths if path.is_dir() for depth in ("*", "*/*") for inner in sorted(path.glob(depth))]
     stats = [(str(path.resolve()), path.stat()) for path in (*paths, *inside)]
     lines = [f"{place} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}" for place, stat in stats]

@@ -53,10 +53,12 @@ def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category
     )
 
 
-def numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
-    """The cells as float64, a gap as NaN; times as days since the first day of 1970."""
+def numbers(cells: pd.Series[Any], way: str | None = None) -> NDArray[np.float64]:
+    """The cells as float64, a gap as NaN; times as days since the first day of 1970; text as the `way` has it."""
     import pandas as pd
 
+    if way is not None:
+        return read(cells, way)
     if cells.dtype == np.float64:
         return np.asarray(cells.to_numpy())
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
@@ -287,29 +289,22 @@ def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
     return "quantile" if spread > 0 and float(np.abs(filled - filled.mean()).max()) > TAIL * spread else "standard"
 
 
-def fit_piecewise(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Piecewise]:
-    """Bins that hold about equally many training rows; of few different values, one between any two neighbours. Each
-    column needs two values at least."""
-    return {
-        name: Piecewise(name, float(np.median(filled)), tuple(_knots(filled, BINS + 1)), len(filled) < len(values))
-        for name, values in columns.items()
-        for filled in [values[~np.isnan(values)]]
-    }
+def fit_piecewise(name: str, values: NDArray[np.float64]) -> Piecewise:
+    """Bins that hold about equally many training rows; of few different values, one between any two neighbours."""
+    filled = values[~np.isnan(values)]
+    return Piecewise(name, float(np.median(filled)), tuple(_knots(filled, BINS + 1)), len(filled) < len(values))
 
 
-def fit_quantile(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, Quantile]:
+def fit_quantile(name: str, values: NDArray[np.float64]) -> Quantile:
     """Learn percentiles, and the normal score of the middle of the ranks that each holds."""
     from scipy.special import ndtri
 
-    learned = {}
-    for name, values in columns.items():
-        filled = np.sort(values[~np.isnan(values)])
-        knots = np.array(_knots(filled, KNOTS))
-        below, upto = (np.searchsorted(filled, knots, side) for side in ("left", "right"))
-        scores = ndtri((below + upto + 1) / (2 * len(filled) + 2))
-        gaps = len(filled) < len(values)
-        learned[name] = Quantile(name, float(np.median(filled)), tuple(knots.tolist()), tuple(scores.tolist()), gaps)
-    return learned
+    filled = np.sort(values[~np.isnan(values)])
+    knots = np.array(_knots(filled, KNOTS))
+    below, upto = (np.searchsorted(filled, knots, side) for side in ("left", "right"))
+    scores = ndtri((below + upto + 1) / (2 * len(filled) + 2))
+    gaps = len(filled) < len(values)
+    return Quantile(name, float(np.median(filled)), tuple(knots.tolist()), tuple(scores.tolist()), gaps)
 
 
 def _knots(filled: NDArray[np.float64], count: int) -> list[float]:
@@ -322,16 +317,13 @@ def _knots(filled: NDArray[np.float64], count: int) -> list[float]:
     return [float(value) for value in values]
 
 
-def fit_categories(columns: Mapping[str, NDArray[np.object_]], max_categories: int) -> dict[str, Category]:
-    """The categories of each column, sorted; beyond `max_categories` the least frequent share one output."""
-    learned = {}
-    for name, cells in columns.items():
-        counts = Counter(cells.tolist())
-        words = sorted(counts)
-        pooled: set[str] = set()
-        if len(words) >= max_categories:  # the rare ones share an output
-            pooled.update(sorted(words, key=counts.__getitem__)[: len(words) - (max_categories - 1)])
-        frequent = tuple(word for word in words if word not in pooled)
-        rare = tuple(word for word in words if word in pooled)
-        learned[name] = Category(name, frequent, rare, tuple(counts[word] for word in frequent))
-    return learned
+def fit_category(name: str, cells: NDArray[np.object_], max_categories: int) -> Category:
+    """The categories of a column, sorted; beyond `max_categories` the least frequent share one output."""
+    counts = Counter(cells.tolist())
+    words = sorted(counts)
+    pooled: set[str] = set()
+    if len(words) >= max_categories:
+        pooled.update(sorted(words, key=counts.__getitem__)[: len(words) - (max_categories - 1)])
+    frequent = tuple(word for word in words if word not in pooled)
+    rare = tuple(word for word in words if word in pooled)
+    return Category(name, frequent, rare, tuple(counts[word] for word in frequent))

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from colonnade.datasets.dataset import Rows
 from colonnade.datasets.download import written_whole
+from colonnade.errors import DataError
 
 BROKEN = (ValueError, KeyError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
@@ -84,11 +85,21 @@ def _cifar_records(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.ascontiguousarray(pixels), records[:, 0].astype(np.int64)
 
 
-def read_tiles(path: Path, size: int = 32) -> NDArray[np.uint8]:
-    """One large picture whose tiles of size x size are the images, row by row: [N, size, size, 3]. Needs Pillow."""
-    from PIL import Image
+def pillow(needing: str) -> Any:
+    """Pillow's module of pictures; raise, and say what is `needing` it, where it is missing."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise DataError(
+            f"{needing} Pillow, which is not installed. Install colonnade[plots], or load the data once where Pillow "
+            "is, and copy the .npy files of the cache folder."
+        ) from None
+    return Image
 
-    with Image.open(path) as picture:
+
+def read_tiles(path: Path, size: int = 32) -> NDArray[np.uint8]:
+    """One large picture whose tiles of size x size are the images, row by row: [N, size, size, 3]."""
+    with pillow("CIFAR-10 in WebP pictures needs").open(path) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     down, across = pixels.shape[0] // size, pixels.shape[1] // size
     return pixels.reshape(down, size, across, size, 3).swapaxes(1, 2).reshape(-1, size, size, 3)

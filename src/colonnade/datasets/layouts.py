@@ -39,7 +39,6 @@ from colonnade.datasets.formats import (
 from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
 from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_FOLDER, read_views
 from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_FILES, WIDTH, read_nus_wide
-from colonnade.errors import DataError
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DECODED = ("x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy")
@@ -114,14 +113,8 @@ def _from_cifar_batches(paths: Sequence[Path]) -> Parts:
 
 def _from_cifar_tiles(paths: Sequence[Path]) -> Parts:
     labels = read_npz(paths[0])
-    try:
-        with ThreadPoolExecutor() as pool:
-            *train, test = pool.map(read_tiles, paths[1:])
-    except ModuleNotFoundError:
-        raise DataError(
-            "CIFAR-10 in WebP pictures needs Pillow, which is not installed. Install colonnade[plots], or load the "
-            "data once where Pillow is, and copy the .npy files of the cache folder."
-        ) from None
+    with ThreadPoolExecutor() as pool:
+        *train, test = pool.map(read_tiles, paths[1:])
     return _rows(np.concatenate(train), labels["y_train"]), _rows(test, labels["y_test"])
 
 
@@ -146,34 +139,32 @@ def _labelled(columns: dict[str, NDArray[Any]], label: str, test_from: int | Non
     return train, test
 
 
-def _credit(text: str, delimiter: str) -> Parts:
+def _text_layouts(read: Callable[[str], Parts], file: str, *archives: str) -> tuple[Layout, ...]:
+    """A public text file, as it is or in one of these zip archives."""
+    zipped = (Layout((name,), lambda paths: read(zip_member(paths[0], file).decode())) for name in archives)
+    return (Layout((file,), lambda paths: read(text_of(paths[0]))), *zipped)
+
+
+def _credit(text: str) -> Parts:
     # The .asc file has German names and the compact one English names for the same columns in the same order.
-    body = text.split("\n", 1)[1]
+    header, body = text.split("\n", 1)
+    delimiter = "," if "," in header else " "
     return _labelled(read_columns(body, delimiter=delimiter, names=CREDIT_COLUMNS), "credit_risk")
 
 
 SOUTH_GERMAN_LAYOUTS = (
-    Layout(("south_german_credit.csv",), lambda paths: _credit(text_of(paths[0]), ",")),
-    Layout(("SouthGermanCredit.asc",), lambda paths: _credit(text_of(paths[0]), " ")),
-    *(
-        Layout((name,), lambda paths: _credit(zip_member(paths[0], "SouthGermanCredit.asc").decode(), " "))
-        for name in ("south+german+credit.zip", "south+german+credit+update.zip")
-    ),
+    *_text_layouts(_credit, "south_german_credit.csv"),
+    *_text_layouts(_credit, "SouthGermanCredit.asc", "south+german+credit.zip", "south+german+credit+update.zip"),
 )
 
 
-def _letter(text: str, *, header: bool) -> Parts:
-    body = text.split("\n", 1)[1] if header else text
-    return _labelled(read_columns(body, names=LETTER_COLUMNS), "lettr", test_from=16000)
+def _letter(text: str) -> Parts:
+    return _labelled(read_columns(text, names=LETTER_COLUMNS), "lettr", test_from=16000)
 
 
 LETTER_LAYOUTS = (
-    Layout(("letter.csv",), lambda paths: _letter(text_of(paths[0]), header=True)),
-    Layout(("letter-recognition.data",), lambda paths: _letter(text_of(paths[0]), header=False)),
-    Layout(
-        ("letter+recognition.zip",),
-        lambda paths: _letter(zip_member(paths[0], "letter-recognition.data").decode(), header=False),
-    ),
+    *_text_layouts(lambda text: _letter(text.split("\n", 1)[1]), "letter.csv"),  # with a header
+    *_text_layouts(_letter, "letter-recognition.data", "letter+recognition.zip"),
 )
 
 
@@ -182,13 +173,7 @@ def _bank(text: str) -> Parts:
     return _labelled(read_columns(text, delimiter=delimiter), "y")
 
 
-BANK_LAYOUTS = (
-    Layout(("bank-full.csv",), lambda paths: _bank(text_of(paths[0]))),
-    *(
-        Layout((name,), lambda paths: _bank(zip_member(paths[0], "bank-full.csv").decode()))
-        for name in ("bank+marketing.zip", "bank.zip")
-    ),
-)
+BANK_LAYOUTS = _text_layouts(_bank, "bank-full.csv", "bank+marketing.zip", "bank.zip")
 
 
 def _points(values: str, labels: NDArray[Any]) -> Parts:
@@ -198,10 +183,6 @@ def _points(values: str, labels: NDArray[Any]) -> Parts:
 def _points_npz(paths: Sequence[Path]) -> Parts:
     arrays = read_npz(paths[0])
     return _rows(arrays["x"], arrays["y"] - 1), None
-
-
-def _points_suite(paths: Sequence[Path]) -> Parts:
-    return _points(text_of(paths[0]), np.loadtxt(text_of(paths[1]).splitlines()))
 
 
 def _points_partition(paths: Sequence[Path]) -> Parts:
@@ -215,7 +196,10 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
     """Points with clusters numbered from 1; `partitions` are the names the original ground truth goes by."""
     return (
         Layout((f"{name}.npz",), _points_npz),
-        Layout((f"{name}.data", f"{name}.labels0"), _points_suite),
+        Layout(
+            (f"{name}.data", f"{name}.labels0"),
+            lambda paths: _points(text_of(paths[0]), np.loadtxt(text_of(paths[1]).splitlines())),
+        ),
         *(Layout((f"{name}.txt", partition), _points_partition) for partition in partitions),
     )
 

@@ -38,11 +38,9 @@ AT_ONCE = 1 << 20
 """How many samples are held in memory at a time."""
 
 
-def read_off(source: bytes | Path, *, name: str | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def read_off(raw: bytes, shown: str = "this mesh") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Vertices [V, 3], and triangles [F, 3] of vertex numbers; a polygon becomes a fan around its first corner.
     Comments from `#` to the end of the line and anything after a face's corners (its colour) are passed over."""
-    shown = name or (str(source) if isinstance(source, Path) else "this mesh")
-    raw = source.read_bytes() if isinstance(source, Path) else source
     lines = raw.splitlines()
     if b"#" in raw:
         lines = [line.partition(b"#")[0] for line in lines]
@@ -221,7 +219,7 @@ def _rows(
 ) -> Rows:
     x = np.zeros((len(meshes), SIDE, SIDE, SIDE), dtype=np.uint8)
     for at, (_, _, _, name) in enumerate(meshes):
-        x[at] = voxelise(*read_off(content(name), name=name))
+        x[at] = voxelise(*read_off(content(name), name))
         advance(1)
     return Rows(x, np.array([kind for _, kind, _, _ in meshes], dtype=np.int64))
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.dataset import Parts, Rows
-from colonnade.datasets.formats import BROKEN
+from colonnade.datasets.formats import BROKEN, pillow
 from colonnade.datasets.progress import progress
 from colonnade.errors import DataError
 
@@ -81,15 +81,9 @@ def _objects(folder: Path, part: str) -> list[tuple[int, list[Path]]]:
 
 
 def _picture(path: Path) -> NDArray[np.uint8]:
+    images = pillow("ModelNet40's pictures need")
     try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        raise DataError(
-            "ModelNet40's pictures need Pillow, which is not installed. Install colonnade[plots], or load the data "
-            "once where Pillow is, and copy the .npy files of the cache folder."
-        ) from None
-    try:
-        with Image.open(path) as picture:
+        with images.open(path) as picture:
             size, grey = picture.size, picture.convert("L")
     except BROKEN as error:
         raise DataError(

@@ -35,7 +35,7 @@ from colonnade.datasets.fitted import (
     Quantile,
     Scale,
     best_way,
-    fit_categories,
+    fit_category,
     fit_numbers,
     fit_piecewise,
     fit_quantile,
@@ -98,8 +98,7 @@ class Preprocessor:
         unusable, like_ids = _UnusableColumns(), list[str]()
 
         def values_of(name: str) -> NDArray[np.float64]:
-            cells = table.features[name].iloc[training]
-            return read(cells, readings[name]) if name in readings else numbers(cells)
+            return numbers(table.features[name].iloc[training], readings.get(name))
 
         ways = {
             name: best_way(values_of(name), classes=classes) if way == "auto" else way
@@ -111,11 +110,12 @@ class Preprocessor:
                 learned |= _fit(unusable.usable({name: values_of(name) for name in names}), way, scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
-            words = {name: text(cells)}
-            filled = words[name][cells.notna().to_numpy()]
+            words = text(cells)
+            filled = words[cells.notna().to_numpy()]
             if MANY < len(set(filled)) > NEARLY * len(filled):
                 like_ids.append(name)
-            learned |= fit_categories(unusable.usable(words, empty=bool(cells.isna().all())), max_categories)
+            if unusable.usable({name: words}, empty=not len(filled)):
+                learned[name] = fit_category(name, words, max_categories)
         unusable.tell(table.owner, table.columns, len(training), any_left=bool(learned))
         if like_ids:
             warnings.warn(
@@ -149,8 +149,7 @@ class Preprocessor:
         ends = set[int]()  # if the least and the greatest number of a column fit, all do
         for column in self.columns:
             if not isinstance(column, Category):
-                cells, way = table.features[column.name].iloc[rows], ways.get(column.name)
-                values = numbers(cells) if way is None else read(cells, way)
+                values = numbers(table.features[column.name].iloc[rows], ways.get(column.name))
                 if not np.isnan(values).all():
                     ends |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
         self.transform(table.taking(rows[sorted(ends)]), ways)
@@ -170,8 +169,7 @@ class Preprocessor:
                 if isinstance(column, Category):
                     values = column.apply(text(piece_cells))
                 else:
-                    way = ways.get(column.name)
-                    values = column.apply(numbers(piece_cells) if way is None else read(piece_cells, way))
+                    values = column.apply(numbers(piece_cells, ways.get(column.name)))
                 with np.errstate(over="ignore"):  # an error below says so
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
@@ -281,7 +279,8 @@ def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[s
 def _fit(values: Mapping[str, NDArray[np.float64]], way: Numbers, scale: Scale) -> Mapping[str, Column]:
     if way == "standard":
         return fit_numbers(values, scale)
-    return fit_piecewise(values) if way == "piecewise" else fit_quantile(values)
+    fit = fit_piecewise if way == "piecewise" else fit_quantile
+    return {name: fit(name, cells) for name, cells in values.items()}
 
 
 def _groups(names: list[str]) -> list[list[str]]:

@@ -65,7 +65,8 @@ def recognise(cells: pd.Series[Any]) -> str | None:
 
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return OF_TYPE
-    words = [word for word in _words(cells) if word.lower() not in GAP_WORDS]
+    stripped = (str(cell).strip() for cell in cells.dropna().unique())
+    words = [word for word in stripped if word.lower() not in GAP_WORDS]
     if not words:
         return None
     for way, pattern in NUMBERS.items():
@@ -130,11 +131,6 @@ def cells_no_numbers(cells: pd.Series[Any]) -> int:
     fits = re.compile(NUMBERS["numbers"]).fullmatch
     odd = sum(count for word, count in counts.items() if word.lower() not in GAP_WORDS and not fits(word))
     return odd if 0 < odd <= 0.2 * counts.total() and len(counts) > 2 else 0
-
-
-def _words(cells: pd.Series[Any]) -> list[str]:
-    """Each different cell once, without gaps."""
-    return [str(cell).strip() for cell in cells.dropna().unique()]
 
 
 def _bare(word: str) -> str:

@@ -21,7 +21,7 @@ from colonnade.core import mapped
 from colonnade.datasets import table_files
 from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
-from colonnade.datasets.table_files import Aside, choose_columns, read_frame
+from colonnade.datasets.table_files import ColumnRoles, choose_columns, read_frame
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -114,17 +114,14 @@ def read_table(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    aside: Aside = None,
+    aside: Mapping[str, str] | None = None,
 ) -> Table:
     """A table from a .csv, .csv.gz or .parquet file. `columns=None` takes all columns as features but the id, the label
     and those `aside`, which are given by the setting that names them."""
+    roles = ColumnRoles(owner, id, label, columns, aside or {})
     if is_large(Path(path), columns):
-        ids, stored, beside = read_pieces(
-            Path(path), owner=owner, id_column=id, label=label, columns=columns, aside=aside
-        )
-        return _checked(owner, ids, stored, beside.get(label), _by_setting(aside, beside))
-    frame = read_frame(path, owner=owner, id_column=id, label=label, columns=columns, aside=aside)
-    return _from_frame(frame, owner, id, label, columns, aside)
+        return _checked(roles, *read_pieces(Path(path), roles))
+    return _from_frame(read_frame(path, roles), roles)
 
 
 def table_from_frame(
@@ -134,7 +131,7 @@ def table_from_frame(
     id: str,  # noqa: A002 - the word users know
     label: str | None = None,
     columns: Sequence[str] | None = None,
-    aside: Aside = None,
+    aside: Mapping[str, str] | None = None,
 ) -> Table:
     """A table from a data frame; the frame is copied, so that later changes to it do not reach the party."""
     unnamed = [name for name in frame.columns if not isinstance(name, str)]
@@ -143,22 +140,14 @@ def table_from_frame(
             f"'{owner}' has {len(unnamed)} columns whose names are not text, such as {unnamed[0]!r}. "
             f"Rename them: frame.columns = frame.columns.astype(str)."
         )
-    return _from_frame(frame.reset_index(drop=True).copy(), owner, id, label, columns, aside)
+    return _from_frame(frame.reset_index(drop=True).copy(), ColumnRoles(owner, id, label, columns, aside or {}))
 
 
-def _from_frame(
-    frame: pd.DataFrame, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
-) -> Table:
+def _from_frame(frame: pd.DataFrame, roles: ColumnRoles) -> Table:
     """A table from a data frame that nobody else has."""
-    present = list(frame.columns)
-    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
-    beside: dict[str | None, Any] = {name: frame[name] for name in (label, *(aside or {}).values()) if name is not None}
-    ids = packed(ids_as_text(frame[id_column], owner))
-    return _checked(owner, ids, frame[features], beside.get(label), _by_setting(aside, beside))
-
-
-def _by_setting(aside: Aside, columns: Mapping[str | None, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
-    return {setting: columns[name] for setting, name in (aside or {}).items()}
+    features = choose_columns(list(frame.columns), roles)
+    ids = packed(ids_as_text(frame[roles.id], roles.owner))
+    return _checked(roles, ids, frame[features], {name: frame[name] for name in roles.beside})
 
 
 def align(tables: Mapping[str, Table]) -> NDArray[np.str_]:
@@ -311,16 +300,17 @@ HALF = re.compile(rb"\xed[\xa0-\xbf]")
 
 
 def _checked(
-    owner: str,
+    roles: ColumnRoles,
     packed_ids: NDArray[np.bytes_],
     features: pd.DataFrame | Columns,
-    label: pd.Series[Any] | None,
-    aside: Mapping[str, pd.Series[Any]],
+    beside: Mapping[str, pd.Series[Any]],
 ) -> Table:
     """Make a table, and raise unless it has rows and no id twice. A word that stands for a gap is no label."""
-    table = Table(owner, packed_ids, features, None if label is None else without_gap_words(label), aside)
-    if not len(table):
+    owner = roles.owner
+    if not len(packed_ids):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
+    label = None if roles.label is None else without_gap_words(beside[roles.label])
+    table = Table(owner, packed_ids, features, label, {part: beside[name] for part, name in roles.aside.items()})
     if HALF.search(table.packed.tobytes()):
         raise DataError(
             f"'{owner}' has an id with a lone surrogate, half of a letter: it is no text. Export it as UTF-8."
@@ -352,9 +342,7 @@ def is_large(path: Path, columns: Sequence[str] | None) -> bool:
     return path.stat().st_size * (4 if name.endswith(".gz") else 1) > mapped.threshold() / BESIDE
 
 
-def read_pieces(
-    path: Path, *, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside = None
-) -> tuple[NDArray[np.bytes_], Columns, dict[str | None, pd.Series[Any]]]:
+def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Columns, dict[str, pd.Series[Any]]]:
     """Read a file that is too large to be read whole, some rows at a time, into columns that are mapped. Gives the ids,
     the columns, and by name the label and the columns `aside`.
 
@@ -363,14 +351,14 @@ def read_pieces(
     are read a second time, with their kind given. The columns are those that reading the whole file would give."""
     import pandas as pd
 
-    wanted, most = table_files.names_and_rows(path, owner, id_column, label, columns, aside)
-    read_beside = [name for name in (label, *(aside or {}).values()) if name is not None]
-    chosen = set(columns or ())
-    features = [name for name in wanted if name != id_column and (name not in read_beside or name in chosen)]
+    owner = roles.owner
+    wanted, most = table_files.names_and_rows(path, roles)
+    chosen = set(roles.columns or ())
+    features = [name for name in wanted if name != roles.id and (name not in roles.beside or name in chosen)]
     filling, at = Filling(features, most), 0
     ids: list[NDArray[np.bytes_]] = []
-    beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in read_beside}
-    kinds_of = {name: set[str]() for name in wanted if name != id_column}
+    beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in roles.beside}
+    kinds_of = {name: set[str]() for name in wanted if name != roles.id}
     for piece in table_files.pieces(path, owner, wanted, PIECE):
         for name, kinds in kinds_of.items():
             kinds |= _kinds_in(piece[name])
@@ -379,7 +367,7 @@ def read_pieces(
         filling.add(
             piece, at, {name: is_number or bool(piece[name].isna().all()) for name, is_number in numbers.items()}
         )
-        ids.append(packed(ids_as_text(piece[id_column], owner)))
+        ids.append(packed(ids_as_text(piece[roles.id], owner)))
         for name, read in beside.items():
             read.append(piece[name])
         at += len(piece)
@@ -387,9 +375,7 @@ def read_pieces(
     if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
         _read_again(table_files.pieces(path, owner, wanted, PIECE, again), filling, again, beside)
     all_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
-    joined: dict[str | None, pd.Series[Any]] = {
-        name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read
-    }
+    joined = {name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read}
     return all_ids, filling.done(), joined
 
 

@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,6 @@ from colonnade.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-Aside = Mapping[str, str] | None
-"""Columns that are no features, by the setting that names them."""
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -51,26 +49,31 @@ MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """How a CSV file is written."""
+class ColumnRoles:
+    """What the columns of an owner's table are. `columns` are features; None: all but the id, the label and those
+    `aside`, which say something else of a row, by the setting that names them."""
 
-    separator: str
-    encoding: str
+    owner: str
+    id: str
+    label: str | None = None
+    columns: Sequence[str] | None = None
+    aside: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The arguments for pandas."""
-        return {"sep": self.separator, "encoding": self.encoding}
+    def beside(self) -> list[str]:
+        """The label, and the columns aside."""
+        return [*([] if self.label is None else [self.label]), *self.aside.values()]
 
 
-def dialect_of(path: Path) -> Dialect:
-    """How this file is written, by its bytes, which are read once as long as it does not change."""
+def dialect_of(path: Path) -> dict[str, Any]:
+    """How this CSV file is written, as pandas takes it: by its bytes, which are read once while it does not change."""
     stat = path.stat()
-    return _dialect(path, stat.st_mtime_ns, stat.st_size)
+    separator, encoding = _dialect(path, stat.st_mtime_ns, stat.st_size)
+    return {"sep": separator, "encoding": encoding}
 
 
 @lru_cache(maxsize=256)
-def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
+def _dialect(path: Path, written: int, size: int) -> tuple[str, str]:  # noqa: ARG001
     """Take the separator that gives the header most cells, and the next row as many."""
     encoding = _encoding(path)
     with _opened(path) as stream:
@@ -81,7 +84,7 @@ def _dialect(path: Path, written: int, size: int) -> Dialect:  # noqa: ARG001
         header, first = len(next(rows, [])), len(next(filter(None, rows), []))
         if header > most and (best == "," == separator or first in (0, header) or most == 1):
             best, most = separator, header
-    return Dialect(best, encoding)
+    return best, encoding
 
 
 def _encoding(path: Path) -> str:
@@ -104,23 +107,12 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig" if utf8 else "cp1252"
 
 
-def read_frame(
-    path: str | Path,
-    *,
-    owner: str,
-    id_column: str,
-    label: str | None = None,
-    columns: Sequence[str] | None = None,
-    aside: Aside = None,
-) -> pd.DataFrame:
+def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
-    path = _table_at(path, owner)
-    with _errors_without_cells(path, owner):
-        present = names_in(path)
-        if not present:
-            raise _empty(path, owner)
-        wanted = _columns_to_read(present, owner, id_column, label, columns, aside)
-        frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, id_column)
+    path = _table_at(path, roles.owner)
+    with _errors_without_cells(path, roles.owner):
+        wanted = _columns_to_read(_header_of(path, roles.owner), roles)
+        frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
     return frame[wanted]
 
 
@@ -130,18 +122,11 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
 
     path = _table_at(path, owner)
     with _errors_without_cells(path, owner):
+        check_present(columns, _header_of(path, owner), owner=owner, part="id")
         if is_parquet(path):
-            check_present(columns, names_in(path), owner=owner, part="id")
             return _parquet(path, list(columns))
-        how, read = dialect_of(path).options, pd.read_csv
-        try:
-            present = [str(name) for name in read(path, nrows=0, **how).columns]
-        except pd.errors.EmptyDataError:
-            raise _empty(path, owner) from None
-        check_present(columns, present, owner=owner, part="id")
-        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **how)
-        if not isinstance(frame.index, pd.RangeIndex):
-            raise csv.Error("rows wider than the header")
+        read: Any = pd.read_csv
+        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path))
     return frame
 
 
@@ -169,12 +154,16 @@ def names_in(path: Path) -> list[str]:
     return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
 
 
-def names_and_rows(
-    path: Path, owner: str, id_column: str, label: str | None, columns: Sequence[str] | None, aside: Aside
-) -> tuple[list[str], int]:
+def _header_of(path: Path, owner: str) -> list[str]:
+    if names := names_in(path):
+        return names
+    raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
+
+
+def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with _errors_without_cells(path, owner):
-        wanted = _columns_to_read(names_in(path), owner, id_column, label, columns, aside)
+    with _errors_without_cells(path, roles.owner):
+        wanted = _columns_to_read(names_in(path), roles)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
@@ -222,7 +211,7 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Map
     import pandas as pd
 
     types: Any = {id_column: str, **(kinds or {})}
-    how: Any = dialect_of(path).options | {"low_memory": False, "keep_default_na": False}
+    how: Any = dialect_of(path) | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
     return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
 
@@ -243,10 +232,6 @@ def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
         ) from None
 
 
-def _empty(path: Path, owner: str) -> DataError:
-    return DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
-
-
 def _opened(path: Path) -> Any:
     return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
@@ -254,25 +239,17 @@ def _opened(path: Path) -> Any:
 def csv_header(path: Path) -> list[str]:
     """The names in the first line. Pandas is not asked, since it would silently rename duplicates. Raise where the
     first row is wider: pandas would take its first cells as an index and shift the rest."""
-    dialect = dialect_of(path)
+    how = dialect_of(path)
     with _opened(path) as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, encoding=dialect.encoding, newline=""), delimiter=dialect.separator)
+        rows = csv.reader(io.TextIOWrapper(stream, encoding=how["encoding"], newline=""), delimiter=how["sep"])
         header = next(rows, [])
         if header and len(next(filter(None, rows), [])) > len(header):
             raise csv.Error("rows wider than the header")
         return header
 
 
-def _columns_to_read(
-    present: Sequence[str],
-    owner: str,
-    id_column: str,
-    label: str | None,
-    columns: Sequence[str] | None,
-    aside: Aside,
-) -> list[str]:
-    features = choose_columns(present, owner=owner, id_column=id_column, label=label, columns=columns, aside=aside)
-    return list(dict.fromkeys([id_column, *([] if label is None else [label]), *(aside or {}).values(), *features]))
+def _columns_to_read(present: Sequence[str], roles: ColumnRoles) -> list[str]:
+    return list(dict.fromkeys([roles.id, *roles.beside, *choose_columns(present, roles)]))
 
 
 def safe(value: Any) -> Any:
@@ -307,30 +284,21 @@ def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, p
             )
 
 
-def choose_columns(
-    present: Sequence[str],
-    *,
-    owner: str,
-    id_column: str,
-    label: str | None = None,
-    columns: Sequence[str] | None = None,
-    aside: Aside = None,
-) -> list[str]:
-    """The feature columns, in the order asked for; without `columns`, all but the id, the label and those `aside`,
-    which say something else of a row, by the setting that names them. A label owner may hold no features. A party with
-    neither label nor features is refused."""
+def choose_columns(present: Sequence[str], roles: ColumnRoles) -> list[str]:
+    """The feature columns, in the order asked for. A party with neither label nor features is refused."""
+    owner, id_column, label = roles.owner, roles.id, roles.label
     _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
     check_present([id_column], present, owner=owner, part="id")
     if label is not None:
         if label == id_column:
             raise ConfigError(f"'{owner}' names {id_column!r} as both id and label. Name a label column of its own.")
         check_present([label], present, owner=owner, part="label")
-    for part, column in (aside or {}).items():
+    for part, column in roles.aside.items():
         check_present([column], present, owner=owner, part=f"{part} column")
-    if columns is None:
-        chosen = [name for name in present if name not in (id_column, label, *(aside or {}).values())]
+    if roles.columns is None:
+        chosen = [name for name in present if name not in (id_column, *roles.beside)]
     else:
-        chosen = list(columns)
+        chosen = list(roles.columns)
         _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")
         for name, part in ((id_column, "id"), (label, "label")):
             if name in chosen:

@@ -15,6 +15,8 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.core import Batches
+from colonnade.core.presence import Presence
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
 from colonnade.planning import measure
@@ -53,7 +55,7 @@ def whole_run(federation: Federation, batches: int) -> Costs:
     costs = Costs()
     aligning = take_traffic(federation.ledgers)  # the blinded ids by which common rows were found
     if federation.peers.presence is not None:
-        _train_apart(costs, federation, batches)
+        _train_apart(costs, federation, federation.peers.presence, batches)
     elif first := measure.train(federation.settings, federation.holdings, lambda n: min(n, _size(federation))):
         _train(costs, federation, first, batches)  # its opening has the blinded ids
     else:
@@ -84,7 +86,7 @@ def _train(costs: Costs, federation: Federation, first: BatchCosts, batches: int
     costs.training.exchanges = timed.exchanges * passes * max(agreed.per_epoch for agreed in owners.values())
 
 
-def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
+def _train_apart(costs: Costs, federation: Federation, presence: Presence, batches: int) -> None:
     """Add the costs of training where each party is asked for the rows it holds. So many batches are tried, and more
     where a partner was in none of them, while patience lasts. To agree on rows is part of the opening."""
     trial = build(federation.settings, federation.holdings)
@@ -94,7 +96,7 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
     for lap in laps_of(trial):
         laps.append(lap)
         for batch, traffic in lap.pieces.items():
-            for name, rows in _rows_asked(trial, names, batch).items():
+            for name, rows in _rows_asked(presence, names, batch).items():
                 measured_of[name].append((rows, traffic))
         if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(measured_of.values())):
             break
@@ -106,7 +108,7 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
     costs.training.add(total(laps[0].rest.values()))
     costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
     for name, measured in measured_of.items():
-        counts = np.array(list(_rows_by_batch(trial, name)), dtype=np.float64)
+        counts = np.array(list(_rows_by_batch(presence, federation.agreed.one, name)), dtype=np.float64)
         if measured:
             _add_line(costs, trial.driver.name, name, measured, counts)
         elif len(counts):
@@ -115,22 +117,19 @@ def _train_apart(costs: Costs, federation: Federation, batches: int) -> None:
         costs.estimates[VARIES] = None
 
 
-def _rows_asked(federation: Federation, names: list[str], batch: str | None) -> dict[str, int]:
+def _rows_asked(presence: Presence, names: list[str], batch: str | None) -> dict[str, int]:
     """How many rows of a training batch each party was asked for; without those that were not asked."""
     if batch is None or not TRAINING.fullmatch(batch):
         return {}
-    assert federation.peers.presence is not None
-    sizes = {name: federation.peers.presence.size(name, batch) for name in names}
+    sizes = {name: presence.size(name, batch) for name in names}
     return {name: size for name, size in sizes.items() if size}
 
 
-def _rows_by_batch(federation: Federation, name: str) -> Iterator[int]:
+def _rows_by_batch(presence: Presence, batches: Batches, name: str) -> Iterator[int]:
     """How many rows a party holds of each batch of a run that it is asked for."""
-    assert federation.peers.presence is not None
-    batches = federation.agreed.one
     for epoch in range(batches.epochs):
         for number in range(batches.per_epoch):
-            if size := federation.peers.presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
+            if size := presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
                 yield size
 
 

@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 TOLERANCE = 1e-3
 
@@ -198,9 +198,6 @@ class Check:
     cure: str = ""
     required: bool = True
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def examine() -> Iterator[Check]:
     """Do all checks, one after the other; an error in one becomes its line."""
@@ -262,9 +259,18 @@ def command() -> str:
 
 
 def cache() -> str:
+    """Write to the nearest folder that exists, and leave nothing behind."""
     from colonnade.datasets.download import cache_folder
 
-    return _writable(cache_folder(), "Set XDG_CACHE_HOME to a folder that you may write to.")
+    folder = cache_folder()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"colonnade")
+    except OSError as error:
+        cure = "Set XDG_CACHE_HOME to a folder that you may write to."
+        raise Trouble(f"{existing} cannot be written to: {error.strerror}", cure) from None
+    return f"{folder}" if existing == folder else f"{folder}, to be made when it is needed"
 
 
 def data() -> str:
@@ -275,17 +281,6 @@ def data() -> str:
     if not folder.is_dir() or not os.access(folder, os.R_OK):
         raise Trouble(f"COLONNADE_DATA is {named}, which is no readable folder", "Correct it, or unset it.")
     return f"COLONNADE_DATA is {folder}"
-
-
-def _writable(folder: Path, cure: str) -> str:
-    """Write to the nearest folder that exists, and leave nothing behind."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing) as file:
-            file.write(b"colonnade")
-    except OSError as error:
-        raise Trouble(f"{existing} cannot be written to: {error.strerror}", cure) from None
-    return f"{folder}" if existing == folder else f"{folder}, to be made when it is needed"
 
 
 def disk() -> str:

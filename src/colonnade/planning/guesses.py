@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from colonnade.alignment.settings import normalised
 from colonnade.datasets.table import WRITINGS, how_written
@@ -50,9 +50,6 @@ class Overlap:
         """Whether comparing normalised ids finds more rows."""
         return self.distinct and self.alike > self.common
 
-    def normalised(self) -> Overlap:
-        return replace(self, common=self.alike)
-
 
 def guess_ids(tables: Sequence[SeenTable]) -> list[str]:
     """The id column of each table: one that all have; else those whose values fit best."""
@@ -72,8 +69,7 @@ def guess_ids(tables: Sequence[SeenTable]) -> list[str]:
 
 
 def _fitting(tables: Sequence[SeenTable], write: Callable[[str], str]) -> list[str] | None:
-    """A column of each table that could be an id, under whatever names, where they share the most values with a column
-    of the first table; None where none does."""
+    """The columns that could be ids and share most values with one of the first table's; None where none does."""
     able = [
         {name: table.ids(name, write) for name, column in table.columns.items() if column.could_be_id}
         for table in tables
@@ -119,8 +115,7 @@ def _why_no_id(column: Column) -> str:
 
 
 def guess_label(tables: Sequence[SeenTable], id_column: str) -> tuple[SeenTable, str]:
-    """Prefer a column with a label's name; then one that does not merely describe a person; then the last of a table,
-    with few values; then one with few values; then the last of a table."""
+    """Prefer a column with a label's name, then one that does not merely describe a person, then by its looks."""
     columns = _columns_but(tables, id_column)
     candidates = [(table, column) for table, column in columns if column.could_be_label and not column.identifies]
     if not candidates:
@@ -215,8 +210,7 @@ def left_out(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
 
 
 def readings(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
-    """Notes on columns whose text is read as numbers or times, or is taken for categories where their owner may have
-    meant something else."""
+    """Notes on columns whose text is read as numbers or times, or taken for categories and perhaps meant otherwise."""
     notes = {}
     for name, column in table.columns.items():
         if name in (id_column, label):

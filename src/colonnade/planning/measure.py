@@ -31,12 +31,8 @@ TRAINING = re.compile(r"(?:(.+):)?train/(\d+)/(\d+)")
 class Traffic(Counter[tuple[str, str]]):
     """(party, "out" or "in") -> bytes. Traffic can be added up and multiplied."""
 
-    def __mul__(self, times: int) -> Traffic:
-        return Traffic({key: count * times for key, count in self.items()})
-
-    def scaled(self, share: float) -> Traffic:
-        """An estimate for `share` times as much."""
-        return Traffic({key: round(count * share) for key, count in self.items()})
+    def __mul__(self, times: float) -> Traffic:
+        return Traffic({key: round(count * times) for key, count in self.items()})
 
     def by_party(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
         """Bytes by party and way, as in a run's summary."""
@@ -108,19 +104,13 @@ class Cost:
     traffic: Traffic = field(default_factory=Traffic)
     seconds: float = 0.0
     exchanges: float = 0.0  # one after the other; label owners ask at the same time
+    opening: Traffic = field(default_factory=Traffic)  # of a scoring: what it sends once, where training did not
+    is_exact: bool = True
 
     def add(self, traffic: Traffic, times: int = 1, seconds: float = 0.0, exchanges: float = 0.0) -> None:
         self.traffic.update(traffic * times)
         self.seconds += seconds * times
         self.exchanges += exchanges * times
-
-
-@dataclass
-class ScoringCost(Cost):
-    """What one scoring of a split costs."""
-
-    opening: Traffic = field(default_factory=Traffic)
-    is_exact: bool = True
 
 
 def build(settings: Settings, holdings: Holdings) -> Federation:
@@ -202,8 +192,7 @@ def laps_of(federation: Federation) -> Iterator[Lap]:
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
-    """What the first batch of each label owner's first epoch in these laps sent. Where parties take turns, a batch may
-    be spread over several laps."""
+    """What the first batch of each label owner's first epoch sent; it may be spread over several of these laps."""
     by_owner: dict[str, tuple[int, Traffic]] = {}
     for lap in laps:
         for name, part in lap.pieces.items():
@@ -215,9 +204,9 @@ def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:
     return {owner: part for owner, (_, part) in by_owner.items()}
 
 
-def score(federation: Federation, split: str) -> ScoringCost:
+def score(federation: Federation, split: str) -> Cost:
     """What it costs to score a split. One chunk of each size is measured; where parties lack rows, every chunk."""
-    scored = ScoringCost()
+    scored = Cost()
     for owner, batches in batches_of(federation).items():
         if split not in batches.splits:
             continue
@@ -233,14 +222,14 @@ def score(federation: Federation, split: str) -> ScoringCost:
     return scored
 
 
-def _score_chunk(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
+def _score_chunk(federation: Federation, owner: str, rows: Rows) -> Cost:
     tried = _score_rows(federation, owner, _first_rows(rows, 1))
     if tried.is_exact:
         return _score_rows(federation, owner, rows)
     training_rows = len(batches_of(federation)[owner].splits.get("train", ()))  # a value for each, at most
     size = min(rows.size, max(1, ENCRYPTED_VALUES // max(training_rows, 1)))
     part, share = _score_rows(federation, owner, _first_rows(rows, size)), rows.size / size
-    return ScoringCost(part.traffic.scaled(share), part.seconds * share, part.exchanges, tried.opening, is_exact=False)
+    return Cost(part.traffic * share, part.seconds * share, part.exchanges, tried.opening, is_exact=False)
 
 
 def _first_rows(rows: Rows, size: int) -> Rows:
@@ -250,7 +239,7 @@ def _first_rows(rows: Rows, size: int) -> Rows:
     return Rows(f"{split}[{start}:{start + size}]", size)
 
 
-def _score_rows(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
+def _score_rows(federation: Federation, owner: str, rows: Rows) -> Cost:
     take_traffic(federation.ledgers)
     driver = federation.label_owners[federation.owner_named(owner or None)]
     start, before = time.perf_counter(), Peers.waited
@@ -261,4 +250,4 @@ def _score_rows(federation: Federation, owner: str, rows: Rows) -> ScoringCost:
     is_exact = not encrypted(federation.ledgers)
     pieces = take_traffic(federation.ledgers)
     opening = pieces.pop(None, Traffic())  # keys, where training did not need them
-    return ScoringCost(total(pieces.values()), seconds, exchanges, opening, is_exact)
+    return Cost(total(pieces.values()), seconds, exchanges, opening, is_exact)

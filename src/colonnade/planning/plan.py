@@ -50,10 +50,9 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
 
 
 def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterator[str]:
-    bare_columns, bare_labels = (
-        [promise.party for promise in privacy if promise.protects == protected and _promises_nothing(promise)]
-        for protected in ("columns", "labels")
-    )
+    bare = [promise for promise in privacy if all(statement.epsilon is None for statement in promise.statements)]
+    bare_columns = [promise.party for promise in bare if promise.protects == "columns"]
+    bare_labels = [promise.party for promise in bare if promise.protects == "labels"]
     labelled = [promise.party for promise in privacy if promise.protects == "labels"]
     columns = [name for name in bare_columns if name not in labelled]
     if columns:
@@ -83,10 +82,6 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         )
     if federation.settings.engine.noise == "seeded":
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
-
-
-def _promises_nothing(guarantee: Guarantee) -> bool:
-    return all(statement.epsilon is None for statement in guarantee.statements)
 
 
 def _few_rows(federation: Federation) -> Iterator[str]:

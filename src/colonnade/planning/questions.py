@@ -113,8 +113,7 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
 
 
 def check(answers: Answers, folder: Path) -> None:
-    """Build the federation from the file's text, to be sure that it runs. Rows are compared in the open, since all
-    tables are here."""
+    """Build the federation from the file's text, to be sure that it runs; rows are compared in the open."""
     settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
     resolved = {
         name: dataclasses.replace(party, table=str(answers.parties[name].table))
@@ -268,7 +267,7 @@ def _ask_rows(tables: Mapping[str, SeenTable], id_column: str, asker: Asker) -> 
             "capitals or spaces alone were the same."
         )
         is_normalised = asker.yes("Compare normalised ids?", True)
-        overlap = overlap.normalised() if is_normalised else overlap
+        overlap = dataclasses.replace(overlap, common=overlap.alike) if is_normalised else overlap
         if not overlap.common:
             raise DataError("No id is in all tables then, so there is no row to train on. Change the files.")
     if overlap.is_same:

@@ -115,7 +115,7 @@ def look(path: Path) -> SeenTable:
             header = csv_header(path)
             if twice := sorted({name for name in header if header.count(name) > 1}):  # pandas would rename one
                 raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path).options)
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path))
     except DataError:
         raise
     except Exception as error:  # readers raise many kinds, and their texts may quote cells

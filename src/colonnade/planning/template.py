@@ -10,7 +10,7 @@ from typing import Any
 
 from colonnade.algorithms import find
 from colonnade.settings.federation_file import MODEL, by_rows
-from colonnade.settings.toml_text import to_toml
+from colonnade.settings.toml_text import to_toml, toml_key, toml_value
 
 PLACE = 34
 """The column in which comments begin."""
@@ -100,14 +100,14 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
 
 def _party(party: str, answer: PartyAnswer, answers: Answers, folder: Path) -> Iterator[str]:
     role = "holds the labels, and drives" if answer.label is not None else "holds columns about the same rows"
-    yield from ("", _heading(f"parties.{_key(party)}", role))
+    yield from ("", _heading(f"parties.{toml_key(party)}", role))
     yield _line("table", Path(os.path.relpath(answer.table, folder)).as_posix(), "relative to this file")
     if answer.id is not None:
         yield _line("id", answer.id, "its own name of the id column")
     if answer.label is not None:
         yield _line("label", answer.label, "to be predicted")
     for column, why in answers.left_out.get(party, {}).items():
-        yield f"# left out: {_one_line(column)} {why}"
+        yield f"# left out: {toml_value(column)} {why}"
     if answer.columns is not None:
         yield _line("columns", list(answer.columns), "")
     release = next(iter(find(answers.algorithm).from_columns), None)
@@ -117,9 +117,9 @@ def _party(party: str, answer: PartyAnswer, answers: Answers, folder: Path) -> I
         yield f"# outbox.{release} = {NOISE}   # with a budget: noise for every row"
         yield "# budget = { epsilon = 8.0 }"
         return
-    yield _heading(f"parties.{_key(party)}.outbox", "this owner's rules for what leaves")
+    yield _heading(f"parties.{toml_key(party)}.outbox", "this owner's rules for what leaves")
     yield f"{release} = {NOISE}   # sigma: the least noise that lasts for all epochs"
-    yield _heading(f"parties.{_key(party)}.budget", "what each of its rows may pay in all; then it is refused")
+    yield _heading(f"parties.{toml_key(party)}.budget", "what each of its rows may pay in all; then it is refused")
     yield _line("epsilon", answers.epsilon, "smaller protects more")
     yield _line("delta", 1e-5, "the chance that epsilon does not hold")
 
@@ -134,11 +134,3 @@ def _line(key: str, value: Any, why: str) -> str:
 
 def _heading(name: str, why: str) -> str:
     return f"{f'[{name}]':<{PLACE}}# {why}"
-
-
-def _key(name: str) -> str:
-    return to_toml({name: 0}).partition(" = ")[0]
-
-
-def _one_line(text: str) -> str:
-    return to_toml({"c": text}).strip().partition(" = ")[2]

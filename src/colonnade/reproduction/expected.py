@@ -61,8 +61,7 @@ class Plan:
     rows: Mapping[str, int] = field(default_factory=dict)  # the most rows of a split, by its name
 
     def shortened(self) -> Plan:
-        """The plan with fewer seeds, epochs or runs, as `quick` says, and with bounds of its own. Rounds and bytes to a
-        score are not measured."""
+        """The plan with fewer seeds, epochs or runs and other bounds, as `quick` says; `reach` is not measured."""
         quick = self.quick
         bounds: dict[str, dict[str, Any]] = quick["figures"]
         unbounded = {"at_least": None, "at_most": None}

@@ -16,8 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def curves(study: Study, out: Path) -> list[Path]:
-    """Draw a line per run over epochs: the mean over seeds, and a band from the lowest to the highest. The plan says
-    which panels there are: test scores, training losses."""
+    """Draw a line per run over epochs, the mean over seeds with a band of their range, in the plan's panels."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator

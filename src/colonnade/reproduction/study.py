@@ -74,8 +74,7 @@ class Study:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was measured is within its bounds; in the quick version also whether everything with
-        a bound was measured."""
+        """Whether what was measured is within its bounds, and in the quick version whether all with a bound was."""
         return all(measured.holds is not False for measured in self.measured.values()) and not self.unmeasured
 
     @property
@@ -112,8 +111,7 @@ class Study:
         self.arrays |= arrays or {}
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> Settings:
-        """The plan's federation file with some settings changed; `until` is the last epoch, unless the plan's is
-        earlier."""
+        """The plan's federation file with changes; `until` is the last epoch, unless the plan's is earlier."""
         tables = Settings.from_toml(self.plan.config).to_mapping()
         changes = dict(changes or {})
         epochs = min(changes.pop("until", math.inf), max(self.plan.epochs))
@@ -158,8 +156,7 @@ class Study:
         return federation
 
     def federation(self, settings: Settings, seed: int, holdings: Holdings | None = None) -> Federation:
-        """The federation of these settings with another seed: over these holdings, or with at most as many rows as the
-        plan has."""
+        """The federation of these settings with another seed, over these holdings or at most the plan's rows."""
         if holdings is None:
             federation = Federation.from_settings(settings, seed=seed)
             if not self.plan.rows:

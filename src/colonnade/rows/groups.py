@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.datasets import readings
-from colonnade.datasets.table_files import read_columns, read_frame
+from colonnade.datasets.table_files import ColumnRoles, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -43,13 +42,9 @@ class GroupedTable:
         return [f"{self.name}.{column}.{way}" for column, ways in self.group.items() for way in ways]
 
 
-def grouped_tables(given: Mapping[str, Any], where: str, id_column: str) -> list[GroupedTable]:
+def grouped_table(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
     """[tables.NAME] of one owner, checked; `by` is its id column where it does not say."""
-    return [_checked(name, table, f"{where} [tables.{name}]", id_column) for name, table in given.items()]
-
-
-def _checked(name: str, given: Any, where: str, id_column: str) -> GroupedTable:
-    known = ("table", "by", "order", "group")
+    where, known = f"{where} [tables.{name}]", ("table", "by", "order", "group")
     if not isinstance(given, Mapping) or not isinstance(given.get("table"), str):
         raise ConfigError(f'{where} must be a table with table = "{name}.csv" and group = {{...}}; found {given!r}.')
     for key in given:
@@ -89,20 +84,19 @@ def _grouped(table: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str
     import pandas as pd
 
     wanted = list(dict.fromkeys([*table.group, *([] if table.order is None else [table.order])]))
-    rows = read_frame(Path(table.table), owner=owner, id_column=table.by, columns=[c for c in wanted if c != table.by])
+    rows = read_frame(table.table, ColumnRoles(owner, table.by, columns=[c for c in wanted if c != table.by]))
     if table.order is not None:
         rows = rows.iloc[_as_numbers(rows[table.order], owner, table.name).argsort(kind="stable")]
     by = rows[table.by].astype(str).to_numpy()
     columns: dict[str, Any] = {}
     for column, ways in table.group.items():
-        cells = rows[column]
         for way in ways:
+            cells = rows[column]
             if way in ("sum", "mean"):
-                cells = pd.Series(_as_numbers(rows[column], owner, table.name), index=rows.index)
+                cells = pd.Series(_as_numbers(cells, owner, table.name), index=rows.index)
             by_person: Any = getattr(cells.groupby(by, sort=False), way)()  # one of WAYS
             there = whose.map(by_person)
             columns[f"{table.name}.{column}.{way}"] = (there.fillna(0) if way in ("count", "sum") else there).to_numpy()
-            cells = rows[column]
     return columns
 
 

@@ -113,11 +113,10 @@ class Holdings:
         splits: dict[str, Tensor],
         label_owner: str,
         encoder: Labels,
-        **more: Any,
     ) -> Holdings:
         """Build holdings of one label owner, in whose order all rows stand."""
         kept = packed(ids)
-        return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder, **more)
+        return cls(columns, {label_owner: LabelledRows(kept, labels, splits)}, kept, encoder)
 
     @property
     def ids(self) -> Ids:
@@ -264,8 +263,7 @@ class Predictions:
 def labelled_rows(
     settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
 ) -> LabelledRows:
-    """Describe a label owner's rows, which are `at` these places among all rows. Those of the one label owner are all
-    rows in their order, and no name need say whose they are."""
+    """Describe a label owner's rows, `at` these places among all rows; those of the one label owner are all of them."""
     kept = packed(ids)
     return LabelledRows(kept, labels, splits, at, owner) if settings.shared else LabelledRows(kept, labels, splits)
 

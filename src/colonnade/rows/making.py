@@ -103,8 +103,7 @@ def from_tables(
 
 
 def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, str]:
-    """Place and divide the rows of the one label owner, as it alone may know, and tell whether its labels are classes
-    or numbers."""
+    """Place and divide the rows of the one label owner, and tell whether its labels are classes or numbers."""
     ((owner, table),) = common.rows.items()
     task: Any = settings.data.task
     known = Labels.fit(label_of(table), owner=owner, task=task)
@@ -202,8 +201,7 @@ def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings,
 
 
 def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give each row a place among those of its class, from 0 to 1; the last of each class is a training row for
-    certain."""
+    """Give each row a place from 0 to 1 among those of its class, the last of which is a training row for certain."""
     order = np.lexsort((place, strata))
     _, start, count = np.unique(strata[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(start, count)
@@ -301,8 +299,7 @@ def completed(
 
 
 def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
-    """Write down the sides of all these rows, for those who cannot work them out: two bits a row, 3 where a row is left
-    out."""
+    """Write down the sides of all these rows, for who cannot work them out: two bits a row, 3 where it is left out."""
     sides = np.full(len(ids), 3, dtype=np.uint8)
     at = np.searchsorted(ids, held.ids)
     for side, name in enumerate(SIDES):
@@ -320,8 +317,7 @@ def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
 
 
 def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
-    """Read what `sides_to_tell` wrote: the rows that are not left out, and their sides; None where it is about other
-    rows."""
+    """Read what `sides_to_tell` wrote: the rows that are not left out, and their sides; None if it is of other rows."""
     count, _, packed = text.partition(":")
     if count != str(len(ids)):
         return None

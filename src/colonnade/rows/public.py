@@ -82,8 +82,7 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
 
 
 def _in_proportion(count: int, sizes: list[int], most: list[int]) -> list[int]:
-    """Split `count` into whole numbers in the proportions of `sizes`, none above its `most`; what one lacks the others
-    give."""
+    """Split `count` into whole numbers as `sizes` are, none above its `most`; what one lacks the others give."""
     exact, open_ = [0.0] * len(sizes), set(range(len(sizes)))
     while open_:
         wanted = count - sum(most[at] for at in range(len(sizes)) if at not in open_)

@@ -25,9 +25,9 @@ from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
 from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, align, how_written, read_table, table_from_frame
-from colonnade.datasets.table_files import check_present, dialect_of, read_columns, read_frame
+from colonnade.datasets.table_files import ColumnRoles, check_present, dialect_of, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.groups import grouped_tables, with_groups
+from colonnade.rows.groups import grouped_table, with_groups
 from colonnade.rows.holdings import AskedFor, Crossed, Ids, State, listed
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
@@ -169,7 +169,7 @@ def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list
     read: Any = pd.read_csv
     try:
         parquet = path.suffix == ".parquet"
-        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path).options}
+        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path)}
         names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
         there = [str(name) for name in names]
         known = [key for key in keys if all(column in there for column in key)]
@@ -207,35 +207,37 @@ def _columns_of(owner: Owner) -> Sequence[str] | None:
     return owner.columns if isinstance(owner, PartySettings) else ()
 
 
-def read_keyed(settings: Settings, name: str, owner: Owner, path: str) -> Keyed:
-    """Read the keys in an owner's file, and no other column."""
+def read_keyed(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Keyed:
+    """Read the keys in an owner's file or frame, and no other column."""
     keys = settings.keys_of(owner)
     columns = list(dict.fromkeys(column for key in keys for column in key if column))
-    frame = read_columns(path, owner=name, columns=columns)
+    if isinstance(source, str):
+        frame = read_columns(source, owner=name, columns=columns)
+    else:
+        check_present(columns, [str(column) for column in source.columns], owner=name, part="id")
+        frame = source
     cells = {column: frame[column].tolist() for column in columns}
     return keyed(name, cells, keys, settings.keys, settings.alignment)
 
 
 def _people(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
     """Build an owner's table whose rows have several keys, are written in many ways, or have tables beside them."""
-    keys, label, columns, groups = settings.keys_of(owner), owner.label, _columns_of(owner), []
-    aside, named = settings.aside_of(owner), [column for key in keys for column in key if column]
+    label, columns, groups = owner.label, _columns_of(owner), []
+    aside, named = settings.aside_of(owner), [column for key in settings.keys_of(owner) for column in key if column]
     if isinstance(owner, PartySettings):
-        groups = grouped_tables(owner.tables, place_of(settings.section, name), settings.id_of(owner))
+        where, id_column = place_of(settings.section, name), settings.id_of(owner)
+        groups = [grouped_table(beside, given, where, id_column) for beside, given in owner.tables.items()]
     if isinstance(source, str):
         added = [column for group in groups for column in group.columns]
         own = None if columns is None else [column for column in columns if column not in added]
         if own == [] and label is None:  # its features are of other tables alone
             frame = read_columns(source, owner=name, columns=named[:1])
         else:
-            frame = read_frame(source, owner=name, id_column=named[0], label=label, columns=own, aside=aside)
+            frame = read_frame(source, ColumnRoles(name, named[0], label, own, aside))
         frame = with_groups(frame, source, name, groups)
-        known = read_keyed(settings, name, owner, source)
     else:
-        check_present(named, [str(column) for column in source.columns], owner=name, part="id")
-        cells = {column: source[column].tolist() for column in named}
-        known = keyed(name, cells, keys, settings.keys, settings.alignment)
         frame = with_groups(source.reset_index(drop=True), None, name, groups)
+    known = read_keyed(settings, name, owner, source)
     held, every = np.flatnonzero(known.own != ""), " or ".join(f"'{in_words(key)}'" for key in settings.keys)
     if not len(held):
         raise DataError(f"'{name}' has no row with {every} that can be read. Compare how they are written.")

@@ -202,8 +202,7 @@ class Batcher:
             self._resolve(request, kept | answered, kept)
 
     def _remember_spent(self, request: PendingRequest, error: BudgetExhausted) -> None:
-        """Find by bisection an id of a refused request whose budget is spent, and refuse it for a while. Rows that are
-        answered on the way are kept in memory."""
+        """Find by bisection an id of a refused request whose budget is spent, and refuse it for a while."""
         ids = [] if self._refusal(request.ids) else _ids_to_ask([request], self._from_memory(request.ids))
         while len(ids) > 1:
             half = len(ids) // 2

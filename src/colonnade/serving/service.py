@@ -12,7 +12,6 @@ import html
 import logging
 import signal
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
+from colonnade.serving.source import repeating
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -290,20 +290,14 @@ def serve_until(
     batcher: Batcher, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
 ) -> None:
     """Answer as `serve` does, in any thread, until `over()`."""
-    server, ended = _server(batcher, limits, grace), threading.Event()
+    server = _server(batcher, limits, grace)
 
     def look() -> None:
-        while not ended.wait(LOOK):
-            if over():
-                server.should_exit = True
+        if over():
+            server.should_exit = True
 
-    watch = threading.Thread(target=look, daemon=True, name="over")
-    watch.start()
-    try:
+    with repeating(look, LOOK, "over"):
         server.run(sockets=[listener])
-    finally:
-        ended.set()
-        watch.join()
 
 
 def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.listening import check_reach, listen, token_in, url_of
-from colonnade.serving.source import PredictionSource, Row, rows_of
+from colonnade.serving.source import PredictionSource, Row, repeating, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
@@ -52,12 +51,11 @@ class SiteSource(PredictionSource):
         self.session = Session(site, run, model=model, engine=hurried(site.own.settings.engine))
         self.session.warm()
         self.federation, self.parties = written(site.own), self.session.names
-        self.comparing_is_counted = self.session.private
+        self.comparing_is_counted = site.own.private
         self._looked: Rows | None = None
 
     def lacking(self, ids: Sequence[str]) -> set[str]:
-        """The ids that cannot be predicted. Where this organisation must hold all, others are not asked for ids that it
-        lacks."""
+        """The ids that cannot be predicted. Others are not asked for ids that must be held here, and are not."""
         lenient, unknown, self._looked = self.session.may_lack, set[str](), None
         wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
         rows = self.session.own_part(wanted)
@@ -89,8 +87,7 @@ class SiteSource(PredictionSource):
         return {name: name == self.label_owner or beats.get(name) is not None for name in self.parties}
 
     def refresh(self) -> bool:
-        """Check this organisation's own table; it knows nothing of the others'. The site's log says if it cannot be
-        read."""
+        """Check this organisation's own table; the site's log says if it cannot be read."""
         if (version := written(self.site.own)) == self.federation:
             return False
         self.federation = version
@@ -108,8 +105,7 @@ class SiteSource(PredictionSource):
 
 
 def hurried(engine: EngineSettings) -> EngineSettings:
-    """The engine's settings with short deadlines: callers wait half a minute at most, so the service must not wait for
-    a party to come back."""
+    """The engine's settings with short deadlines: callers wait half a minute at most, not for a party to come back."""
     on_missing = "fail" if engine.on_missing == "wait" else engine.on_missing
     deadline, retries = min(engine.deadline, LONGEST), min(engine.retries, 1)
     return replace(engine, on_missing=on_missing, deadline=deadline, retries=retries)
@@ -123,8 +119,7 @@ BEAT, GONE = 5.0, 60.0
 
 
 def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | None = None) -> None:
-    """Answer until `over()`, or until the file that says where is removed; then finish what is under way. Of several
-    label owners one answers, with one `model` of its two."""
+    """Answer until `over()`, or until the file that says where is removed; then finish what is under way."""
     check_asks(site.own, run)
     own = site.own.serve
     if own is None:
@@ -143,11 +138,13 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
         write_text(answers, json.dumps({"url": url, "parties": source.parties, "token": token is not None}) + "\n")
         try:
             limits = Limits(own.limit, own.rate, token, connections=own.connections)
-            with Presence(source) as presence:
+            presence = Presence(source)
 
-                def ended() -> bool:
-                    return over() or not answers.exists() or presence.gone is not None
+            def ended() -> bool:
+                return over() or not answers.exists() or presence.gone is not None
 
+            # In the end it may be waiting for somebody who is gone, and is not waited for.
+            with repeating(presence.check, BEAT, "presence", patience=1.0):
                 service.serve_until(batcher, limits, listener, ended, grace=GRACE)
             if presence.gone is not None:
                 raise presence.gone
@@ -156,34 +153,23 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
 
 
 class Presence:
-    """Asks regularly which parties are there. Once one that is needed has been silent for long, `gone` is the error."""
+    """Which parties are there. Once one that is needed has been silent for long, `gone` is the error."""
 
     def __init__(self, source: SiteSource) -> None:
         self.source = source
         self.gone: NoAnswer | None = None
-        self._ended, self._silent = threading.Event(), dict[str, float]()
-        self._thread = threading.Thread(target=self._ask, daemon=True, name="presence")
+        self._silent: dict[str, float] = {}
 
-    def __enter__(self) -> Presence:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(1.0)  # it may be waiting for somebody who is gone
-
-    def _ask(self) -> None:
-        while self.gone is None and not self._ended.wait(BEAT):
-            asked = time.monotonic()
-            silent = self._who_is_silent()
-            self._silent = {name: self._silent.get(name, asked) for name in silent}
-            for name, since in self._silent.items():
-                if time.monotonic() - since >= GONE:
-                    self.gone = NoAnswer(
-                        name, Ping.kind, None,
-                        f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service "
-                        "has ended: start it again when that site is up",
-                    )  # fmt: skip
+    def check(self) -> None:
+        asked = time.monotonic()
+        self._silent = {name: self._silent.get(name, asked) for name in self._who_is_silent()}
+        for name, since in self._silent.items():
+            if time.monotonic() - since >= GONE:
+                self.gone = NoAnswer(
+                    name, Ping.kind, None,
+                    f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service has "
+                    "ended: start it again when that site is up",
+                )  # fmt: skip
 
     def _who_is_silent(self) -> list[str]:
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,25 @@ from colonnade.runs.run_directory import RunDirectory
 log = logging.getLogger("colonnade.serving")
 EVERY = 1.0
 """Seconds between two looks at the files."""
+
+
+@contextmanager
+def repeating(do: Callable[[], None], every: float, name: str, patience: float | None = None) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread of its own, until the block ends. The end waits for a call
+    under way, at most so long as there is `patience`."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every):
+            do()
+
+    thread = threading.Thread(target=repeat, daemon=True, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(patience)
 
 
 @dataclass(frozen=True)
@@ -45,10 +65,9 @@ class PredictionSource(ABC):
     federation: object  # replaced when earlier answers may not be true any more
     failed: str | None = None  # the kind of error that the last change of a file ended in
     comparing_is_counted = False  # whether parties allow so many ids a day to be compared with theirs
-    _watch: threading.Thread | None = None
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
+        self._watching = ExitStack()
 
     @abstractmethod
     def lacking(self, ids: Sequence[str]) -> set[str]:
@@ -74,17 +93,13 @@ class PredictionSource(ABC):
         """Check the files from time to time, and call `changed` when their new content is in use."""
 
         def look() -> None:
-            while not self._stop.wait(every):
-                if self.refresh():
-                    changed()
+            if self.refresh():
+                changed()
 
-        self._watch = threading.Thread(target=look, daemon=True, name="tables")
-        self._watch.start()
+        self._watching.enter_context(repeating(look, every, "tables"))
 
     def close(self) -> None:
-        self._stop.set()
-        if self._watch is not None:
-            self._watch.join()
+        self._watching.close()
 
 
 class Source(PredictionSource):

@@ -366,8 +366,7 @@ class Settings:
         return to_toml(self.to_mapping())
 
     def check_continues(self, saved: Settings) -> None:
-        """Raise unless a run that was started with `saved` can go on with these: what may change is how long to train
-        and what computes, not what is trained."""
+        """Raise unless a run that was started with `saved` can go on with these."""
         check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
 
 
@@ -394,8 +393,7 @@ def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) ->
 
 
 def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
-    """Choose the size of a batch, and how many epochs there are at most, for so many training rows: few rows get enough
-    steps, and many rows do not get thousands of passes."""
+    """Choose the size of a batch, and epochs at most: few rows get enough steps, and many not thousands of passes."""
     size = LEAST
     while size < MOST and size * BATCHES * 2 <= rows:
         size *= 2

@@ -47,8 +47,7 @@ def described(settings: type) -> dict[str, Any]:
 
 
 def algorithms() -> dict[str, Any]:
-    """List what is known about each algorithm. Where algorithms are imported already, one that joined them is in the
-    list."""
+    """List what is known about each algorithm, also of one that joined those that are imported."""
     written: dict[str, Any] = known()["algorithms"]
     imported = sys.modules.get("colonnade.algorithms")
     every: Mapping[str, Any] = {} if imported is None else imported.ALGORITHMS

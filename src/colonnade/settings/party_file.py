@@ -78,16 +78,15 @@ T = TypeVar("T")
 LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
 """Of [federation]: how a machine computes is its owner's business."""
 
-LABELS_TO_FILL_IN = """
-# Fill in, then check: colonnade party check {file}
-# table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
-# id = "customer_no"              # if the id column is not called as the agreed file says
-# label = "diagnosis"             # unless the agreed file names it
-"""
 TO_FILL_IN = """
 # Fill in, then check: colonnade party check {file}
 # table = "/data/{name}.csv"      # .csv, .csv.gz or .parquet; relative to this file
 # id = "customer_no"              # if the id column is not called as the agreed file says
+"""
+LABELS_TO_FILL_IN = """\
+# label = "diagnosis"             # unless the agreed file names it
+"""
+COLUMNS_TO_FILL_IN = """\
 # columns = ["a", "b"]            # all but the id and the label by default
 #
 # [outbox]                        # without rules, everything leaves as it is
@@ -144,15 +143,10 @@ class SiteConfig:
         return self.settings.alignment.helper or ""
 
     @property
-    def several(self) -> bool:
-        """Whether an aggregation server drives label owners; else the one label owner drives."""
-        return bool(self.settings.label_owners)
-
-    @property
     def private(self) -> bool:
         """Whether common rows are found first: where several hold labels, none knows who holds which."""
         data = self.settings.data
-        return data.dataset is None and (self.several or data.align == "private")
+        return data.dataset is None and (self.settings.shared or data.align == "private")
 
     @property
     def section(self) -> str:
@@ -337,11 +331,6 @@ def asker_of(settings: Settings, name: str | None = None) -> str:
     return name or owners[0]
 
 
-def asker_id(settings: Settings, name: str | None = None) -> str:
-    """What the id column is called at who predicts."""
-    return settings.id_column_of(asker_of(settings, name))
-
-
 def asked_with(settings: Settings, asker: str) -> tuple[str, ...]:
     """The sites that a prediction needs: of several label owners only the one that asks."""
     if settings.label_owners:
@@ -392,7 +381,7 @@ def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None 
     head |= {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
     text = to_toml({**head, **party, **aside})
     if settings.data.dataset is None and "table" not in party and section:
-        form = LABELS_TO_FILL_IN if section == "label_owners" else TO_FILL_IN
+        form = TO_FILL_IN + (LABELS_TO_FILL_IN if section == "label_owners" else COLUMNS_TO_FILL_IN)
         text += form.format(file=OWN, name=name, release=next(iter(find(settings.algorithm).releases)))
     (folder / OWN).write_text(text, encoding="utf-8")
 

@@ -16,7 +16,7 @@ import torch
 
 from colonnade.compression import READERS, Integers
 from colonnade.core.checks import did_you_mean
-from colonnade.core.release import Codec, Identity, Mechanism, Rule
+from colonnade.core.release import Codec, Identity, Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial, Budget
 from colonnade.privacy.accounting import is_private
@@ -60,13 +60,14 @@ def rules_from(
                 f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
             )
     appearances = {k: n * known_to for k, n in planned(epochs).items()}
-    noise = {"sigma": _automatic(settings, owner, section, budget, appearances)}
-    noise["trials"] = _automatic_trials(settings, owner, section, budget, appearances)
+    budget_at = place_of(section, owner, "budget")
+    noise = {"sigma": _automatic(settings, where, budget_at, budget, appearances)}
+    noise["trials"] = _automatic_trials(settings, where, budget_at, budget, appearances)
     rules = {name: _rule(given, f"{where} {name}", noise) for name, given in settings.items() if name != LABELS}
     if LABELS in settings:
         rules[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
-        _coverable(rules, place_of(section, owner, "budget"), from_columns)
+        _coverable(rules, budget_at, from_columns)
     return rules
 
 
@@ -95,19 +96,25 @@ def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[s
                 )
 
 
+def _automatics(
+    key: str, settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None
+) -> dict[str, Mapping[str, Any]]:
+    """The mechanisms in which sigma or trials is "auto", by the name of their rule; raise without a budget for it."""
+    autos = {name: _spec(given) for name, given in settings.items() if _spec(given).get(key) == "auto"}
+    if autos and budget is None:
+        raise ConfigError(
+            f'{where} {min(autos)} has {key} = "auto", which is the smallest noise for a budget, and there is none. '
+            f"Add {budget_at} epsilon = 8.0, or give {key} a number."
+        )
+    return autos
+
+
 def _automatic(
-    settings: Mapping[str, Any], owner: str, section: str, budget: Budget | None, appearances: Mapping[str, int]
+    settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None, appearances: Mapping[str, int]
 ) -> float | None:
     """What sigma = "auto" is for this owner; None where no rule says so."""
-    autos = {name for name, given in settings.items() if _spec(given).get("sigma") == "auto"}
-    if not autos:
+    if not _automatics("sigma", settings, where, budget_at, budget) or budget is None:
         return None
-    where = place_of(section, owner, "outbox")
-    if budget is None:
-        raise ConfigError(
-            f'{where} {min(autos)} has sigma = "auto", which is the smallest noise for a budget, and '
-            f"there is none. Add {place_of(section, owner, 'budget')} epsilon = 8.0, or give sigma a number."
-        )
     rows = []
     for purpose, times in appearances.items():
         specs = _used(settings, purpose)
@@ -120,22 +127,17 @@ def _automatic(
             )
         sigmas = [spec["sigma"] for spec in rest if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0]
         rows.append((mine * times, sum(times / sigma**2 for sigma in sigmas)))
-    return smallest_sigma(budget, rows, where=place_of(section, owner, "budget"))
+    return smallest_sigma(budget, rows, where=budget_at)
 
 
 def _automatic_trials(
-    settings: Mapping[str, Any], owner: str, section: str, budget: Budget | None, appearances: Mapping[str, int]
+    settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None, appearances: Mapping[str, int]
 ) -> int | None:
     """What trials = "auto" is for this owner's binomial noise; None where no rule says so."""
-    autos = {name: _spec(given) for name, given in settings.items() if _spec(given).get("trials") == "auto"}
-    if not autos:
+    autos = _automatics("trials", settings, where, budget_at, budget)
+    if not autos or budget is None:
         return None
-    where, name = f"{place_of(section, owner, 'outbox')} {min(autos)}", min(autos)
-    if budget is None:
-        raise ConfigError(
-            f'{where} has trials = "auto", which is the smallest noise for a budget, and there is none. '
-            f"Add {place_of(section, owner, 'budget')} epsilon = 8.0, or give trials a number."
-        )
+    where, name = f"{where} {min(autos)}", min(autos)
     spec, values = autos[name], autos[name].get("values")
     if not isinstance(values, int) or isinstance(values, bool) or values < 1:
         raise ConfigError(
@@ -155,7 +157,7 @@ def _automatic_trials(
     levels, p = spec.get("levels"), spec.get("p", 0.5)
     Binomial(levels, 0, p)  # type: ignore[arg-type]  # says what is wrong with them
     assert isinstance(levels, int)
-    return smallest_trials(budget, levels, p, values, max(times), where=place_of(section, owner, "budget"))
+    return smallest_trials(budget, levels, p, values, max(times), where=budget_at)
 
 
 def _used(settings: Mapping[str, Any], purpose: str) -> list[Mapping[str, Any]]:
@@ -177,13 +179,10 @@ def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
         if _spec(given).get(name) == "auto":
             spec = {key: value for key, value in spec.items() if key != "values"} | {name: amount}
     mechanism = _built(MECHANISMS, spec, f"{where}: mechanism")
-    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else natural_codec(mechanism)
+    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else None
+    if codec is None:  # values that lie on a grid are sent as the grid's numbers
+        codec = Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
     return Rule(mechanism, codec)
-
-
-def natural_codec(mechanism: Mechanism) -> Codec:
-    """What an owner who names no codec gets: a mechanism whose values lie on a grid is sent as the grid's numbers."""
-    return Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
 
 
 def _label_rule(given: Any, where: str, classes: int) -> Rule:
@@ -225,7 +224,5 @@ def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> An
 
 
 def planned(epochs: int) -> dict[str, int]:
-    """How often a run releases a row, by what the row is for: training and validation rows once per epoch, test rows
-    at the end, and validation rows too where nothing is trained; a prediction is not planned, and one release of a new
-    row always fits."""
+    """How often a run releases a row, by what it is for. A prediction is not planned; one of a new row always fits."""
     return {"train": epochs, "validation": max(epochs, 1), "test": 1, "predict": 1}

@@ -427,8 +427,7 @@ def dropout_of(rows: str, chosen: float | None) -> float:
 
 
 def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSettings, train: TrainSettings) -> None:
-    """Check that the algorithm can divide, draw and start as it is asked to; that it can do without a partner's part of
-    a row, where one may lack it or is left out; and that a partner can tell which of its rows are in a batch."""
+    """Check that the algorithm can divide, draw and start as asked to, and do without a partner's part of rows."""
     several, differ = algorithm.nested is not None, data.rows == "label_owner"
     if several and data.split_by is not None:
         raise ConfigError(

@@ -107,8 +107,7 @@ class SelectionHost(Party):
         return sent
 
     def _part(self, request: TakePart, asker: str) -> tuple[Party, int, bool]:
-        """Build what this organisation is in a selection, and tell how many rows it shares with the asker and whether
-        they are the same."""
+        """Build this organisation's part; tell how many rows it and the asker share, and whether they are the same."""
         own, agreed = self.own, self.own.settings.selection
         if own.name == SERVER:
             return AggregationServer(organisation_of(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True

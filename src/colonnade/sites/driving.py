@@ -60,7 +60,7 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     folder.keep_widths(federation.shapes)
     if not number:
         keep_start(folder.path, federation, own.name)
-    return _train(federation, folder, saves, number, watch)
+    return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 
 
 def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
@@ -79,8 +79,7 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
 
 
 def met(site: Site) -> Peers:
-    """Give the label owners, as the aggregation server meets them: they have found the rows that they share with those
-    who hold columns. It has no line to anybody else."""
+    """Meet the label owners, who then know which rows they share with data owners; there is no line to anybody else."""
     own = site.own
     site.routes = {name: site.routes[name] for name in own.label_owners}
     others = site.peers(own.label_owners)
@@ -90,18 +89,13 @@ def met(site: Site) -> Peers:
 
 
 def _train(
-    federation: Federation,
-    folder: RunDirectory,
-    saves: Saves,
-    number: int,
-    watch: Watch | None,
-    lenient: bool | None = None,
+    federation: Federation, folder: RunDirectory, saves: Saves, number: int, watch: Watch | None, *, lenient: bool
 ) -> Outcome:
-    """Train, and have everybody save after each checkpoint, and at the end close."""
+    """Train, and have everybody save after each checkpoint, and at the end close; `lenient` is about the end."""
     federation.elsewhere.best = saves.best
     watch = saves.after(federation.settings.train.checkpoint_every, watch)
     outcome = fit(federation, folder, resume=number > 0, watch=watch)
-    saves.lenient = saves.lenient if lenient is None else lenient
+    saves.lenient = lenient
     saves.save(federation.batches.done)
     saves.close(outcome)
     return outcome

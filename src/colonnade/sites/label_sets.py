@@ -19,6 +19,7 @@ from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.making import divide
+from colonnade.rows.tables import label_of
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels
@@ -52,9 +53,8 @@ class Describer(Party):
         super().__init__(organisation)
         self.serves_for = frozenset(others)
         data = own.settings.data
-        assert rows.label is not None
         train = divide(rows.ids, data, own.settings.engine.seed, own.name, shared=True)["train"]
-        self.described = described(rows.label.iloc[train.numpy()], self.name, data.task)
+        self.described = described(label_of(rows).iloc[train.numpy()], self.name, data.task)
 
     @serves
     def describe(self, request: Describe) -> Described:  # noqa: ARG002
@@ -74,8 +74,7 @@ def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdin
     """Build what a label owner holds, as far as it can tell without the other label owners."""
     encoder = None
     if len(own.label_owners) > 1 and table is not None:  # others may know other classes
-        assert table.label is not None
-        mine = described(table.label, own.name, own.settings.data.task)
+        mine = described(label_of(table), own.name, own.settings.data.task)
         task: Any = "regression" if mine.measured else "classification"
         encoder = Labels(own.name, task, tuple(json.loads(mine.classes)))
     return own_labels(own, table, encoder, salt)

@@ -47,7 +47,7 @@ from colonnade.rows.holdings import Ids as Strings
 from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.party_file import SiteConfig, asker_id
+from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
@@ -88,8 +88,7 @@ class Introduced:
 
 @dataclass
 class Rows:
-    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those that each party
-    holds."""
+    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those held."""
 
     holdings: Holdings
     places: dict[str, torch.Tensor]
@@ -115,13 +114,11 @@ class Session:
         self.site, self.own, self.run, self.model = site, site.own, run, model
         self.engine = engine or site.own.settings.engine
         self.lenient = self.engine.on_missing in ("stale", "skip")
-        data = self.own.settings.data
-        self.private = data.align == "private" and data.dataset is None
         self.host = site.host
         self.folder = RunDirectory(site.host.folder(run))
         self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
         self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
-        carrier = self.engine.around(self.carrier())
+        carrier = self.engine.around(site.carrier(engine=self.engine))
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()
@@ -138,8 +135,7 @@ class Session:
         self._with_columns = has_columns(self.own, self.fitted)
 
     def own_part(self, ids: Strings) -> Rows:
-        """Collect what the driver holds of some ids; its own columns are zero where it lacks a row, and then nobody
-        uses them. Nobody is asked."""
+        """Collect what the driver holds of some ids, its own columns zero where it lacks a row; nobody is asked."""
         own = self.own.name
         mine, away = {}, {}
         if self._with_columns:
@@ -180,7 +176,7 @@ class Session:
     def warm(self) -> None:
         """Have everybody read its table now, so that the first batch need not wait for it; no id is asked for."""
         none = self.own_part(np.array([], dtype=np.str_))
-        if not self.private:
+        if not self.own.private:
             with suppress(NoAnswer):  # who is slow goes on reading
                 self.look(none)
 
@@ -188,10 +184,6 @@ class Session:
         """Tell everybody that no more rows are asked for."""
         self.there.attempt({name: Enough() for name in self.there if name in self.met})
         self.site.keep_crossed(self.folder.path)
-
-    def carrier(self, here: Transport | None = None) -> Transport:
-        """Give a transport to everybody else; and, where it holds columns itself, to them."""
-        return self.site.carrier(here, self.engine)
 
     def opened(self, rows: Rows) -> Federation:
         """Build the federation that predicts some of these rows, as the checkpoint has it. The others have looked for
@@ -204,7 +196,7 @@ class Session:
         }
 
         def reach(_: str, here: Transport) -> Transport:
-            return Introduced(self.carrier(here), introductions)
+            return Introduced(self.site.carrier(here, self.engine), introductions)
 
         federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
         self.folder.load(federation, self.mark)
@@ -228,7 +220,7 @@ class Session:
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
         """Give, by party, the places in `ids` of the rows that it holds, in its own order of them."""
         number, present = self.mark["number"], [name for name in self.there if name in self.met]
-        if not self.private:
+        if not self.own.private:
             digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
             asked = self.host.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
             answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
@@ -302,13 +294,12 @@ FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
 def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
-    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions. `model` is
-    "aggregated" or "own", where each of several label owners has its own."""
+    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
     own = site.own
     check_asks(own, run)
     find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
-    column = asker_id(own.settings, own.name)
+    column = own.settings.id_column_of(own.name)
     spelled = list(dict.fromkeys(written_ids(asked_in, own.settings.keys_at(own.name), whose="what to predict")))
     if not spelled:
         raise DataError(f"{asked_in} has no rows to predict.")

@@ -64,8 +64,7 @@ def own_columns(
 ) -> Holdings:
     """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
     its part of a public data set. `sides` and `numbers` are of the one label owner's rows, where it told them; of other
-    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where it was
-    told."""
+    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where told."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -140,8 +139,7 @@ def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
-    """Give the ids in an organisation's table as it is now, and what prepares its columns of some of them as in
-    training."""
+    """Give the ids in an organisation's table as it is now, and what prepares columns of some as in training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
         index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features

@@ -182,8 +182,7 @@ def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[st
 
 
 def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
-    """Read what a label owner found. It must be about those who hold columns here, in numbers, and by the groups that
-    the others tested."""
+    """Read what a label owner found: of those who hold columns here, in numbers, by the groups that others tested."""
     try:
         selection = Selection.from_json(json.loads(answer.found))
         numbers = [number for by in (selection.scores, selection.groups, selection.errors) for number in by.values()]

@@ -213,8 +213,7 @@ class Site:
         return align(mine, self.peers(names, mine.organisation), reveal=reveal)
 
     def own_labels(self, resumed: RunDirectory | None = None) -> Holdings:
-        """Build what a label owner holds: its rows, and where it drives, its columns too. A run that is resumed divides
-        them as it did."""
+        """Build a label owner's rows, and where it drives, its columns; a resumed run divides them as it did."""
         own, encoder = self.own, None
         if self.describer is not None:
             others = [name for name in own.label_owners if name != own.name]
@@ -287,8 +286,7 @@ class Site:
         return self.own.private or self.digest(run, ids) == digest
 
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None:
-        """Build the columns of who holds some, and answer the algorithm's requests of label owners from here on. Where
-        an audit repeats some of a run, nothing of it is saved."""
+        """Build the columns of who holds some, and answer the algorithm's requests of label owners from here on."""
         own = self.own
         self.read()
         ids = {name: self.common(name).ids for name in own.label_owners} if self.table is not None else {}
@@ -395,8 +393,7 @@ class Site:
             self.participant = None
 
     def keep_crossed(self, run: Path, *more: Ledger) -> None:
-        """Write down what crossed to find the rows to predict, or to select. A training's alignment is in the ledger of
-        the training."""
+        """Write down what crossed to find rows to predict, or to select; of a training, its own ledger has it."""
         folder = run / PARTIES / self.own.name
         for ledger in (*more, *(role.ledger for role in self._compared())):
             if ledger.entries:
@@ -432,8 +429,7 @@ class Site:
         return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
-        """Build what aligns ids: a label owner aligns once; who holds columns with each label owner, under another
-        secret each time."""
+        """Build what aligns ids: once as a label owner, else with each label owner under another secret."""
         own, settings = self.own, self.own.settings.alignment
         settings.check_trains()
         ids = ids_of(table)
