@@ -33,6 +33,7 @@ from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
 from colonnade.federation.loading import in_pieces
+from colonnade.report.words import warnings_of
 from colonnade.rows.tables import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_id, asker_of
@@ -71,11 +72,13 @@ def predict(
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.on_flare import predict_on_flare
 
+        _warn(folder)
         frame = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
         if frame is not None:
             _report(_collect(iter([frame]), out), out, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
+    _warn(folder)
     column = asker_id(settings, owner)
     ids, keys = _read_ids(rows, settings, asker_of(settings, owner))
     ordered = np.sort(keys)
@@ -93,6 +96,12 @@ def predict(
         task = bar.add_task("predict", total=len(ids), now="rows")
         predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
     _report(predictions, out, json_=json_, quiet=quiet)
+
+
+def _warn(folder: Path) -> None:
+    """Say on standard error what the run says against its own model; a quiet command says it too."""
+    for warning in warnings_of(RunDirectory(folder).summary() or {}):
+        error_console.print(f"[bold red]{shown(warning)}[/bold red]", highlight=False, soft_wrap=True)
 
 
 def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
