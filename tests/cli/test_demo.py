@@ -45,6 +45,7 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
         f"colonnade explain {tmp_path}/demo/run",
     ):
         assert part in called.out
+    assert "crossed to find the patients that these 3 share: step 1 once more" in " ".join(called.out.split())
     page = tmp_path / "demo" / "run" / "report.html"
     assert called.out.rstrip().endswith(str(page))
     assert 'id="importance"' in page.read_text()

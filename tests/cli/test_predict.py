@@ -19,7 +19,9 @@ from tests.federation.small import frames, quick, write
 from colonnade.cli.predict import _write
 from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
+from colonnade.report.words import warnings_of
 from colonnade.rows.holdings import AskedFor, Holdings
+from colonnade.runs.run_directory import RunDirectory
 
 
 def ids_file(folder: Path, ids: list[str]) -> Path:
@@ -32,21 +34,40 @@ def expected(finished: Path, ids: list[str]) -> pd.DataFrame:
     return load(finished / "run", ids=ids).predict(ids).to_frame()
 
 
+def warned(finished: Path) -> str:
+    """What the run says against its model, which was trained for a moment."""
+    return "".join(f"{words}\n" for words in warnings_of(RunDirectory(finished / "run").summary() or {}))
+
+
 def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path, tmp_path: Path) -> None:
     ids = ["P011", "P002", "P011"]
     rows, frame = ids_file(tmp_path, ids), expected(finished, ids)
     called = call("predict", finished / "run", "--rows", rows)
-    assert (called.code, called.err) == (0, "")
+    assert (called.code, called.err) == (0, warned(finished))
     assert called.out == frame.to_csv(index=False)
     told = json.loads(call("predict", finished / "run", "--rows", rows, "--json").out)
     assert [row["patient"] for row in told] == ids
     assert [row["prediction"] for row in told] == frame["prediction"].tolist()
     for name, read in (("p[1].csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
         called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
-        assert (called.code, called.err) == (0, "")
+        assert (called.code, called.err) == (0, warned(finished))
         assert f"3 predictions are in {tmp_path / name}." in called.out
         pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p[1].csv", "p.parquet"}
+
+
+def test_what_the_run_says_against_its_model_is_said_on_standard_error(
+    call: Caller, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "at")
+    run = RunDirectory(tmp_path / "at" / "run")
+    verdict = "The model learned nothing [at all]. Do not use it."
+    run.write_summary({**(run.summary() or {}), "findings": [verdict], "majority": {}})
+    rows = ids_file(tmp_path, ["P011"])
+    for options in ([], ["--json"], ["--quiet"]):
+        called = call("predict", run.path, "--rows", rows, *options)
+        assert (called.code, called.err) == (0, f"{verdict}\n")
+        assert verdict not in called.out
 
 
 def test_rows_may_come_from_any_table_with_the_id_column(call: Caller, finished: Path, tmp_path: Path) -> None:
@@ -142,7 +163,9 @@ def test_many_rows_are_predicted_and_written_piece_by_piece(
         assert "54/54 rows" in called.err
         # what left the laboratory is written down: every row once, though 14 were asked for twice
         assert sum(entry["shape"][0] for entry in left(finished)[before:]) == 40
-    assert call("predict", finished / "run", "--rows", rows, "--out", tmp_path / "p.csv", "--quiet").err == ""
+    assert call("predict", finished / "run", "--rows", rows, "--out", tmp_path / "p.csv", "--quiet").err == warned(
+        finished
+    )
 
 
 def test_pieces_are_what_one_federation_predicts_writes_down_and_pays(

@@ -164,9 +164,21 @@ def test_measures_that_disagree_are_told() -> None:
         "permutation": {"bank": 0.2, "telco": 0.1},
         "noise": {"bank": 0.0, "telco": 0.0},
     }
-    assert disagreement(measures, "head_change") == (
+    assert disagreement(measures, "head_change", {}) == (
         'The measures disagree on who matters most: telco by "head change", bank by "head norm" and "shuffled".'
     )
-    assert disagreement(measures, "head_norm").endswith('bank by "head norm", telco by "head change".')
-    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm") == ""
-    assert disagreement(measures, "noise") == ""  # it ranks nobody
+    assert disagreement(measures, "head_norm", {}).endswith('bank by "head norm", telco by "head change".')
+    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm", {}) == ""
+    assert disagreement(measures, "noise", {}) == ""  # it ranks nobody
+
+
+def test_a_difference_within_the_shuffles_deviation_is_no_disagreement() -> None:
+    measures = {
+        "head_norm": {"bank": 1.0, "telco": 2.0, "shop": 0.5},
+        "permutation": {"bank": 0.210, "telco": 0.204, "shop": 0.01},
+    }
+    spread = {"permutation": {"bank": 0.008, "telco": 0.011, "shop": 0.002}}
+    assert disagreement(measures, "head_norm", spread) == ""
+    assert disagreement(measures, "permutation", spread) == ""
+    narrow = {"permutation": dict.fromkeys(spread["permutation"], 0.001)}
+    assert disagreement(measures, "head_norm", narrow).endswith('telco by "head norm", bank by "shuffled".')

@@ -11,6 +11,7 @@ from tests.export.trained import run
 from colonnade.export import export
 from colonnade.export.card import LIMITS, _table
 from colonnade.federation import load
+from colonnade.runs.run_directory import RunDirectory
 
 NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
 
@@ -48,6 +49,18 @@ def test_its_numbers_are_the_summarys(tmp_path: Path) -> None:
     assert text.index("What each party sent") < text.index("Since the run") < text.index("What was promised")
     for told in (one for each in later["privacy"] for one in each["statements"] if one["epsilon"] is not None):
         assert f"| {told['accountant']} | {told['epsilon']:.4g} |" in text
+
+
+def test_it_says_what_the_run_says_against_its_model_and_names_no_class(tmp_path: Path) -> None:
+    folder = run(tmp_path / "at", {"name": "splitnn"})
+    verdict = "The model learned nothing. Do not use it."
+    said = {"findings": [verdict], "label_findings": ["'clinic' has one row of 'maybe'."]}
+    RunDirectory(folder).write_summary({**(RunDirectory(folder).summary() or {}), **said})
+    for organisation in export(folder, tmp_path / "out"):
+        text = (organisation / "README.md").read_text()
+        assert text.index("# run") < text.index(f"**{verdict}**") < text.index("## What is here")
+        assert json.loads((organisation / "model_card.json").read_text())["findings"] == [verdict]
+        assert "maybe" not in text
 
 
 def test_no_word_can_end_a_cell() -> None:

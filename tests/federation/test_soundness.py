@@ -11,7 +11,7 @@ from tests.federation.small import Task, federation, frames, quick, splitnn
 from tests.federation.small_sites import ALONE, folders, sites
 
 from colonnade.explain.report import explain
-from colonnade.federation.soundness import constant_loss
+from colonnade.federation.soundness import constant_loss, rare_classes
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 from colonnade.sites.driving import drive
 
@@ -38,6 +38,26 @@ def test_a_model_that_learned_nothing_is_said_and_one_that_learned_is_not(task: 
     with pytest.warns(UserWarning, match="The model learned nothing that holds for other rows"):
         outcome = federation(given, wild).fit()
     assert "Do not use it" in outcome.summary["findings"][0]
+
+
+def test_a_class_of_very_few_rows_is_named_with_its_count() -> None:
+    given = frames(300)
+    given["clinic"].loc[7, "diagnosis"] = "maybe"
+    with pytest.warns(UserWarning, match=r"'maybe' \(1\)"):
+        summary = federation(given, splitnn()).fit().summary
+    (finding,) = summary["label_findings"]
+    assert finding.startswith("'clinic' has fewer than 5 of its 300 rows in a class of the label: 'maybe' (1).")
+    assert "one of the 3 classes" in finding
+    assert not any("maybe" in text for text in summary.get("findings", []))  # partners see those
+    assert "label_findings" not in federation(settings=splitnn()).fit().summary
+
+
+def test_classes_are_rare_only_beside_larger_ones() -> None:
+    assert rare_classes("clinic", ["a", "b", "c"], torch.arange(12) % 3) == []
+    assert rare_classes("clinic", ["a", "b"], torch.tensor([0] * 95 + [1] * 5)) == []
+    many = torch.cat([torch.zeros(500), torch.arange(1, 9)])
+    (finding,) = rare_classes("clinic", list("abcdefghi"), many)
+    assert "'b' (1), 'c' (1), 'd' (1), 'e' (1), 'f' (1) and 3 more." in finding
 
 
 def dead(one: Any) -> None:

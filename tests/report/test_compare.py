@@ -23,10 +23,18 @@ def test_numbers_are_those_of_the_summaries(plain: Path, noisy: Path) -> None:
         sent = sum(one["out"] for one in summary["bytes"].values())
         loss, accuracy, *others = summary["metrics"]["test"].values()
         scores = accuracy, summary["majority"]["test"]["share"], loss, *others  # what shows most comes first
-        assert line[1:-1] == ("vimadmm", *scores, summary["rounds"], sent, summary["seconds"])
+        assert line[1:-2] == ("vimadmm", *scores, summary["rounds"], sent, summary["seconds"])
     assert headings[2:5] == ("test accuracy", "test largest class", "test loss")
     lab = next(one for one in json.loads((noisy / "summary.json").read_text())["privacy"] if one["party"] == "lab")
-    assert (lines[0][-1], lines[1][-1]) == (None, lab["budget"]["spent"])
+    assert (lines[0][-2], lines[1][-2]) == (None, lab["budget"]["spent"])
+
+
+def test_an_epsilon_of_some_is_not_taken_for_the_runs(plain: Path, noisy: Path) -> None:
+    headings, (open_, guarded) = rows_of(gather([plain, noisy]))
+    assert headings[-2:] == ("largest ε of those that have one", "without a guarantee")
+    assert (open_[-1], guarded[-1]) == ("3 of 3", "2 of 3")  # the clinic's columns and labels
+    assert rows_of({"a": Facts("a"), "b": Facts("b")})[1][0][-2:] == (None, "not known")
+    assert "It is not the run's" in Page(render(gather([plain, noisy]))).text
 
 
 def test_only_settings_that_differ(plain: Path, noisy: Path) -> None:
@@ -75,6 +83,13 @@ def test_of_two_classes_the_auc_decides_too() -> None:
         "a: It says the same class of every row: its accuracy on test rows, 0.9000, is that class's share. Scores may "
         "still tell rows apart: choose the score from which on to act."
     ]
+
+
+def test_what_a_run_says_against_its_model_is_said_here_too() -> None:
+    verdict = "The model learned nothing. Do not use it."
+    runs = {"a": Facts("a", summary={"findings": [verdict], "label_findings": ["A slip."]}), "b": Facts("b")}
+    assert warnings(runs) == [f"a: {verdict}", "a: A slip."]
+    assert f"a: {verdict}" in Page(render(runs)).text
 
 
 def test_the_page(plain: Path, noisy: Path, multi: Path, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.report.made import Page
 
+from colonnade.alignment import REVEALS
 from colonnade.report.course import (
     flat,
     missing_section,
@@ -64,6 +66,14 @@ def test_what_could_be_added(noisy_facts: Facts, plain: Path) -> None:
         "align FEDERATION.toml",
     ):
         assert f"colonnade {command}" in told
+
+
+def test_an_alignment_within_the_run_is_not_missing(plain: Path) -> None:
+    facts = read(plain)
+    aligned = replace(facts, flows=[facts.flows[0] | {"name": next(iter(REVEALS))}, *facts.flows])
+    words = Page(text(missing_section(aligned))).text
+    assert "Private alignment" not in words
+    assert "Baselines" in words
 
 
 def test_a_place_to_sign() -> None:

@@ -9,9 +9,11 @@ import pytest
 from tests.report.made import Page
 
 from colonnade.algorithms import find
+from colonnade.alignment import REVEALS
 from colonnade.report.crossing import crossing_section, parties_section
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import text
+from colonnade.report.words import size
 
 
 def test_every_flow_is_told_with_its_bytes_and_meaning(noisy_facts: Facts) -> None:
@@ -27,6 +29,19 @@ def test_every_flow_is_told_with_its_bytes_and_meaning(noisy_facts: Facts) -> No
         assert line[-2] == ("none" if flow["name"] != "embedding" else "gaussian, clip 1, sigma 4")
     assert "lab sent" in page.text
     assert "Protected: gaussian, clip 1, sigma 4." in page.text
+
+
+def test_a_partys_sentences_add_up_to_its_figures_with_the_alignment(noisy_facts: Facts) -> None:
+    flow = next(flow for flow in noisy_facts.flows if flow["from"] == "lab")
+    before = flow | {"name": next(iter(REVEALS)), "bytes": 30_400, "protection": "plain"}
+    facts = replace(noisy_facts, flows=[before, *noisy_facts.flows], summary=None)
+    page = Page(text(crossing_section(facts, {})))
+    assert f"lab sent {size(facts.traffic['lab']['out'])}:" in page.text
+    assert "to find the common rows, before training, 30.4 kB." in page.text
+    assert page.text.count("to find the common rows, before training") == 1, "the clinic sent nothing for it"
+    assert len(page.tables["What crossed in training"]) == 1 + len(noisy_facts.flows)
+    assert "Everything that crossed" not in page.tables
+    assert "lab sent 30.4 kB:" in Page(text(crossing_section(replace(facts, flows=[before]), {}))).text
 
 
 @pytest.mark.parametrize(

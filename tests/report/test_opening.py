@@ -29,6 +29,16 @@ def test_the_result_in_one_sentence(noisy_facts: Facts) -> None:
     assert "It says the same class of every row" in Page(opening(silent)).text
 
 
+def test_it_opens_with_what_the_run_says_against_its_model(noisy_facts: Facts) -> None:
+    assert noisy_facts.summary is not None
+    verdict, slip = "The model learned nothing. Do not use it.", "'clinic' has fewer than 5 rows in a class."
+    plain = noisy_facts.summary | {"findings": [], "label_findings": []}
+    found = replace(noisy_facts, summary=plain | {"findings": [verdict], "label_findings": [slip]})
+    page = Page(opening(found)).text
+    assert page.index(verdict) < page.index(slip) < page.index("Two organisations together")
+    assert "Do not use it" not in Page(opening(replace(noisy_facts, summary=plain))).text
+
+
 def test_what_is_not_finished_says_so(noisy_facts: Facts) -> None:
     running = replace(noisy_facts, summary=None, baselines=None)
     assert "have reached" in result(running)

@@ -24,7 +24,7 @@ def test_importance(noisy_facts: Facts) -> None:
         assert line[1:] == [f"{found['measures'][name][line[0]]:.4f}" for name in names]
     assert " and ".join(found["ranking"]) in page.text
     other = {"head_change": {"clinic": 1.0, "lab": 2.0}, "permutation": {"clinic": 0.2, "lab": 0.1}}
-    odd = replace(noisy_facts, importance=found | {"measures": other, "ranked_by": "head_change"})
+    odd = replace(noisy_facts, importance=found | {"measures": other, "ranked_by": "head_change", "deviations": {}})
     told = 'The measures disagree on who matters most: lab by "head change", clinic by "shuffled".'
     assert told in Page(text(importance_section(odd, {}))).text
 

@@ -46,7 +46,8 @@ def test_uneven_classes_lead_with_auc_and_every_curve_is_drawn(run: Path) -> Non
     assert [one.name for one in quality_figures(facts)] == list(CURVES)
     page = render(facts)
     for words in ("How well it decides", "The positive class is well, the second of the two in order",
-                  "From which score of well on", "By class", "KS, the largest",
+                  "From which score of well on", "By class", "KS, the largest", "so expect less on others",
+                  "and the cost is of the same rows: expect a higher one on others.",
                   "True classes (rows) and what was predicted (columns)"):  # fmt: skip
         assert words in page
 

@@ -187,11 +187,14 @@ def _scores(scores: dict[str, Any]) -> Table:
 
 
 def _learned(federation: Federation, run: Path) -> Table:
-    """What each party learned in training; step 1 said what it learned in the alignment."""
+    """What each party learned in training; step 1 said what one learns in an alignment, there among all four."""
     lines = sorted(flows(run, federation.algorithm.reveals | REVEALS), key=lambda line: str(line["to"]))
     before = sum(line["bytes"] for line in lines if line["name"] in REVEALS)
     title = "\nWhat each party learned about the others (no raw column ever left)"
-    below = f"Before that, {size(before)} crossed to find the patients they share: step 1."
+    below = (
+        f"Before that, {size(before)} crossed to find the patients that these {len(federation.organisations)} share: "
+        "step 1 once more, without whom the clinic did not choose."
+    )
     justified: Any = {"title_justify": "left", "caption_justify": "left"}
     table = Table("party", "from", "received", "which tells", title=title, caption=below, show_lines=True, **justified)
     by_lesson: dict[tuple[str, ...], list[str]] = {}  # the same lesson is said once, of all who learned it

@@ -143,7 +143,7 @@ def _show(result: report.Report, place: Path, files: list[Path]) -> None:
         unit = "points of accuracy" if result.metric == "accuracy" else metric(result.metric)
         sigma = f"; noise has σ = {result.noise_sigma:g}" if "noise" in names else ""
         console.print(f"{', '.join(lost)}: {unit} lost{sigma}.", highlight=False)
-    if words := importance.disagreement(result.measures, result.ranked_by):
+    if words := importance.disagreement(result.measures, result.ranked_by, result.deviations):
         say(words)
     if len(result.parties) > 2 and result.correlations:  # two always agree or disagree
         console.print(_agreement(result))

@@ -33,6 +33,7 @@ from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
 from colonnade.federation.loading import in_pieces
+from colonnade.report.words import warnings_of
 from colonnade.rows.tables import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_of
@@ -71,11 +72,13 @@ def predict(
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
         from colonnade.cli.on_flare import predict_on_flare
 
+        warnings = warnings_of(RunDirectory(folder).summary() or {})
         frame = predict_on_flare(folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model)
         if frame is not None:
-            _report(_collect(iter([frame]), out), out, json_=json_, quiet=quiet)
+            _report(_collect(iter([frame]), out), out, warnings, json_=json_, quiet=quiet)
         return
     settings = RunDirectory(a_run(folder)).settings(allow_model or [])
+    warnings = warnings_of(RunDirectory(folder).summary() or {})  # before anything is paid: the file may be damaged
     asker = asker_of(settings, owner)
     column = settings.id_column_of(asker)
     ids, keys = _read_ids(rows, settings, asker)
@@ -93,7 +96,7 @@ def predict(
     with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
         task = bar.add_task("predict", total=len(ids), now="rows")
         predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
-    _report(predictions, out, json_=json_, quiet=quiet)
+    _report(predictions, out, warnings, json_=json_, quiet=quiet)
 
 
 def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
@@ -116,7 +119,13 @@ def _collect(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame |
     return pd.concat(pieces, ignore_index=True) if out is None else _write(out, pieces)
 
 
-def _report(predictions: pd.DataFrame | int, out: Path | None, *, json_: bool, quiet: bool) -> None:
+def _report(
+    predictions: pd.DataFrame | int, out: Path | None, warnings: Sequence[str], *, json_: bool, quiet: bool
+) -> None:
+    """Print the predictions, or where they are; and on standard error, also where the command is quiet, what the run
+    says against its own model."""
+    for warning in warnings:
+        error_console.print(f"[bold red]{shown(warning)}[/bold red]", highlight=False, soft_wrap=True)
     if isinstance(predictions, int):
         if not quiet:
             console.print(f"{predictions} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)

@@ -215,7 +215,7 @@ def show(summary: dict[str, Any]) -> None:
         console.print(metrics_table(summary))
     else:
         console.print("No rows could be measured.")
-    for finding in summary.get("findings", []):
+    for finding in (*summary.get("findings", []), *summary.get("label_findings", [])):
         console.print(f"[bold red]{shown(finding)}[/bold red]", highlight=False)
     if warned := always_one(summary):
         say(warned)

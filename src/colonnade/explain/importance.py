@@ -134,14 +134,18 @@ def ranking(importance: Mapping[str, float]) -> list[str]:
     return sorted(importance, key=lambda party: (math.isnan(importance[party]), -importance[party]))
 
 
-def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) -> str:
-    """A sentence on the parties that other measures rank first, where `by` ranks another one first; empty at a tie."""
+Values = Mapping[str, float | None]
+
+
+def disagreement(measures: Mapping[str, Values], by: str, deviations: Mapping[str, Values]) -> str:
+    """A sentence on the parties that other measures rank first, where `by` ranks another one first; empty at a tie.
+    Values that differ by no more than their `deviations` over repeats are a tie too."""
     measures_by_party: dict[str, list[str]] = {}
-    first = _first(measures.get(by, {}))
+    first = _first(measures.get(by, {}), deviations.get(by, {}))
     for name, values in measures.items():
-        top = _first(values)
+        top = _first(values, deviations.get(name, {}))
         if first and top and not first & top:
-            party = next(party for party in values if party in top)
+            party = ranking({party: value for party, value in values.items() if value is not None})[0]
             measures_by_party.setdefault(party, []).append(f'"{MEASURES[name].heading}"')
     if not measures_by_party:
         return ""
@@ -151,10 +155,12 @@ def disagreement(measures: Mapping[str, Mapping[str, float | None]], by: str) ->
     return f"The measures disagree on who matters most: {', '.join(firsts)}."
 
 
-def _first(values: Mapping[str, float | None]) -> set[str]:
-    """The parties with the highest value; none where all parties have the same."""
+def _first(values: Values, deviations: Values) -> set[str]:
+    """The parties with the highest value, or less by no more than chance; none where that holds for all parties."""
     known = {party: value for party, value in values.items() if value is not None and math.isfinite(value)}
-    top = {party for party, value in known.items() if value == max(known.values())}
+    spread = {party: deviations.get(party) or 0.0 for party in known}
+    best = max(known, key=lambda party: known[party], default="")
+    top = {party for party, value in known.items() if known[best] - value <= max(spread[best], spread[party])}
     return top if len(top) < len(known) else set()
 
 

@@ -109,7 +109,10 @@ def numbers(trained: Trained) -> dict[str, Any]:
     """The card as plain values."""
     summary, facts = trained.summary, read(trained.run.path)
     settings = parameters_of(trained.settings.to_mapping())
-    kept = ("algorithm", "task", "parties", "rows", "epochs", "rounds", "seconds", "stopped", "metrics", "not_measured")
+    kept = (
+        "algorithm", "task", "findings", "parties", "rows", "epochs", "rounds", "seconds", "stopped", "metrics",
+        "not_measured",
+    )  # fmt: skip
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
     return {
         "name": trained.run.path.resolve().name,
@@ -135,6 +138,7 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     parts = [
         _front(card),
         f"# {card['name']}: the part of {pieces[0].party}",
+        *(f"**{finding}**" for finding in card.get("findings", [])),
         _about(card),
         "## What is here\n\n" + "\n".join(f"- `{piece.role}/`: {_words(piece)}" for piece in pieces),
         *(f"```python\n{_use(piece)}\n```" for piece in pieces),

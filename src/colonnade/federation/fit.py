@@ -22,7 +22,7 @@ from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import Scores
-from colonnade.federation.soundness import Finding, learned_nothing, say_nothing, silent
+from colonnade.federation.soundness import Finding, learned_nothing, rare_classes, say_nothing, silent
 from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory
@@ -142,7 +142,7 @@ def fit(
             outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
         before = None if run is None else run.summary()
         outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
-        for finding in outcome.summary.get("findings", []):
+        for finding in (*outcome.summary.get("findings", []), *outcome.summary.get("label_findings", [])):
             warnings.warn(finding, Finding, stacklevel=2)
         if failures := trackers.finish(outcome.summary):
             outcome.summary["tracking"] = failures
@@ -277,6 +277,7 @@ def summarise(
         "subsets": {split: measured.subsets for split, measured in scores.items() if measured.subsets},
         "majority": {} if several else _majority(federation, metrics),
         "findings": findings,
+        "label_findings": [] if several else _label_findings(federation),
         "constant_outputs": constant,
         "chosen": chosen(federation, outcome.history),
         "label_owners": _label_owners(holdings, scores, outcome) if several else {},
@@ -354,6 +355,15 @@ def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[s
         finding = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts)
         findings += [finding] if finding else []
     return findings, constant
+
+
+def _label_findings(federation: Trainable) -> list[str]:
+    """Say in sentences what is wrong with the labels, which is told to nobody who may not know them."""
+    holdings = federation.holdings
+    if holdings.encoder.task != "classification":
+        return []
+    labels = federation.label_owners[holdings.label_owner].labels
+    return rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
 
 
 def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:

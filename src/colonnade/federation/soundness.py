@@ -3,7 +3,7 @@ nothing. It is said in the summary, by `colonnade run`, and as a warning in Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
 RANKS = 0.7
 """The AUC from which on a model whose loss is bad has learned to rank."""
+FEW = 5
+"""A class with fewer rows cannot be learned and measured."""
 ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
 
@@ -75,6 +77,22 @@ def learned_nothing(
         f"{what} of every row has {constant:.4f}. Do not use it. Lower learning_rate, train more rows or epochs, or "
         "look for columns that tell more."
     )
+
+
+def rare_classes(owner: str, classes: Sequence[object], labels: Tensor) -> list[str]:
+    """Write a sentence where classes have so few rows that they may be slips of the pen: fewer than `FEW`, and fewer
+    than a quarter of what they would have if all classes had the same. It is for who may know the labels."""
+    counts = torch.bincount(labels.long().cpu(), minlength=len(classes)).tolist()
+    most = min(FEW, len(labels) / len(classes) / 4)
+    rare = [f"{name!r} ({count})" for name, count in zip(classes, counts, strict=True) if 0 < count < most]
+    if not rare:
+        return []
+    named = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
+    return [
+        f"{owner!r} has fewer than {FEW} of its {len(labels):,} rows in {'a class' if len(rare) == 1 else 'classes'} "
+        f"of the label: {named}. That is too few to learn or to measure, and each counts as one of the {len(classes)} "
+        "classes. Correct the label where it is a slip of the pen; else give more such rows, or leave them out."
+    ]
 
 
 def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:

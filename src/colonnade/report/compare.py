@@ -15,14 +15,15 @@ from colonnade.report.facts import Facts, read
 from colonnade.report.html import Content, Html, cell, h, table
 from colonnade.report.page import Section, assembled, document, save
 from colonnade.report.spending import protected, unprotected
-from colonnade.report.words import BETTER_LOW, always_one, amount, count, epsilon, metric, score, seconds, size
+from colonnade.report.words import BETTER_LOW, amount, count, epsilon, metric, score, seconds, size, warnings_of
 
 Named = dict[str, Facts]
+LARGEST, WITHOUT = "largest ε of those that have one", "without a guarantee"
 WORDS: dict[str, Callable[[Any], str]] = {
     "rounds": amount,
     "bytes": size,
     "time": seconds,
-    "largest ε": lambda spent: "none" if spent is None else epsilon(spent),
+    LARGEST: lambda spent: "none" if spent is None else epsilon(spent),
 }
 PAGE = "compare.html"
 
@@ -88,18 +89,20 @@ def common(runs: Named) -> tuple[str, str]:
 
 
 def rows_of(runs: Named) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, time and epsilon."""
+    """Headings, and per run its name, algorithm, scores on the common split, rounds, bytes, time, the largest epsilon,
+    and for how many no epsilon holds."""
     split, _ = common(runs)
     scores_by_run = {run: beside_majority(facts.outcome | {"metrics": facts.scores}) for run, facts in runs.items()}
     names = list(dict.fromkeys(name for scores in scores_by_run.values() for name in scores.get(split, {})))
     names = in_order(next(iter(runs.values())).outcome, names)
     scored = [f"{split} {metric(name)}" for name in names]
-    headings = ("run", "algorithm", *scored, "rounds", "bytes", "time", "largest ε")
+    headings = ("run", "algorithm", *scored, "rounds", "bytes", "time", LARGEST, WITHOUT)
     rows = []
     for run, facts in runs.items():
         scores = [scores_by_run[run].get(split, {}).get(name) for name in names]
         spent = max((value for _, value in protected(facts.privacy)), default=None)
-        rows.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent))
+        without = f"{len(unprotected(facts.privacy))} of {len(facts.privacy)}" if facts.privacy else "not known"
+        rows.append((run, facts.algorithm, *scores, facts.rounds, facts.sent, facts.seconds, spent, without))
     return headings, rows
 
 
@@ -120,21 +123,23 @@ def _notes(runs: Named) -> list[Content]:
     unfinished = [run for run, facts in runs.items() if not facts.finished]
     if unfinished:
         content.append(h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state"))
-    content += [h("p", words) for words in warnings(runs)]
+    content += [h("p", h("b", words), class_="state") for words in warnings(runs)]
     if len({tuple(facts.rows.items()) for facts in runs.values()}) > 1:
         other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
         content.append(h("p", other))
     seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
     if len(seeds) > 1:
         content.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
-    largest = "Largest ε: of those parties that have a guarantee, the highest spent; see Privacy for who has none."
+    largest = (
+        "Largest ε: of the parties' columns and labels that have a guarantee, the highest spent. It is not the run's: "
+        "it says nothing of those without a guarantee, who are named under Privacy."
+    )
     return [*content, h("p", largest, class_="caption-note")]
 
 
 def warnings(runs: Named) -> list[str]:
-    """Warn of runs whose accuracy says nothing."""
-    warning_by_run = {run: always_one(facts.outcome) for run, facts in runs.items()}
-    return [f"{run}: {words}" for run, words in warning_by_run.items() if words]
+    """Warn of runs that say of themselves what is wrong with them, and of those whose accuracy says nothing."""
+    return [f"{run}: {words}" for run, facts in runs.items() for words in warnings_of(facts.outcome)]
 
 
 def figures(runs: Named) -> dict[str, Figure]:

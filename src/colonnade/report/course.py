@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
+from colonnade.alignment import REVEALS
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, cell, h, table
@@ -89,7 +90,9 @@ def missing_section(facts: Facts) -> list[Content] | None:
               " with all tables, then ", h("code", "colonnade audit DIR"), " and ", h("code", "colonnade report DIR"),
               "."),
         ]  # fmt: skip
-    absent = [words for name, words in ADDED.items() if getattr(facts, name) is None]
+    aligned = any(line["name"] in REVEALS for line in facts.flows)  # in the run itself, and its lines are in this page
+    here = {name for name in ADDED if getattr(facts, name) is not None} | ({"alignment"} if aligned else set())
+    absent = [words for name, words in ADDED.items() if name not in here]
     if not absent:
         return None
     return [

@@ -105,9 +105,9 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         content.append(h("p", single if len(elsewhere) == 1 else several, " sent is told as it arrived."))
     aligned = [line for line in facts.flows if line["name"] in REVEALS]
     trained = [line for line in facts.flows if line["name"] not in REVEALS]
-    content.append(h("dl", [_words(sender, trained or aligned) for sender in senders], class_="crossed"))
+    content.append(h("dl", [_words(sender, trained, aligned) for sender in senders], class_="crossed"))
     content.append(plates(figures, "streams", "traffic"))
-    content.append(_lines("Everything that crossed", trained))
+    content.append(_lines("What crossed in training" if aligned else "Everything that crossed", trained))
     if aligned:  # before training, and many lines: folded, so that what the algorithm sends is seen
         total = sum(line["bytes"] for line in aligned)
         summary = h("summary", f"Before that, to find the common rows: {size(total)}")
@@ -130,13 +130,15 @@ def _lines(caption: str, lines: Iterable[Flow]) -> Html:
     return table(caption, headings, rows)
 
 
-def _words(sender: str, lines: Iterable[Flow]) -> Content:
-    """As: lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: the local model's output for each row."""
-    sent_lines = [line for line in lines if line["from"] == sender]
+def _words(sender: str, trained: Iterable[Flow], aligned: Iterable[Flow]) -> Content:
+    """As: lab_north sent 108 kB: embedding to clinic, 51 times, 108 kB: the local model's output for each row. What it
+    sent to find the common rows is one line of its own, so that its total is that of all figures and tables."""
+    sent_lines = [line for line in trained if line["from"] == sender]
+    before = sum(line["bytes"] for line in aligned if line["from"] == sender)
     kinds: dict[tuple[str, str, str], list[Flow]] = {}
     for line in sent_lines:
         kinds.setdefault((line["name"], line["protection"], _owner(line)), []).append(line)
-    whole = size(sum(line["bytes"] for line in sent_lines))
+    whole = size(sum(line["bytes"] for line in sent_lines) + before)
     content: list[Content] = [h("dt", h("span", sender, class_="party"), f" sent {whole}:")]
     for (name, _, owner), group in kinds.items():
         to = [line["to"] for line in group]
@@ -145,6 +147,8 @@ def _words(sender: str, lines: Iterable[Flow]) -> Content:
         often = "once" if times == 1 else f"{amount(times)} times"
         words = f"{owner} to {whom}, {often}, {size(count)}: {group[0]['meaning']}. {_readable(group[0])}"
         content.append(h("dd", h("b", name), words))
+    if before:
+        content.append(h("dd", h("b", "to find the common rows"), f", before training, {size(before)}."))
     return content
 
 

@@ -9,7 +9,18 @@ from colonnade.algorithms import find
 from colonnade.report.facts import Facts
 from colonnade.report.html import Content, Html, h
 from colonnade.report.spending import THROUGH, protected, unprotected
-from colonnade.report.words import BETTER_LOW, always_one, count, epsilon, listed, many, metric, seconds, sentence, size
+from colonnade.report.words import (
+    BETTER_LOW,
+    count,
+    epsilon,
+    listed,
+    many,
+    metric,
+    seconds,
+    sentence,
+    size,
+    warnings_of,
+)
 
 
 def opening(facts: Facts) -> Html:
@@ -23,8 +34,8 @@ def opening(facts: Facts) -> Html:
     return h(
         "header",
         h("h1", "Run report: ", h("b", facts.name)),
+        [h("p", h("b", warning), class_="state") for warning in warnings_of(facts.outcome)],
         h("p", result(facts), class_="lede"),
-        h("p", h("b", warned), class_="state") if (warned := always_one(facts.outcome)) else None,
         h("p", took(facts), class_="about"),
         h("p", promised(facts), class_="about"),
         state,

@@ -18,7 +18,7 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     order = [h("span", name, class_="party") for name in ranking[:8]]
     by = ranked_by(importance["ranked_by"])
     content: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
-    if words := disagreement(measures, importance["ranked_by"]):
+    if words := disagreement(measures, importance["ranked_by"], importance.get("deviations", {})):
         content.append(h("p", h("b", words)))
     content.append(plates(figures, "importance"))
     rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in ranking]

@@ -31,7 +31,10 @@ def _through(points: list[tuple[float, float]], name: str = "joint model") -> Se
 def _ranking(quality: Plain) -> list[Figure]:
     """How well scores tell positives from negatives."""
     ks = quality["ks"]
-    note = f"KS, the largest distance between the lines, is {ks['value']:.3f}, at a score of {ks['at']:.3f}."
+    note = (
+        f"KS, the largest distance between the lines, is {ks['value']:.3f}, at a score of {ks['at']:.3f}; it was "
+        "looked for on these rows, so expect less on others."
+    )
     return [
         lines(
             "roc", "ROC: of the positives, how many are found",
@@ -107,7 +110,10 @@ def _thresholds(quality: Plain) -> Html:
          *(cell(choice[key], amount) for key in ("acted_on", "misses", "alarms")), cell(choice["cost"], score)]
         for choice in quality["thresholds"]
     ]  # fmt: skip
-    caption = f"From which score of {_positive(quality)} on to act, by what a miss costs in false alarms"
+    caption = (
+        f"From which score of {_positive(quality)} on to act, by what a miss costs in false alarms. Scores were chosen "
+        f"on the {quality['split']} rows, and the cost is of the same rows: expect a higher one on others."
+    )
     return table(caption, ("a miss costs", "act from", "rows", "missed", "false alarms", "cost per row"), rows)
 
 
