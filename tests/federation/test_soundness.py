@@ -11,7 +11,7 @@ from tests.federation.small import Task, federation, frames, quick, splitnn
 from tests.federation.small_sites import ALONE, folders, sites
 
 from colonnade.explain.report import explain
-from colonnade.federation.soundness import constant_loss
+from colonnade.federation.soundness import constant_loss, learned_nothing
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 from colonnade.sites.driving import drive
 
@@ -38,6 +38,17 @@ def test_a_model_that_learned_nothing_is_said_and_one_that_learned_is_not(task: 
     with pytest.warns(UserWarning, match="The model learned nothing that holds for other rows"):
         outcome = federation(given, wild).fit()
     assert "Do not use it" in outcome.summary["findings"][0]
+
+
+def test_where_noise_is_on_fewer_epochs_are_advised_not_more() -> None:
+    labels, rows = torch.tensor([0.0, 1.0] * 10), {"train": torch.arange(10), "test": torch.arange(10, 20)}
+    metrics = {"test": {"loss": 2.0}}
+    plain = learned_nothing(Logistic(), "loss", labels, rows, metrics)
+    noisy = learned_nothing(Logistic(), "loss", labels, rows, metrics, is_noisy=True)
+    assert "more rows or epochs" in plain
+    assert "more rows or epochs" not in noisy
+    assert "train fewer epochs" in noisy
+    assert '"one_shot"' in noisy
 
 
 def dead(one: Any) -> None:
