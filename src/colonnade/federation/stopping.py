@@ -29,6 +29,7 @@ Record = dict[str, Any]
 class Watched(Protocol):
     """The part of a federation that says when to stop."""
 
+    given: Settings  # before rows decided what they leave open
     settings: Settings
     holdings: Holdings
     batches: Progress
@@ -118,17 +119,21 @@ def chosen(trained: Watched, history: Sequence[Record]) -> Record:
         if columns.preprocessor is not None
     }
     listed = {name: ", ".join(f"{n} {way}" for way, n in counts.items()) for name, counts in ways.items()}
-    tables = trained.settings.to_mapping()
+    tables, now = trained.given.to_mapping(), trained.settings.to_mapping()
     open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
     known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
     became = {
         "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
         "data": {"task": trained.holdings.encoder.task},
         "preprocess": {"numbers": "; ".join(f"{name}: {counts}" for name, counts in listed.items() if counts)},
-        "train": {"stop_on": by if validated and trained.settings.train.early_stop else ""},
+        "model": {key: value for key, value in now["model"].items() if value != "auto"},
+        "train": {
+            **{key: value for key, value in now["train"].items() if value != "auto"},
+            "stop_on": by if validated and trained.settings.train.early_stop else "",
+        },
         "federation": {"device": str(trained.device)},
     }
     every = [(section, key, value) for section, table in became.items() for key, value in table.items()]
     return {
-        f"{section}.{key}": value for section, key, value in every if tables[section][key] == "auto" and value != ""
+        f"{section}.{key}": value for section, key, value in every if tables[section].get(key) == "auto" and value != ""
     }
