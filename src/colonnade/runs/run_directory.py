@@ -85,16 +85,19 @@ class RunDirectory:
 
     def begin(self, federation: Trained) -> None:
         """Begin a new run in this folder; an existing one is never overwritten."""
-        path = self.path
-        if (path / SETTINGS).exists():
-            raise ConfigError(f"{path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
-        with self._saving(f"The run directory {path} cannot be written"):
+        self.check_free()
+        with self._saving(f"The run directory {self.path} cannot be written"):
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
                 text = files.json_with_digest(organisation.fitted)
                 (self.party(name) / COLUMNS).write_text(text, encoding="utf-8")  # without settings there is no run
             self.keep(federation.settings, self.path / PARTIES, *(self.path / PARTIES).rglob("*"))
             self.keep_accounts(federation)
+
+    def check_free(self) -> None:
+        """Raise where there is a run already."""
+        if (self.path / SETTINGS).exists():
+            raise ConfigError(f"{self.path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
 
     def claim(self) -> None:
         """Be the one process that trains in this folder, until `leave`; whoever reads it need not wait."""
