@@ -42,7 +42,7 @@ def test_the_bar_tells_epoch_loss_score_and_bytes_in_80_columns(monkeypatch: pyt
         one.fit(watch=watch)
     assert isinstance(out.file, io.StringIO)
     text = out.file.getvalue()
-    assert re.search(r"a fed.*epoch 2/2  loss \d\.\d{4}  accuracy \d\.\d{4}  \d+\.\d kB", text)
+    assert re.search(r"a fed.*epoch 2/2  batch loss \d\.\d{3}  val. accuracy \d\.\d{3}  \d+\.\d kB", text)
 
 
 def test_a_quiet_bar_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +63,8 @@ def test_a_folder_without_a_run_says_where_one_is(tmp_path: Path) -> None:
     assert console.a_run(tmp_path / "run") == tmp_path / "run"
     with pytest.raises(CheckpointError, match=rf"Did you mean {tmp_path}/run\?"):
         console.a_run(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"There is no folder .*/rum \(did you mean '{tmp_path}/run'\?\)"):
+        console.a_run(tmp_path / "rum")
 
 
 def test_a_path_is_shown_and_typed_as_it_is() -> None:

@@ -103,7 +103,7 @@ def test_what_cannot_be_explained_is_one_message_and_code_2(
     call: Caller, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "is not a run directory" in call.fails(2, "explain", tmp_path)
-    assert "is not a run directory" in call.fails(2, "explain", tmp_path / "none")
+    assert "There is no folder" in call.fails(2, "explain", tmp_path / "none")
     assert "--noise must be a number that is not negative" in call.fails(2, "explain", digits, "--noise", -1)
     assert "--train-noise must be" in call.fails(2, "explain", digits, "--train-noise", "nan")
     assert "--noisy names one of client_01" in call.fails(2, "explain", digits, "--noisy", "lab")

@@ -120,6 +120,18 @@ def test_an_empty_folder(call: Caller, tmp_path: Path, monkeypatch: pytest.Monke
     assert "There is no table in this folder" in call.fails(2, "init")
 
 
+def test_files_that_are_no_tables_are_left_out_and_said(call: Caller, folder: Path) -> None:
+    pytest.importorskip("coincurve")
+    (folder / "bad.csv").write_text("word\nx\ny\n")
+    called = call("init", "--yes")
+    assert called.code == 0, called.err
+    assert "bad.csv is left out: bad.csv has 2 rows and 1 columns" in " ".join(called.out.split())
+    assert list(Settings.from_toml(folder / "federation.toml").parties) == ["clinic", "lab", "scan"]
+    assert "bad.csv has 2 rows" in call.fails(2, "init", "clinic.csv", "bad.csv", "--yes", "--force")
+    named = call("init", "clinic.csv", "scan.csv", "--yes", "--force", "--label", "diagnoss")
+    assert "(did you mean 'diagnosis'?)" in named.err
+
+
 def test_the_label_may_be_named(call: Caller, folder: Path) -> None:
     pytest.importorskip("coincurve")
     assert call("init", "--yes", "--label", "clinic.age").code == 0

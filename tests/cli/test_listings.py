@@ -16,6 +16,7 @@ def test_algorithms(call: Caller) -> None:
     for name, algorithm in ALGORITHMS.items():
         assert told[name]["reveals"] == algorithm.reveals
         assert told[name]["settings"] == {key: getattr(algorithm.config(), key) for key in told[name]["settings"]}
+        assert told[name]["for_tables"] == dict(algorithm.for_tables)
         assert told[name]["about"].endswith(".")
     shown = call("algorithms")
     assert shown.code == 0
@@ -23,6 +24,16 @@ def test_algorithms(call: Caller) -> None:
         assert name in shown.out
     assert "rho = 2.0" in shown.out
     assert "reveals by residual" in shown.out
+
+
+def test_one_algorithm_is_shown_as_tables_have_it_and_as_its_paper_has_it(call: Caller) -> None:
+    shown = " ".join(call("algorithms", "vimadmm").out.replace("│", " ").split())
+    settings, _, papers = shown.partition("with a named data set")
+    assert "local_steps = 5, optimizer = 'adam'" in settings
+    assert "local_steps = 20, optimizer = 'sgd'" in papers
+    assert "splitnn" not in shown
+    assert list(json.loads(call("algorithms", "vimadmm", "--json").out)) == ["vimadmm"]
+    assert "There is no algorithm 'vimadm' (did you mean 'vimadmm'?)" in call.fails(2, "algorithms", "vimadm")
 
 
 def test_datasets(call: Caller) -> None:

@@ -30,6 +30,23 @@ def test_it_says_who_what_how_often_how_long_and_epsilon(call: Caller, tmp_path:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["clinic.csv", "federation.toml", "lab.csv", "scan.csv"]
 
 
+def test_it_shows_what_sigma_became_and_warns_where_it_is_many_times_the_clip(call: Caller, tmp_path: Path) -> None:
+    rule = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}}
+    lab = {"outbox": rule, "budget": {"epsilon": 8.0}}
+    path = write(tmp_path, tables(parties={"lab": lab}, train={"epochs": 93}))
+    words = " ".join(call("plan", path, "--batches", 1).out.split())
+    assert "What sigma = \"auto\" became: 'lab' 11.6 times its clip (embedding)." in words
+    assert "The noise of 'lab' is 11.6 times its clip, on every number of embedding" in words
+    assert "for 93 epochs" in words
+    assert "Train fewer epochs" in words
+    words = " ".join(call("plan", path, "--batches", 1, "--set", "train.epochs=3").out.split())
+    assert "'lab' 2.08 times its clip (embedding)." in words
+    assert "The noise of 'lab' is" not in words
+    planned = json.loads(call("plan", path, "--batches", 1, "--json").out)
+    sigmas = {party["name"]: party["sigma"] for party in planned["parties"]}
+    assert sigmas == {"clinic": {}, "lab": {"embedding": pytest.approx(11.58, 1e-3)}, "scan": {}}
+
+
 def test_json_has_the_bytes_of_the_run(call: Caller, tmp_path: Path) -> None:
     path = write(tmp_path, tables())
     planned = json.loads(call("plan", path, "--json", "--engine", "flare-sim", "--seed", "3").out)

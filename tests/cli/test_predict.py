@@ -130,7 +130,9 @@ def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finish
     )
     (tmp_path / "empty.csv").write_text("patient\n")
     assert "has no rows to predict" in call.fails(2, "predict", run, "--rows", tmp_path / "empty.csv")
-    assert "lacks 1 of the ids asked for" in call.fails(2, "predict", run, "--rows", ids_file(tmp_path, ["X"]))
+    unknown = call.fails(2, "predict", run, "--rows", ids_file(tmp_path, ["X"]))
+    assert "lacks 1 of the ids asked for" in unknown
+    assert "To train" not in unknown, "nobody trains"
     for wrong in ("labs=x.csv", "lab", "lab="):
         message = call.fails(2, "predict", run, "--rows", rows, "--table", wrong)
         assert "--table takes PARTY=FILE with one of clinic, lab" in message

@@ -108,7 +108,8 @@ def test_what_cannot_be_run_is_one_message_and_code_2(call: Caller, finished: Pa
     assert "cannot be read: No such file" in call.fails(2, "run", tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[train\n")
     assert "is not TOML" in call.fails(2, "run", tmp_path / "bad.toml")
-    assert "already holds a run" in call.fails(2, "run", path, "--out", finished / "run")
+    (tmp_path / "tables.toml").write_text(path.read_text().replace(".csv", ".none"))  # no table is read before it
+    assert "already holds a run" in call.fails(2, "run", tmp_path / "tables.toml", "--out", finished / "run")
     assert "There is no run to resume in" in call.fails(2, "run", path, "--out", tmp_path / "x", "--resume")
     refused = call.fails(2, "run", path, "--out", finished / "run", "--resume", "--seed", 3)
     assert "--seed cannot change a run that is resumed" in refused

@@ -72,7 +72,9 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
         return tried(trial, out, stop)
 
     monkeypatch.setattr(tuning, "_run_trial", killed)
-    assert call("tune", file, "--runs", 3, "--out", parts, "--quiet").code == 130
+    stopped = call("tune", file, "--runs", 3, "--out", parts, "--quiet")
+    assert stopped.code == 130
+    assert "Stopped after 1 trials. The same command goes on: colonnade tune" in stopped.err
     monkeypatch.setattr(tuning, "_run_trial", tried)
     assert [one["trial"] for one in lines(parts)] == [0]
     assert (parts / "trial-001" / "federation.toml").exists()
@@ -99,6 +101,8 @@ def test_a_table_tells_the_trials_and_the_bytes(call: Caller, tmp_path: Path) ->
         "colonnade run",
     ):
         assert part in called.out
+    first = next(row for row in called.out.splitlines() if row.split()[1:2] == ["0"])
+    assert "0.05" in first.split(), "the file's own settings are shown, too"
 
 
 def test_a_budget_covers_every_run_or_nothing_is_sent(call: Caller, tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gc
 import gzip
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from colonnade.datasets.table_files import ColumnRoles, for_spreadsheets, read_frame
+from colonnade.datasets.table_files import ColumnRoles, csv_header, for_spreadsheets, read_frame
 from colonnade.errors import DataError
 
 ROWS = "id,age,job\n007,31,clerk\n9007199254740993,40,\nNA,25,nurse\n"
@@ -123,3 +124,10 @@ def test_a_file_that_changes_is_looked_at_again(tmp_path: Path) -> None:
         path.write_text(text)
         assert read_frame(path, ColumnRoles("bank", "id")).shape[0] == 1
     assert list(read_frame(path, ColumnRoles("bank", "id")).columns) == ["id", "a", "b"]
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_a_file_that_was_read_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "bank.csv").write_text("id;age\na;1\n")
+    assert csv_header(tmp_path / "bank.csv") == ["id", "age"]
+    gc.collect()

@@ -11,7 +11,7 @@ from tests.federation.small import Task, federation, frames, quick, splitnn
 from tests.federation.small_sites import ALONE, folders, sites
 
 from colonnade.explain.report import explain
-from colonnade.federation.soundness import constant_loss, rare_classes
+from colonnade.federation.soundness import constant_loss, learned_nothing, rare_classes
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 from colonnade.sites.driving import drive
 
@@ -58,6 +58,17 @@ def test_classes_are_rare_only_beside_larger_ones() -> None:
     many = torch.cat([torch.zeros(500), torch.arange(1, 9)])
     (finding,) = rare_classes("clinic", list("abcdefghi"), many)
     assert "'b' (1), 'c' (1), 'd' (1), 'e' (1), 'f' (1) and 3 more." in finding
+
+
+def test_where_noise_is_on_fewer_epochs_are_advised_not_more() -> None:
+    labels, rows = torch.tensor([0.0, 1.0] * 10), {"train": torch.arange(10), "test": torch.arange(10, 20)}
+    metrics = {"test": {"loss": 2.0}}
+    plain = learned_nothing(Logistic(), "loss", labels, rows, metrics)
+    noisy = learned_nothing(Logistic(), "loss", labels, rows, metrics, is_noisy=True)
+    assert "more rows or epochs" in plain
+    assert "more rows or epochs" not in noisy
+    assert "train fewer epochs" in noisy
+    assert '"one_shot"' in noisy
 
 
 def dead(one: Any) -> None:

@@ -45,7 +45,7 @@ def test_what_was_chosen_for_auto_is_told(noisy_facts: Facts) -> None:
     assert noisy_facts.summary is not None
     shown = dict(Page(text(settings_section(noisy_facts))).tables['What "auto" became'][1:])
     assert shown == {where: shown_as(value) for where, value in noisy_facts.summary["chosen"].items()}
-    assert shown == {"data.task": "classification"}, "the others say what they are"
+    assert shown == {"data.task": "classification", "model.ending": "none"}, "the others say what they are"
 
 
 def test_lists_and_values() -> None:

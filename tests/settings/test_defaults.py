@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from colonnade.datasets.fitted import Number, Piecewise, best_way
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import FEWEST, LONGEST, MODEL, PRESETS, by_rows, sizes
+from colonnade.settings.federation_file import FEW, FEWEST, LONGEST, MODEL, PRESETS, by_rows, sizes
+from colonnade.settings.party_file import AGREED, write_agreed
 from colonnade.settings.toml_text import to_toml
 
 
@@ -33,6 +35,23 @@ def test_the_number_of_rows_decides_where_nobody_has_said_how_many() -> None:
     assert (train.batch_size, train.epochs) == by_rows(56, in_batches=True)
     said = federation(frames(80), {"train": {"batch_size": 7}}).settings.train
     assert (said.batch_size, said.epochs) == (7, by_rows(56, in_batches=True)[1])
+
+
+NOISE: dict[str, Any] = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}}
+LAB = {"outbox": NOISE, "budget": {"epsilon": 8.0}}
+
+
+def test_where_noise_is_made_for_a_budget_there_are_few_epochs_unless_somebody_says_how_many(tmp_path: Path) -> None:
+    noisy = federation(frames(80), {"parties": {"lab": LAB}})
+    assert noisy.settings.train.epochs == FEW
+    assert noisy.given.train.epochs != FEW
+    said = federation(frames(80), {"parties": {"lab": LAB}, "train": {"epochs": 30}})
+    assert said.settings.train.epochs == 30
+    number = {"embedding": {"mechanism": {**NOISE["embedding"]["mechanism"], "sigma": 9.0}}}
+    for rule in ({}, {"outbox": number}, {"outbox": number, "budget": {"epsilon": 80.0}}):
+        assert federation(frames(80), {"parties": {"lab": rule}}).settings.train.epochs > FEW
+    write_agreed(tmp_path, noisy.given)  # sites see no rules but their own, and must choose alike
+    assert tomllib.loads((tmp_path / AGREED).read_text())["train"]["epochs"] == FEW
 
 
 def test_a_model_is_as_wide_as_rows_and_classes_ask_for() -> None:
@@ -142,6 +161,10 @@ def test_what_a_run_keeps_says_everything(tmp_path: Path) -> None:
     assert summary["chosen"] == {
         "data.task": "classification",
         "preprocess.numbers": "clinic: 2 scaled; lab: 2 scaled",
+        "model.hidden": [16],
+        "model.width": 8,
+        "model.ending": "none",
+        "train.batch_size": 16,
         "train.stop_on": "loss",
         "federation.device": str(one.device),
     }

@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from colonnade.core.checks import did_you_mean
 from colonnade.errors import CheckpointError, printable
 from colonnade.evaluate import metric
 from colonnade.report.words import size
@@ -75,6 +76,10 @@ def a_run(folder: Path) -> Path:
 
 def no_run(folder: Path, why: str, is_run: Callable[[Path], bool]) -> CheckpointError:
     """The error that says why there is no run, and where runs are, or how to make one."""
+    if not folder.exists():
+        beside = sorted(folder.parent.glob("*")) if folder.parent.is_dir() else []
+        hint = did_you_mean(str(folder), [str(path) for path in beside if is_run(path)])
+        return CheckpointError(f"There is no folder {folder}{hint}. Runs are made by: colonnade run FEDERATION.toml.")
     runs = [str(path) for pattern in ("*", "runs/*") for path in sorted(folder.glob(pattern)) if is_run(path)]
     cure = f"Did you mean {' or '.join(runs[:5])}?" if runs else "Make one: colonnade run FEDERATION.toml --out DIR."
     return CheckpointError(f"{folder} is not a run directory: {why}. {cure}")
@@ -114,14 +119,15 @@ def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Prog
 
 @contextmanager
 def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
-    """A bar over all batches or rounds, with the loss, the last validation score and the bytes that travelled."""
+    """A bar over all batches or rounds, with the last batch's loss, the last validation score and the bytes that
+    travelled."""
     from colonnade.core import Step
     from colonnade.evaluate.metrics import HEADLINE
 
     columns = (
-        TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True)),
-        BarColumn(bar_width=12),
-        TextColumn("{task.fields[now]}", table_column=Column(min_width=50, no_wrap=True)),  # 80 columns in all
+        TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True, max_width=14)),
+        BarColumn(bar_width=6),
+        TextColumn("{task.fields[now]}", table_column=Column(min_width=60, no_wrap=True)),  # 80 columns in all
     )
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
@@ -134,10 +140,10 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
             if isinstance(event, Step):
                 sent = sum(book.total("out") for book in federation.ledgers.values())
                 done = f"{unit} {event.batch.epoch + 1}/{federation.batches.epochs}"
-                now = f"{done}  loss {event.loss:.4f}{last['score']}  {size(sent)}"
+                now = f"{done}  batch loss {event.loss:.3f}{last['score']}  {size(sent)}"
                 bar.update(task, completed=event.batch.step + 1, now=now)
             elif "validation" in event:
-                last["score"] = f"  {name} {event['validation'][name]:.4f}"
+                last["score"] = f"  val. {name} {event['validation'][name]:.3f}"
 
         yield watch
 

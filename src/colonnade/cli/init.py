@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -12,7 +12,7 @@ from colonnade.cli.console import console, say, shown, typed
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.planning import questions
-from colonnade.planning.tables import files_in
+from colonnade.planning.tables import SeenTable, seen_in
 from colonnade.planning.template import write
 
 T = TypeVar("T")
@@ -47,6 +47,19 @@ class Terminal:
         say(text)
 
 
+def _here(terminal: Terminal, *, yes: bool) -> list[SeenTable]:
+    """The tables of this folder that are to take part; files that cannot be one are left out, and said."""
+    seen, unfit = seen_in(Path())
+    for line in unfit:
+        terminal.say(line)
+    if not seen:
+        raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
+    if yes:
+        return seen
+    terminal.say(f"Tables here: {', '.join(table.path.name for table in seen)}.")
+    return [table for table in seen if terminal.yes(f"Shall {table.path.name} take part?", default=True)]
+
+
 def init(
     tables: Annotated[
         list[Path] | None,
@@ -70,17 +83,13 @@ def init(
         raise ConfigError(f"{out} is there already. Choose another name with --out, or replace it with --force.")
     if not out.parent.is_dir():
         raise ConfigError(f"There is no folder {out.parent} to write {out.name} to. Make it first.")
-    paths = tables or files_in(Path())
-    if not paths:
-        raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
+    paths = tables or []
     twice = [path for at, path in enumerate(paths) if path.resolve() in [earlier.resolve() for earlier in paths[:at]]]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice, and a table is one organisation's. Name each table once.")
     terminal = Terminal()
-    if not tables and not yes:
-        terminal.say(f"Tables here: {', '.join(path.name for path in paths)}.")
-        paths = [path for path in paths if terminal.yes(f"Shall {path.name} take part?", default=True)]
-    answers = questions.ask(paths, questions.Silent(terminal) if yes else terminal, label, task)
+    taking: Sequence[Path | SeenTable] = paths or _here(terminal, yes=yes)
+    answers = questions.ask(taking, questions.Silent(terminal) if yes else terminal, label, task)
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column
 
 from colonnade.cli.console import a_table, console, say
 from colonnade.cli.options import Json
+from colonnade.core.checks import check_named
 from colonnade.settings.known import algorithms as known_algorithms
 
 
-def algorithms(json_: Json = False) -> None:
-    """List the algorithms, what they reveal, and their settings."""
+def algorithms(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of this algorithm alone.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the algorithms, what they reveal, and their settings: as a run on tables has them where its file says
+    nothing, and as the paper has them, which runs on a named data set have."""
+    known = known_algorithms()
+    if name is not None:
+        check_named("algorithm", name, list(known))
     rows: dict[str, dict[str, Any]] = {
-        name: {
+        each: {
             "about": facts["about"],
             "reveals": facts["reveals"],
             "settings": {key: rule["default"] for key, (*_, rule) in facts["settings"].items()},
+            "for_tables": facts["for_tables"],
         }
-        for name, facts in known_algorithms().items()
+        for each, facts in known.items()
+        if name in (None, each)
     }
     if json_:
         typer.echo(json.dumps(rows, indent=2))
         return
-    for name, row in rows.items():
-        table = a_table(f"[bold]{name}[/bold]  {row['about']}", show_header=False)
+    for each, row in rows.items():
+        table = a_table(f"[bold]{each}[/bold]  {row['about']}", show_header=False)
         for release, reveals in row["reveals"].items():
             table.add_row(f"reveals by {release}", reveals)
-        table.add_row("settings", ", ".join(f"{key} = {value!r}" for key, value in row["settings"].items()))
+        own = {key: value for key, value in row["settings"].items() if row["for_tables"].get(key, value) != value}
+        table.add_row("settings", _in_words({**row["settings"], **row["for_tables"]}))
+        if own:
+            table.add_row("with a named data set", _in_words(own))
         console.print(table)
+
+
+def _in_words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in settings.items())
 
 
 def datasets(json_: Json = False) -> None:

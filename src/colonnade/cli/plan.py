@@ -147,7 +147,13 @@ def _privacy(planned: Plan) -> str:
         if guarantee.budget is not None and guarantee.budget["spent"] is not None
     ]
     text = "epsilon: of one row's own releases, for whoever knows the batches; ∞ is no guarantee"
-    return f"{text}. {'; '.join(budgets)}{'.' if budgets else ''}".rstrip()
+    noise = [
+        f"'{party.name}' {sigma:.3g} times its clip ({release})"
+        for party in planned.parties
+        for release, sigma in party.sigma.items()
+    ]
+    budgeted = f" {'; '.join(budgets)}." if budgets else ""
+    return f"{text}.{budgeted}" + (f'\nWhat sigma = "auto" became: {"; ".join(noise)}.' if noise else "")
 
 
 def duration(seconds: float) -> str:

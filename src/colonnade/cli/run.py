@@ -100,6 +100,8 @@ def run(
     for rule, both_given in not_together.items():
         if both_given:
             raise ConfigError(rule)
+    if not resume:
+        RunDirectory(folder).check_free()  # before tables are read
     changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
     with _live_page(folder, port or 0) if live else contextlib.nullcontext() as page:
         if in_process:

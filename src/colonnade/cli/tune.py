@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +53,7 @@ def tune(
     expected = tuning.forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
-    with a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
+    with _resumable(done), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
         task = bar.add_task(file.stem, total=len(trials), now="")
         done = tuning.search(trials, folder, done, partial(_watch, bar, task))
     chosen = tuning.best(done)
@@ -59,7 +62,20 @@ def tune(
         result = {"trials": [done[number] for number in sorted(done)], "best": chosen["trial"]}
         typer.echo(to_json(result | {"forecast": dataclasses.asdict(expected)}, indent=2))
     elif not quiet:
-        _show(done, chosen, folder)
+        _show(trials, done, chosen, folder)
+
+
+@contextlib.contextmanager
+def _resumable(done: Mapping[int, Record]) -> Iterator[None]:
+    """At Ctrl-C, print that the same command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = shlex.join(["colonnade", *sys.argv[1:]])
+        error_console.print(
+            f"Stopped after {len(done)} trials. The same command goes on: {again}", markup=False, soft_wrap=True
+        )
+        raise
 
 
 def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: int, expected: Forecast) -> None:
@@ -87,7 +103,7 @@ def _watch(bar: Progress, task: TaskID, completed: float, done: Mapping[int, Rec
     bar.update(task, completed=completed, now=now)
 
 
-def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
+def _show(trials: Sequence[Trial], done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     """Print the trials, the best first."""
     keys = list(dict.fromkeys(key for trial in done.values() for key in trial["changes"]))
     name = metric(chosen["by"])
@@ -96,14 +112,18 @@ def _show(done: Mapping[int, Record], chosen: Record, folder: Path) -> None:
     table = a_table(title, *numbers("trial", name, "epoch", *tried))
     for trial in tuning.ranked(done):
         epoch = trial.get("best_epoch") or trial.get("epochs") or "-"
-        values = (str(trial["changes"].get(key, "-")) for key in keys)
+        tables = trials[trial["trial"]].settings.to_mapping()
+        values = (str(tables[section][setting]) for section, _, setting in (key.partition(".") for key in keys))
         table.add_row(str(trial["trial"]), _score(trial), str(epoch), *values)
     console.print(table)
     for number, trial in sorted(done.items()):
         if "failed" in trial:
             say(f"Trial {number} failed: {trial['failed']}")
     if keys:
-        console.print("- is as in the file. Of close scores the order is chance.", highlight=False)
+        console.print(
+            "Trial 0 is as in the file, and as suggested where it says nothing. Of close scores the order is chance.",
+            highlight=False,
+        )
     console.print(
         f"The best, trial {chosen['trial']}, is in [bold]{shown(folder / SETTINGS)}[/bold]; its score is of the rows "
         "that chose it. Test rows were not looked at. "

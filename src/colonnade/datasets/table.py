@@ -77,8 +77,7 @@ class Table:
         if not is_held.all():
             raise DataError(
                 f"'{self.owner}' lacks {(~is_held).sum():,} of the ids asked for. Ask for rows that all parties "
-                f"hold. New rows are given with --table {self.owner}=FILE, or in Python with frames=. To train on "
-                'common rows alone, set align = "private" under [data].'
+                f"hold. New rows are given with --table {self.owner}=FILE, or in Python with frames=."
             )
         return rows
 
@@ -210,10 +209,34 @@ def how_written(ids: Mapping[str, frozenset[str]]) -> str:
                 f"They differ in {difference}: {alike:,} rows fit without that, and {common:,} as they are. Ids are "
                 f"compared exactly; {cure}."
             )
-    firsts = {} if common else {name: min(texts) for name, texts in ids.items()}
-    forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", first)) for name, first in firsts.items()}
-    examples = ", ".join(f"{form[:40]!r} in {name!r}" for name, form in forms.items())
-    return f"Ids look like {examples} (a is any letter, 9 any digit). Is it the same id everywhere?" if forms else ""
+    if common:
+        return ""
+    begin = {name: _beginning(texts) for name, texts in ids.items()}
+    if len(set(begin.values())) > 1:
+        bare_ids = (frozenset(text.removeprefix(begin[name]) for text in texts) for name, texts in ids.items())
+        alike = len(frozenset.intersection(*bare_ids))
+        words = ", ".join(f"with {start!r} in {name!r}" for name, start in begin.items())
+        return (
+            f"No id is shared. They begin {words}, and {alike:,} would fit without that. If these are the same people, "
+            "write the ids alike in the files."
+        )
+    firsts = {name: min(texts) for name, texts in ids.items()}
+    forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", first))[:40] for name, first in firsts.items()}
+    letters = "(a is any letter, 9 any digit)"
+    if len(set(forms.values())) == 1:
+        form = next(iter(forms.values()))
+        return (
+            f"Ids look alike everywhere, as {form!r} {letters}, and none is shared. Is it the same id in all tables, "
+            "of the same people?"
+        )
+    examples = ", ".join(f"{form!r} in {name!r}" for name, form in forms.items())
+    return f"Ids look like {examples} {letters}. Is it the same id everywhere?"
+
+
+def _beginning(texts: frozenset[str]) -> str:
+    """The letters before the first digit, where all of several ids begin with the same ones: these tell no id."""
+    starts = {begins[0] if (begins := re.match(r"[^\W\d_]{1,8}[-_. ]?(?=\d)", text)) else "" for text in texts}
+    return starts.pop() if len(starts) == 1 and len(texts) > 1 else ""
 
 
 def ids_as_text(column: pd.Series[Any], owner: str) -> NDArray[np.str_]:

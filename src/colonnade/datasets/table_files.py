@@ -76,8 +76,8 @@ def dialect_of(path: Path) -> dict[str, Any]:
 def _dialect(path: Path, written: int, size: int) -> tuple[str, str]:  # noqa: ARG001
     """Take the separator that gives the header most cells, and the next row as many."""
     encoding = _encoding(path)
-    with _opened(path) as stream:
-        lines = [line for line in io.TextIOWrapper(stream, encoding=encoding, newline="").readlines(1 << 16) if line]
+    with _opened(path) as stream, io.TextIOWrapper(stream, encoding=encoding, newline="") as text:
+        lines = [line for line in text.readlines(1 << 16) if line]
     best, most = ",", 1
     for separator in SEPARATORS:
         rows = csv.reader(lines, delimiter=separator)
@@ -240,8 +240,8 @@ def csv_header(path: Path) -> list[str]:
     """The names in the first line. Pandas is not asked, since it would silently rename duplicates. Raise where the
     first row is wider: pandas would take its first cells as an index and shift the rest."""
     how = dialect_of(path)
-    with _opened(path) as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, encoding=how["encoding"], newline=""), delimiter=how["sep"])
+    with _opened(path) as stream, io.TextIOWrapper(stream, encoding=how["encoding"], newline="") as text:
+        rows = csv.reader(text, delimiter=how["sep"])
         header = next(rows, [])
         if header and len(next(filter(None, rows), [])) > len(header):
             raise csv.Error("rows wider than the header")

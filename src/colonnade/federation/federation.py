@@ -92,11 +92,11 @@ class Federation:
         between: Between | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        settings = settings.for_rows(training_rows(holdings), holdings.outputs)
-        self.settings, self.holdings = settings, holdings
-        self.elsewhere = elsewhere or Elsewhere(holdings.names)
+        self.given, self.holdings, self.elsewhere = settings, holdings, elsewhere or Elsewhere(holdings.names)
         if elsewhere is None:
             check_parties(settings, holdings)
+            settings = settings.with_few_epochs()
+        self.settings = settings = settings.for_rows(training_rows(holdings), holdings.outputs)
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
         self.agreed = agreed_on(settings, holdings)

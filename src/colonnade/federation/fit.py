@@ -267,7 +267,7 @@ def summarise(
     known = _known(federation, outcome, before) if private or same or algorithm.once else {}
     scores = _scores(federation, outcome, known, {*unseen, *(["train"] if reason else [])})
     metrics = {split: measured.all for split, measured in scores.items()}
-    findings, constant = _findings(federation, metrics)
+    findings, constant = _findings(federation, metrics, is_noisy=private)
     findings += unfinished(federation, outcome.history)
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
@@ -340,7 +340,9 @@ def _known(federation: Trainable, outcome: Outcome, before: Record | None) -> di
     return {"validation": Scores(model["validation"], each)} if "validation" in model else {}
 
 
-def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[str], dict[str, list[int]]]:
+def _findings(
+    federation: Trainable, metrics: dict[str, Record], *, is_noisy: bool
+) -> tuple[list[str], dict[str, list[int]]]:
     """Say in sentences what is wrong with the model, and of whose outputs how many are the same in all rows."""
     holdings = federation.holdings
     federation.settle()
@@ -352,7 +354,7 @@ def _findings(federation: Trainable, metrics: dict[str, Record]) -> tuple[list[s
         owner = federation.label_owners[holdings.label_owner]
         name = WEIGHTED if owner.loss.weights or owner.row_weights is not None else "loss"
         splits = federation.batches.splits
-        finding = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts)
+        finding = learned_nothing(owner.loss, name, owner.labels, splits, metrics, owner.counts, is_noisy=is_noisy)
         findings += [finding] if finding else []
     return findings, constant
 

@@ -19,6 +19,12 @@ FEW = 5
 ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
 
+NOISY = (
+    "Noise hides what the columns tell, and a budget makes more of it for every epoch: train fewer epochs, as "
+    '--set train.epochs=3, take the algorithm "one_shot", which sends each row once, or raise the budget.'
+)
+"""What to do about a model that learned nothing under noise."""
+
 
 class Finding(UserWarning):
     """A sentence on a run that must not be taken for a result."""
@@ -49,11 +55,14 @@ def learned_nothing(
     splits: Mapping[str, Tensor],
     metrics: Mapping[str, Mapping[str, Any]],
     counts: Callable[[Tensor], Tensor | None] = lambda rows: None,  # noqa: ARG005
+    *,
+    is_noisy: bool = False,
 ) -> str:
     """A sentence where a model says no more about rows that it was not trained on than the mean, or the shares of the
     classes, would; else nothing. Where both kinds of such rows were measured, both must say so. One that still ranks
     rows well has learned something, and only its probabilities are off: that is said instead. `name` is how this loss
-    is called among the metrics, and `counts` how much rows count."""
+    is called among the metrics, and `counts` how much rows count. Where the run
+    `is_noisy`, some party adds noise to what it releases."""
     compared = []
     for split in ("validation", "test"):
         measured = metrics.get(split, {}).get(name)
@@ -72,10 +81,10 @@ def learned_nothing(
             "do not read its scores as chances. Less noise, fewer epochs or a lower learning_rate help."
         )
     what = "the mean of the training rows" if isinstance(loss, Squared) else "the shares of the classes"
+    cure = NOISY if is_noisy else "Lower learning_rate, train more rows or epochs, or look for columns that tell more."
     return (
         f"The model learned nothing that holds for other rows: its loss on {split} rows is {measured:.4f}, and saying "
-        f"{what} of every row has {constant:.4f}. Do not use it. Lower learning_rate, train more rows or epochs, or "
-        "look for columns that tell more."
+        f"{what} of every row has {constant:.4f}. Do not use it. {cure}"
     )
 
 

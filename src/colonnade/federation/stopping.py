@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from colonnade.evaluate.metrics import HEADLINE, WEIGHTED
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
+from colonnade.settings.federation_file import Settings
 
 WAYS = {"number": "scaled", "quantile": "quantile", "piecewise": "piecewise"}
 """How columns of numbers were prepared, by what was learned of them."""
@@ -28,6 +29,7 @@ Record = dict[str, Any]
 class Watched(Trained, Protocol):
     """The part of a federation that says when to stop."""
 
+    given: Settings  # before rows decided what they leave open
     holdings: Holdings
     algorithm: Any
     label_owners: dict[str, Any]
@@ -113,17 +115,21 @@ def chosen(trained: Watched, history: Sequence[Record]) -> Record:
         if columns.preprocessor is not None
     }
     listed = {name: ", ".join(f"{n} {way}" for way, n in counts.items()) for name, counts in ways.items()}
-    tables = trained.settings.to_mapping()
+    tables, now = trained.given.to_mapping(), trained.settings.to_mapping()
     open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
     known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
     became = {
         "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
         "data": {"task": trained.holdings.encoder.task},
         "preprocess": {"numbers": "; ".join(f"{name}: {counts}" for name, counts in listed.items() if counts)},
-        "train": {"stop_on": by if validated and trained.settings.train.early_stop else ""},
+        "model": {key: value for key, value in now["model"].items() if value != "auto"},
+        "train": {
+            **{key: value for key, value in now["train"].items() if value != "auto"},
+            "stop_on": by if validated and trained.settings.train.early_stop else "",
+        },
         "federation": {"device": str(trained.device)},
     }
     every = [(section, key, value) for section, table in became.items() for key, value in table.items()]
     return {
-        f"{section}.{key}": value for section, key, value in every if tables[section][key] == "auto" and value != ""
+        f"{section}.{key}": value for section, key, value in every if tables[section].get(key) == "auto" and value != ""
     }

@@ -24,8 +24,13 @@ from colonnade.planning.budgets import End, budget_ends, in_words
 from colonnade.planning.budgets import plan as promised
 from colonnade.planning.cost import Costs, whole_run
 from colonnade.planning.measure import total
+from colonnade.privacy import Gaussian
 from colonnade.privacy.report import Guarantee
+from colonnade.settings.rules import LABELS, is_made_for_budget
 from colonnade.transport.faulty import Network
+
+MUCH = 4.0
+"""Noise of so many times the clip, on every number of a row, from which on a plan warns of it."""
 
 
 def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequence[End]) -> Iterator[str]:
@@ -34,6 +39,7 @@ def concerns(federation: Federation, privacy: Sequence[Guarantee], ends: Sequenc
     if federation.accounts and federation.algorithm.covers:  # with a budget, noise reads as if it were for all rows
         yield f"The noise of {_names(list(federation.accounts))} {federation.algorithm.covers}."
     yield from (in_words(end, federation.algorithm.passes(federation.settings.train.epochs)) for end in ends)
+    yield from _much_noise(federation)
     yield from _few_rows(federation)
     yield from _wide_embeddings(federation)
     yield from _small_sums(federation)
@@ -82,6 +88,35 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
         )
     if federation.settings.engine.noise == "seeded":
         yield 'noise = "seeded" protects nobody: whoever knows the seed can subtract it. Remove it for real data.'
+
+
+def noise_for_budgets(federation: Federation) -> dict[str, dict[str, float]]:
+    """By party and release, what sigma = "auto" became."""
+    noise: dict[str, dict[str, float]] = {}
+    for name, organisation in federation.organisations.items():
+        rules = federation.settings.parties[name].outbox if name in federation.settings.parties else {}
+        fitted = {release: organisation.outbox.rules[release].mechanism for release in rules if release != LABELS}
+        for release, mechanism in fitted.items():
+            if is_made_for_budget({release: rules[release]}) and isinstance(mechanism, Gaussian):
+                noise.setdefault(name, {})[release] = mechanism.sigma
+    return noise
+
+
+def _much_noise(federation: Federation) -> Iterator[str]:
+    """Warn of noise in which little of a row is left."""
+    epochs = federation.algorithm.passes(federation.settings.train.epochs)
+    for name, sigmas in noise_for_budgets(federation).items():
+        for release, sigma in sigmas.items():
+            if sigma >= MUCH:
+                fewer = (
+                    'Train fewer epochs, as --set train.epochs=3, take the algorithm "one_shot", which sends each row '
+                    "once, or raise the budget."
+                )
+                yield (
+                    f"The noise of '{name}' is {sigma:.3g} times its clip, on every number of {release}: so much fits "
+                    f"its budget for {epochs} epoch{'s' if epochs != 1 else ''}, and the model may learn nothing from "
+                    f"its columns. {fewer if epochs > 1 else 'Raise the budget, or leave it out.'}"
+                )
 
 
 def _few_rows(federation: Federation) -> Iterator[str]:
@@ -160,6 +195,7 @@ class PartyPlan:
     sends: int
     receives: int
     epsilon: dict[str, float | None]  # by what it protects, at the end, against who knows the batches; None: infinite
+    sigma: dict[str, float]  # by release: what "auto" became, in units of the clip
 
 
 @dataclass(frozen=True)
@@ -214,11 +250,12 @@ def plan(settings: Settings, *, batches: int = 8, network: Network | None = None
     raised = dict.fromkeys(str(warning.message) for warning in caught if warning.category is UserWarning)
     traffic = total(part.traffic for part in costs.parts).by_party(federation.organisations)
     exchanges = sum(part.exchanges for part in costs.parts)
-    epsilons, algorithm = _epsilons(privacy), federation.algorithm
+    epsilons, sigmas, algorithm = _epsilons(privacy), noise_for_budgets(federation), federation.algorithm
     parties = tuple(
         PartyPlan(
             name, tuple(federation.holdings.roles(name)), columns(federation, name), sizes[name],
             traffic[name]["out"], traffic[name]["in"], epsilons.get(name, {}),
+            sigmas.get(name, {}),
         )
         for name in federation.organisations
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from colonnade.algorithms import ALGORITHMS, DEFAULT
+from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.planning import guesses
@@ -25,8 +26,6 @@ from colonnade.rows.tables import read_tables
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
-FEW_EPOCHS = 10
-"""The default with noise, of which every epoch spends."""
 FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
 """The fewest common rows of which one is left for validation."""
 
@@ -63,11 +62,11 @@ class Silent:
             self._say.say(text)
 
 
-def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str | None = None) -> Answers:
+def ask(paths: Sequence[Path | SeenTable], asker: Asker, label: str | None = None, task: str | None = None) -> Answers:
     """Look at the tables and ask what they do not tell; also for the label and its kind, unless they are given."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"--task is one of {', '.join(TASKS)}; found {task!r}.")
-    tables = _ask_owners([look(path) for path in paths], asker)
+    tables = _ask_owners([path if isinstance(path, SeenTable) else look(path) for path in paths], asker)
     ids = dict(zip(tables, _ask_ids(list(tables.values()), asker), strict=True))
     id_column = next(iter(ids.values()))
     tables = {name: table.renamed(ids[name], id_column) for name, table in tables.items()}
@@ -105,7 +104,6 @@ def ask(paths: Sequence[Path], asker: Asker, label: str | None = None, task: str
         asker.say(f"{algorithm} sends {release}: {tells}.")
     epochs = asker.text("For how many epochs at most?", "auto", _whole_or_auto)
     epsilon = _ask_epsilon(algorithm, asker, parties)
-    epochs = epochs if epsilon is None or epochs != "auto" else FEW_EPOCHS
     return Answers(
         parties, id_column, task, algorithm, epochs, round(0.7 * fit.common), not fit.is_same, epsilon,
         left_out, is_normalised, split_by,
@@ -205,7 +203,8 @@ def _ask_label(tables: Mapping[str, SeenTable], id_column: str, asker: Asker, gi
     def accept(chosen: str) -> tuple[str, str]:
         matches = [(name, c) for name, c in columns if chosen in (c, f"{name}.{c}")]
         if len(matches) != 1:
-            where = f"it is in {', '.join(name for name, _ in matches)}" if matches else "it is in no table"
+            hint = did_you_mean(chosen, [*(c for _, c in columns), *(f"{name}.{c}" for name, c in columns)])
+            where = f"it is in {', '.join(name for name, _ in matches)}" if matches else f"it is in no table{hint}"
             raise DataError(
                 f"The label is one column of one party, as {likely}.{guess}; found {chosen!r}, and {where}."
             )

@@ -134,6 +134,17 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name.lower().endswith(EXTENSIONS))
 
 
+def seen_in(folder: Path) -> tuple[list[SeenTable], list[str]]:
+    """The tables in a folder, and of each other file that could be one by its name why it is none."""
+    tables, unfit = [], []
+    for path in files_in(folder):
+        try:
+            tables.append(look(path))
+        except DataError as error:
+            unfit.append(f"{path.name} is left out: {error}")
+    return tables, unfit
+
+
 def _extension(path: Path) -> str:
     for extension in sorted(EXTENSIONS, key=len, reverse=True):
         if path.name.lower().endswith(extension):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.settings.federation_file import MODEL, by_rows
+from colonnade.settings.federation_file import FEW, MODEL, by_rows
 from colonnade.settings.toml_text import to_toml, toml_key, toml_value
 
 PLACE = 34
@@ -88,6 +88,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield from ("", "[preprocess]")
     yield _line("numbers", "auto", '"standard" scales, "quantile" ranks, "piecewise" fills quantile bins')
     size, epochs = by_rows(answers.training_rows, in_batches=algorithm.in_batches, converges=algorithm.converges)
+    epochs = epochs if answers.epsilon is None else FEW
     yield from ("", "[train]")
     yield _line("epochs", answers.epochs, f"at most; auto is {epochs} here. early_stop = false trains them all")
     yield _line("patience", PATIENCE, "it stops after so many epochs that validated no better; the best one is kept")

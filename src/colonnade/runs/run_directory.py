@@ -81,8 +81,7 @@ class RunDirectory:
 
     def begin(self, federation: Trained) -> None:
         """Begin a new run in this folder; an existing one is never overwritten."""
-        if (self.path / SETTINGS).exists():
-            raise ConfigError(f"{self.path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
+        self.check_free()
         with self._saving():
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
@@ -90,6 +89,11 @@ class RunDirectory:
                 (self.party(name) / COLUMNS).write_text(text, encoding="utf-8")  # without settings there is no run
             self.keep(federation.settings, self.path / PARTIES, *(self.path / PARTIES).rglob("*"))
             self.keep_accounts(federation)
+
+    def check_free(self) -> None:
+        """Raise where there is a run already."""
+        if (self.path / SETTINGS).exists():
+            raise ConfigError(f"{self.path} already holds a run. Choose another folder, or continue it: {CONTINUE}.")
 
     def claim(self) -> None:
         """Be the one process that trains in this folder, until `leave`; whoever reads it need not wait."""

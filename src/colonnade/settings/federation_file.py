@@ -21,7 +21,7 @@ Where nobody says otherwise, the same is used for files, `colonnade init` and da
     [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
     [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
     [preprocess]   quantile bins                                            `prepared_as`
-    [train]        batches and epochs by the number of training rows        `by_rows`
+    [train]        batches and epochs by the number of training rows        `by_rows`; few with noise, `with_few_epochs`
 
 A named data set is an experiment, and keeps the papers' settings; `preset` names those of one for other data.
 Everything is written out in a run's own federation.toml, so what a later version would suggest changes no run.
@@ -50,6 +50,7 @@ from colonnade.models import import_path
 from colonnade.selection.settings import SERVER, SelectionSettings
 from colonnade.settings.changes import Change, check_continues, laid_over
 from colonnade.settings.known import LISTS, MODELS, SECTIONS
+from colonnade.settings.rules import is_made_for_budget
 from colonnade.settings.sections import (
     AuditSettings,
     DataSettings,
@@ -103,6 +104,8 @@ LEAST, MOST, BATCHES = 16, 512, 24
 """Rows of a batch, and batches of an epoch where neither bound is met."""
 STEPS, FEWEST, LONGEST, OPTIMAL = 3000, 20, 100, 300
 """Steps in all, and epochs, at most: early stopping ends a run sooner. To an optimum, small tables take 15 to 160."""
+FEW = 5
+"""Epochs at most where noise is made for a budget: each of them makes all noise larger (docs/how-to-tune.md)."""
 
 SEVERAL = 10_000
 """Training rows for which batches and rounds are made where several organisations have labels."""
@@ -316,6 +319,14 @@ class Settings:
             label_owners=resolved(settings.label_owners),
             tracking=settings.tracking.below(path.parent) if "tracking" in tables else settings.tracking,
         )
+
+    def with_few_epochs(self) -> Settings:
+        """Choose few epochs where nobody has said how many, and an owner's noise is made for its budget and all epochs.
+        A site knows its own rules alone, and all must choose alike: there it is agreed on before (`write_agreed`)."""
+        if self.train.epochs or not any(p.budget and is_made_for_budget(p.outbox) for p in self.parties.values()):
+            return self
+        size: Any = self.train.batch_size or "auto"
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, epochs=FEW, batch_size=size))
 
     def for_rows(self, rows: int, outputs: int) -> Settings:
         """Choose batches, epochs and models for so many training rows and outputs, where nobody has said otherwise."""

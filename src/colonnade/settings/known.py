@@ -56,7 +56,8 @@ def algorithms() -> dict[str, Any]:
 
 def described_algorithm(algorithm: Any) -> dict[str, Any]:
     """Describe an algorithm's record as the table has it."""
-    return {"about": algorithm.about, "reveals": algorithm.reveals, **described(algorithm.config)}
+    about = {"about": algorithm.about, "reveals": algorithm.reveals, "for_tables": dict(algorithm.for_tables)}
+    return about | described(algorithm.config)
 
 
 def _class(table: Mapping[str, Any]) -> type:

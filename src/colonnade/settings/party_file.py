@@ -366,7 +366,7 @@ def fingerprint(settings: Settings) -> str:
 
 
 def write_agreed(folder: Path, settings: Settings) -> None:
-    (folder / AGREED).write_text(to_toml(agreed_tables(settings)), encoding="utf-8")
+    (folder / AGREED).write_text(to_toml(agreed_tables(settings.with_few_epochs())), encoding="utf-8")
 
 
 def write_own(folder: Path, settings: Settings, name: str, *, runs: Path | None = None) -> None:

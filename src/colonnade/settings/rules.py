@@ -76,6 +76,11 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
     return rules.get(f"{purpose}.{name}") or rules.get(name)
 
 
+def is_made_for_budget(settings: Mapping[str, Any]) -> bool:
+    """Whether some rule leaves open how much noise there is: then it is the least with which all epochs fit."""
+    return any("auto" in (_spec(given).get("sigma"), _spec(given).get("trials")) for given in settings.values())
+
+
 def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
     """Refuse a budget that no release could ever fit into."""
     if not from_columns:
