@@ -29,13 +29,13 @@ def test_a_report_with_baselines(call: Caller, tmp_path: Path) -> None:
 def test_bad_input(call: Caller, tmp_path: Path) -> None:
     Federation.from_toml(write(tmp_path / "tables", settings=quick(train={"epochs": 1}))).fit(tmp_path / "run")
     assert f"Did you mean {tmp_path}" in call.fails(2, "report", tmp_path)
-    assert "not a run directory" in call.fails(2, "report", tmp_path / "nowhere")
+    assert "There is no folder" in call.fails(2, "report", tmp_path / "nowhere")
     assert "it has no parties or checkpoint.json" in call.fails(2, "report", tmp_path / "tables")  # a file, no run
     assert not (tmp_path / "tables" / "report.html").exists()
     assert "Add --baselines" in call.fails(2, "report", tmp_path / "run", "--splits", 3)
     assert "is a folder" in call.fails(2, "report", tmp_path / "run", "--out", tmp_path)
     assert "two or more" in call.fails(2, "compare", tmp_path / "run")
-    assert "not a run directory" in call.fails(2, "compare", tmp_path / "run", tmp_path / "nowhere")
+    assert "There is no folder" in call.fails(2, "compare", tmp_path / "run", tmp_path / "nowhere")
 
 
 def test_settings_are_told_apart_on_a_narrow_terminal(
