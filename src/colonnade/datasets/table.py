@@ -67,18 +67,17 @@ class Table:
         """The names of the feature columns."""
         return [str(name) for name in self.features.columns]
 
-    def in_order(self, ids: NDArray[np.str_]) -> Table:
+    def in_order(self, ids: NDArray[np.str_], cure: str = "") -> Table:
         """The rows of these ids, in this order; ids not asked for are left out."""
-        return self.taking(self.rows_of(ids))
+        return self.taking(self.rows_of(ids, cure))
 
-    def rows_of(self, ids: NDArray[np.str_]) -> NDArray[np.int64]:
-        """The row numbers of these ids; all of them must be here."""
+    def rows_of(self, ids: NDArray[np.str_], cure: str = "") -> NDArray[np.int64]:
+        """The row numbers of these ids; all of them must be here, and the cure is for a prediction unless one is given."""
         rows, is_held = self.find(ids)
         if not is_held.all():
-            raise DataError(
-                f"'{self.owner}' lacks {(~is_held).sum():,} of the ids asked for. Ask for rows that all parties "
-                f"hold. New rows are given with --table {self.owner}=FILE, or in Python with frames=."
-            )
+            ask = "Ask for rows that all parties hold. New rows are given with"
+            to_predict = f"{ask} --table {self.owner}=FILE, or in Python with frames=."
+            raise DataError(f"'{self.owner}' lacks {(~is_held).sum():,} of the ids asked for. {cure or to_predict}")
         return rows
 
     def find(self, ids: NDArray[np.str_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -360,7 +360,7 @@ def own_columns(settings: Settings, name: str, table: Table, placed: Holdings, f
     """Prepare one organisation's columns of all rows, on the training rows of all label owners or as was `fitted`."""
     train = placed.trained_rows
     if not settings.rows_differ or name in placed.label_owners:
-        mine = table.in_order(placed.ids)
+        mine = table.in_order(placed.ids, 'To train on common rows alone, set align = "private" under [data].')
         prepared = _prepared(settings, name, mine, train, placed, fitted)
         columns = Columns(prepared.transform(mine), prepared, mine.own)
     else:
