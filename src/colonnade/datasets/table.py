@@ -72,7 +72,7 @@ class Table:
         return self.taking(self.rows_of(ids, cure))
 
     def rows_of(self, ids: NDArray[np.str_], cure: str = "") -> NDArray[np.int64]:
-        """The row numbers of these ids; all of them must be here, and the cure is for a prediction unless one is given."""
+        """The row numbers of these ids; all must be here. The cure is for who predicts, unless one is given."""
         rows, is_held = self.find(ids)
         if not is_held.all():
             ask = "Ask for rows that all parties hold. New rows are given with"
