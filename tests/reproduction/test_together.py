@@ -44,7 +44,9 @@ def federation(line: str, rate: float | None = None, channels: int | None = None
     [
         pytest.param(["1niid, FedAvg", "4niid, FedAdam@0.03", "4niid, FedDemonAdam"], marks=pytest.mark.long),
         ["4niid, FedAvg/adam"],
-        ["4niid, FedYogi@0.003/0.03", "4niid, FedDemonAdam-literal", "4niid, FedAvg/0.1"],
+        pytest.param(
+            ["4niid, FedYogi@0.003/0.03", "4niid, FedDemonAdam-literal", "4niid, FedAvg/0.1"], marks=pytest.mark.long
+        ),
     ],
 )
 def test_stacked_runs_arrive_where_parties_arrive(lines: list[str]) -> None:
