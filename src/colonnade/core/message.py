@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,7 @@ from typing import (
 from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
+from colonnade.core.receipt import Receipt
 from colonnade.core.release import Identity, Released
 from colonnade.errors import BoundaryError, ConfigError
 
@@ -249,7 +250,8 @@ class Ledger:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.entries: list[Entry] = []
+        self._entries: list[Entry] = []
+        self._fresh: deque[tuple[Direction, str, str, str | None, tuple[int, ...], Receipt]] = deque()
         self.written = 0
         self._path: Path | None = None  # where they were flushed to last
         self._most = MOST
@@ -263,17 +265,29 @@ class Ledger:
             return
         way: Direction = "own" if peer == self.owner else direction
         for item in crossing:
-            r = item.receipt
-            self.entries.append(
-                Entry(
-                    way, peer, message.kind, r.batch or batch_of(message), r.name, item.shape,
-                    r.bytes, r.codec, r.event.kind, r.event.parameters, r.owner, r.number,
-                    r.epsilon if way == "out" else None,
-                )
-            )  # fmt: skip
-            self._bytes[way, peer] += r.bytes
-        if len(self.entries) >= self._most and self._path is not None:
+            receipt = item.receipt
+            batch = receipt.batch or batch_of(message)
+            self._fresh.append((way, peer, message.kind, batch, item.shape, receipt))
+            self._bytes[way, peer] += receipt.bytes
+        if self._path is not None and self.waiting >= self._most:
             self.flush(self._path)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What waits here. Entries are made when somebody looks: a driver of many parties writes thousands a second."""
+        while self._fresh:
+            way, peer, kind, batch, shape, r = self._fresh.popleft()
+            epsilon = r.epsilon if way == "out" else None
+            event = r.event.kind, r.event.parameters
+            self._entries.append(
+                Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)
+            )
+        return self._entries
+
+    @property
+    def waiting(self) -> int:
+        """How many entries wait here for a file."""
+        return len(self._entries) + len(self._fresh)
 
     def carry(self, entries: Iterable[Entry]) -> None:
         """Begin with what crossed before there was a run, while rows were agreed on. Until it is in a file it is not
@@ -283,7 +297,7 @@ class Ledger:
 
     def take(self) -> list[Entry]:
         """What waits here, to be carried on by another ledger of this owner's."""
-        taken, self.entries = self.entries, []
+        taken, self._entries = self.entries, []
         for entry in taken:
             self._bytes[entry.direction, entry.peer] -= entry.bytes
         return taken
@@ -304,7 +318,7 @@ class Ledger:
     @property
     def position(self) -> int:
         """How many entries were ever written; a checkpoint remembers it."""
-        return self.written + len(self.entries)
+        return self.written + self.waiting
 
     def flush(self, path: Path) -> None:
         """Append what is new to the file and forget it here; from now on the file also takes what is too much to keep.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,7 @@ NON_PRIVATE = DpEvent("non-private")
 PUBLIC = DpEvent("public")  # not about anybody's data
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What was released, written by the outbox that released it; it travels with the tensor."""
 
     owner: str

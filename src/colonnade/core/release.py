@@ -168,9 +168,10 @@ class Released:
 
     @classmethod
     def _seal(cls, tensor: Tensor, receipt: Receipt, packed: Packed | None = None) -> Released:
-        self = object.__new__(cls)
-        for name, value in (("tensor", tensor), ("receipt", receipt), ("packed", packed)):
-            object.__setattr__(self, name, value)
+        self, put = object.__new__(cls), object.__setattr__
+        put(self, "tensor", tensor)
+        put(self, "receipt", receipt)
+        put(self, "packed", packed)
         return self
 
     @property
@@ -187,7 +188,7 @@ class Released:
             )
         lines = self.tensor.index_select(0, rows)
         lines = lines if scale == 1.0 else lines * scale
-        return Released._seal(lines, replace(self.receipt, bytes=lines.nbytes))
+        return Released._seal(lines, self.receipt._replace(bytes=lines.nbytes))
 
     def among(self, rows: Tensor, size: int) -> Released:
         """The same lines at these places of `size`, for its receiver to go on with; zeros elsewhere."""
