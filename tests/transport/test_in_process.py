@@ -11,15 +11,17 @@ from typing import Any, Literal
 import pytest
 import torch
 from tests.conformance.echo import NAMES, Break, Echo, Multiply, Remember, Sleep, Value, asker, echoes
+from tests.federation import small
 from torch import Tensor
 
 from colonnade.algorithms import embedding, splitnn
 from colonnade.core import Batches, Done, DpEvent, Envelope, Organisation, Request, serves
 from colonnade.core.chance import Source
+from colonnade.core.party import same
 from colonnade.core.release import TASKS, Plain, Rule
 from colonnade.errors import PartyError
 from colonnade.models import build
-from colonnade.transport import InProcess, in_process
+from colonnade.transport import Holding, InProcess, in_process
 
 HERE = threading.get_ident()
 
@@ -69,7 +71,7 @@ def test_slow_answers_move_the_next_ones_into_threads(monkeypatch: pytest.Monkey
     assert HERE not in there
     assert len(there) == 3
     peers.ask(Multiply(outbox.release(torch.tensor(1.0), "by")))  # each kind of request is timed for itself
-    assert transport._seconds.keys() == {Sleep, Multiply}
+    assert transport._seconds.keys() == {(Sleep,), (Multiply,)}
     peers["ada"].ask(Sleep(0.0))
     assert idents(transport) == [HERE]  # one alone has nobody to be parallel with
 
@@ -215,6 +217,69 @@ def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
     with pytest.raises(PartyError, match=r"'bob'.*too small"):
         peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
     assert float(parties["ada"].held[0, 0]) == 4
+
+
+class Tell(Request[Value]):
+    """What a party holds, read at once (`ReadAtOnce`), or by a task that it leaves (`LeaveIt`)."""
+
+
+class LeaveIt(Leaving):
+    overlapping = (Tell,)
+
+    @serves
+    def tell(self, request: Tell) -> Value:
+        values = torch.zeros(2, 3)
+        TASKS.leave(lambda: values.copy_(self.held), fills=values)
+        return Value(self.outbox.release(values, "value"))
+
+
+class ReadAtOnce(Leaving):
+    @serves
+    def tell(self, request: Tell) -> Value:
+        return Value(self.outbox.release(self.held, "value"))
+
+
+@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce])
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_what_was_held_back_is_done_ahead_of_the_next_call(
+    parallel: Literal["always", "never"], kind: type[LeaveIt] | type[ReadAtOnce]
+) -> None:
+    """Also where the next call reads what the held one's task has yet to write; and a failure names the held one."""
+    parties = {name: kind(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    for party in parties.values():
+        party.held = torch.zeros(2, 3)
+    transport = InProcess(parties, parallel=parallel)
+    transport.workers = 2
+    peers, _ = asker(Holding(transport))
+    for asked in range(1, 4):
+        peers.ask(Grow())
+        assert [float(party.held[0, 0]) for party in parties.values()] == [asked - 1] * 3
+        replies = peers.ask(Tell())
+        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [asked] * 3
+        assert (HERE in idents(transport)) is (parallel == "never")
+    peers.ask(Grow())
+    peers.settle()
+    assert [float(party.held[0, 0]) for party in parties.values()] == [4] * 3
+    peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
+    with pytest.raises(PartyError, match=r"'bob' failed while answering test_in_process.Grow.*too small"):
+        peers.ask(Tell())
+
+
+def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
+    """Local steps overlap with the next batch's embeddings; test rows wait for them, and so does a checkpoint."""
+    found = []
+    for threads in ("always", "never"):
+        tables = small.quick(federation={"threads": threads, "cohort": "off", "noise": "seeded"})
+        federation = small.federation(settings=tables)
+        training, outputs = federation.train(), []
+        for _ in range(5):
+            next(training)
+            outputs.append(federation.outputs("test"))
+        federation.settle()
+        ledgers = [entry for ledger in federation.ledgers.values() for entry in ledger.entries]
+        found.append((ledgers, outputs, small.models_of(federation)))
+    assert found[0][0] == found[1][0]
+    assert same(found[0][1:], found[1][1:])
 
 
 class Fill(Request[Value]):

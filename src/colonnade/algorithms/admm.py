@@ -36,6 +36,7 @@ RESIDUAL = Release(
 class FeatureOwner(roles.FeatureOwner):
     """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
 
+    overlapping = (Embed,)
     released_as: str
     optimizer: torch.optim.Optimizer
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
@@ -60,8 +61,7 @@ class FeatureOwner(roles.FeatureOwner):
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         training, x = self.training(request.batch), self.x(request.batch)
-        with torch.no_grad():
-            h = self.descent.outputs(x) if training else self.model(x)
+        h = self.descent.outputs(x, kept=training)
         sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
         if training:
             self._pending = request.batch, self.outbox.own(sent), x

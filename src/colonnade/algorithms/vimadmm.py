@@ -35,8 +35,9 @@ from colonnade.algorithms.embedding import EMBEDDING, Embed, LinearHeads, predic
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.core.release import TASKS
 from colonnade.errors import Diverged
-from colonnade.optim.descent import Arriving
+from colonnade.optim.descent import Arriving, Buffers
 from colonnade.optim.losses import beside, blocks, uniform_heads
 
 
@@ -96,13 +97,13 @@ class FeatureOwner(admm.FeatureOwner):
         self.expect_shape("the head", request.head, width, outputs)
         self.expect_shape("the residual", request.residual, rows, outputs)
         self.head = request.head.tensor
-        target = request.residual.tensor + h @ (old if self.config.residual_heads == "old" else self.head)
-        # which is s_k - lambda/rho
-        shrink = self._shrink(self.head)
-        self._descend(x, *((target, self.head) if shrink is None else (shrink * target, shrink * self.head)))
+        r, known = request.residual.tensor, old if self.config.residual_heads == "old" else self.head
+        scale, target = self._scale(self.head), h.new_empty(*h.shape[:-1], outputs)
+        TASKS.leave(lambda: torch.mul(r + h @ known, 1.0 if scale is None else scale, out=target))  # s_k - lambda/rho
+        self._descend(x, target, self.head if scale is None else scale * self.head)
         return Done()
 
-    def _shrink(self, head: Tensor) -> Tensor | None:
+    def _scale(self, head: Tensor) -> Tensor | None:
         """The curvature of Eq. 10 grows with the square of the head. One SGD step hardly changes that; an exact head is
         as large as the embeddings are small, and where columns are many its local steps diverge. "exact_scaled" divides
         the objective by what the head has grown, which has the same minimum."""
@@ -133,11 +134,12 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
+        self.room = Buffers()
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        measures, r, (heads,) = self.advance(batch, beside(h, self.widths), self.heads)
+        measures, r, (heads,) = self.advance(batch, beside(h, self.widths, self.room), self.heads)
         self.heads = heads.clone()  # a replay would overwrite it
         return measures, r
 

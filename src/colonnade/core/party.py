@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
@@ -248,6 +248,21 @@ def _request_of(method: Callable[..., Message]) -> type[Request[Any]]:
     return next(hint for key, hint in hints.items() if key != "return")  # type: ignore[no-any-return]
 
 
+@contextmanager
+def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
+    """Inside, all of these are undisturbed. Whoever asks for several names them in one order: else two may wait for
+    each other."""
+    held = []
+    try:
+        for party in parties:
+            party._lock.acquire()
+            held.append(party._lock)
+        yield
+    finally:
+        for lock in held:
+            lock.release()
+
+
 class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
@@ -256,6 +271,7 @@ class Party:
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
     aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls
+    overlapping: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while tasks of earlier ones are under way
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, organisation: Organisation) -> None:

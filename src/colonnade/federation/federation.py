@@ -56,7 +56,7 @@ from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.rules import planned
-from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
+from colonnade.transport import Cohort, Cohorts, Drivers, Holding, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -484,14 +484,18 @@ class Federation:
         return self.recording or transport
 
     def _stack(self) -> None:
-        """Let parties of one shape compute as one where that pays: once they train, or have the states of who did."""
+        """Let parties of one shape compute as one where that pays: once they train, or have the states of who did. Of
+        others each does what is answered by Done together with its next call."""
         settings, engine = self.settings, self.settings.engine
         apart = self.guarded or settings.rows_differ or settings.party_dropout or self.algorithm.nested is not None
-        if self.cohorts or self.driver is None or apart or engine.cohort == "off" or engine.through_bytes:
+        if self.cohorts or self.driver is None or apart or engine.through_bytes:
             return
         rows, wanted = settings.train.batch_size, engine.cohort == "on"
-        self.cohorts = [Cohort(group) for group in groups(self.owners) if wanted or worth_stacking(group, rows)]
+        alike = [] if engine.cohort == "off" else groups(self.owners)
+        self.cohorts = [Cohort(group) for group in alike if wanted or worth_stacking(group, rows)]
         if self.cohorts and self.recording is not None:
             self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
         elif self.cohorts:
             self.peers.transport = Cohorts(self.peers.transport, self.cohorts)
+        elif isinstance(self.peers.transport, InProcess):
+            self.peers.transport = Holding(self.peers.transport)

@@ -69,6 +69,7 @@ class Descent:
             TASKS.leave(task) if x.device.type == "cpu" else task()
             flat.moved(steps)
             return
+        TASKS.catch_up()
         moved: list[Tensor] = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         turns = [moved[:-1], moved[-1:]] if last_first else [[]]
         for _ in range(steps):
@@ -81,11 +82,12 @@ class Descent:
                     parameter.grad = None
                 self.optimizer.step()
 
-    def outputs(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Tensor, *, kept: bool = True) -> Tensor:
         """What the model gives, to be released before the next pass: a plain chain's stand in a buffer, which a task
-        that is left fills."""
-        plain = self.plain(x) if x.device.type == "cpu" else None
+        that is left fills, where there is to be a buffer `kept` for rows as many."""
+        plain = self.plain(x) if kept and x.device.type == "cpu" else None
         if plain is None:
+            TASKS.catch_up()
             with torch.no_grad():
                 return self.model(x)  # type: ignore[no-any-return]
         self.room.begin()
@@ -99,6 +101,7 @@ class Descent:
         plain = self.plain(x) if x.device.type == "cpu" else None  # on a GPU fresh memory costs nothing
         if plain is not None:
             return WrittenOut(*plain, x, self.room)
+        TASKS.catch_up()
         with torch.enable_grad():
             return Pass(self.optimizer, self.model(x))
 

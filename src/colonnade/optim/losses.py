@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from colonnade.errors import ConfigError
+from colonnade.optim.descent import Buffers
 
 
 class Loss(Protocol):
@@ -154,15 +155,17 @@ def blocks(stacked: Tensor, widths: Iterable[int]) -> tuple[Tensor, ...]:
     return torch.split(stacked, list(widths))
 
 
-def beside(h: Mapping[str, Tensor], widths: Mapping[str, int]) -> Tensor:
-    """The embeddings side by side, [rows, all widths]. A party that is not in `h` has zeros there, so that its term
-    h_k W_k is left out of the sum."""
-    if len(h) == len(widths):
-        return torch.cat(list(h.values()), dim=-1)
+def beside(h: Mapping[str, Tensor], widths: Mapping[str, int], room: Buffers | None = None) -> Tensor:
+    """The embeddings side by side, [rows, all widths], in a buffer where there is room for one. A party that is not in
+    `h` has zeros there, so that its term h_k W_k is left out of the sum."""
     like = next(iter(h.values()))
-    return torch.cat(
-        [h[k] if k in h else like.new_zeros(*like.shape[:-1], width) for k, width in widths.items()], dim=-1
-    )
+    if len(h) < len(widths):
+        h = {k: h[k] if k in h else like.new_zeros(*like.shape[:-1], width) for k, width in widths.items()}
+    if room is None:
+        return torch.cat(list(h.values()), dim=-1)
+    room.begin()
+    out = room.take((*like.shape[:-1], sum(widths.values())), like)
+    return torch.cat(list(h.values()), dim=-1, out=out)
 
 
 def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:

@@ -183,12 +183,13 @@ def laps_of(federation: Federation) -> Iterator[Lap]:
     """Train, and give each step's costs as it is done."""
     clock, before = time.perf_counter(), Peers.waited
     for _ in federation.train():
+        exchanges = Peers.waited - before
+        federation.peers.settle()  # what waits for the next step's call belongs to this one
         if federation.device.type == "cuda":
             torch.cuda.synchronize()
         is_exact = not encrypted(federation.ledgers)
-        seconds, waited = time.perf_counter() - clock, Peers.waited
-        yield Lap(seconds, waited - before, take_traffic(federation.ledgers), is_exact)
-        clock, before = time.perf_counter(), waited
+        yield Lap(time.perf_counter() - clock, exchanges, take_traffic(federation.ledgers), is_exact)
+        clock, before = time.perf_counter(), Peers.waited
 
 
 def _first_batches(laps: list[Lap]) -> dict[str, Traffic]:

@@ -14,7 +14,6 @@ import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.message import Ledger, Message, Request, batch_of
-from colonnade.core.party import Organisation, Party, State
+from colonnade.core.party import Organisation, Party, State, all_undisturbed
 from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import TASKS, Outbox, Released, release_stack
@@ -164,9 +163,7 @@ def as_one(
     call was answered before, so that each must be answered alone."""
     outbox = twin.outbox
     assert isinstance(outbox, CohortOutbox)
-    with ExitStack() as undisturbed:
-        for party in dict.fromkeys(party for party, _ in calls):
-            undisturbed.enter_context(party.undisturbed())
+    with all_undisturbed(dict.fromkeys(party for party, _ in calls)):
         for party, envelope in calls:
             party.allow(envelope.sender, type(envelope.message))
         known = [party.remembered(envelope) for party, envelope in calls]

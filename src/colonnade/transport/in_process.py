@@ -3,7 +3,8 @@
 Torch frees the interpreter lock while it computes, and a plain model's steps need the interpreter only to begin
 (`optim.written_out`), so parties can be asked in parallel threads. Whether that pays depends on how long an answer
 takes; the first calls of each kind are timed and decide. Either way the answers come in party order, and every party
-computes with one torch thread, so that the choice cannot change a single bit.
+computes with one torch thread, so that the choice cannot change a single bit. What was held back for a party
+(`holding`) is done ahead of its next call, and its thread goes from one to the other without waiting for anybody.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
-from colonnade.core.party import Party, cores
+from colonnade.core.party import Party, all_undisturbed, cores
 from colonnade.core.peers import Transport
 from colonnade.core.release import TASKS
 from colonnade.core.roles import by_row
@@ -28,6 +30,7 @@ from colonnade.errors import PartyError
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
+Kinds = tuple[type[Message], ...]
 WORTH_A_THREAD = 300e-6
 """Seconds an answer must take before a thread is faster than waiting (a hand-over costs about 60 microseconds)."""
 LOOKS = 3
@@ -51,12 +54,15 @@ class InProcess:
         self._pools: dict[
             bool, ThreadPoolExecutor
         ] = {}  # of answers, and of what they left: neither waits for the other
-        self._seconds: dict[type[Message], list[float]] = {}
-        self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
+        self._seconds: dict[Kinds, list[float]] = {}
+        self._leave: set[Kinds] = set()  # requests that parties answer before their work is done
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         with TASKS.gathered(None):
-            return self._answer(to, envelope)
+            *ahead, last = envelope.in_order
+            for one in ahead:
+                self._answer(to, one)
+            return self._answer(to, last)
 
     def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
@@ -73,7 +79,7 @@ class InProcess:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                leaves = _kind(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
+                leaves = _kinds(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
                 if leaves not in self._pools:
                     self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
@@ -82,12 +88,22 @@ class InProcess:
             self._time(envelopes, time.perf_counter() - start)
             return replies
 
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        """One after the other; the failure of one does not end the call."""
+        found: dict[str, R | PartyError] = {}
+        for to, envelope in envelopes.items():
+            try:
+                found[to] = self.exchange(to, envelope)
+            except PartyError as error:
+                found[to] = error
+        return found
+
     def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
         """`exchange`, and for the next time it is noted whether parties leave tasks when they are asked this."""
         before = TASKS.count
         reply = self.exchange(to, envelope)
         if TASKS.count > before:
-            self._leave.add(type(envelope.message))
+            self._leave.add(_kinds({to: envelope}))
         return reply
 
     def _each_in_a_thread(
@@ -103,38 +119,39 @@ class InProcess:
     def _tasks_in_threads(
         self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
     ) -> dict[str, R]:
-        """One party after the other, while threads do what each left to be done, a thread all that a party left.
-        Whatever else Python does is done by one thread: fourteen that wait for the interpreter's lock lose more time
-        than that. Until it is done, no party is asked anything else."""
+        """One party after the other, while threads do what each left to be done. Whatever else Python does is done by
+        one thread: fourteen that wait for the interpreter's lock lose more time than that. First all are asked what was
+        held back, and while that is under way, what comes after it; a party's tasks are done in their order. Until all
+        is done, no party is asked anything else."""
         replies: dict[str, R] = {}
-        under_way: list[tuple[str, Future[None]]] = []
-        with ExitStack() as undisturbed:
-            for to in sorted(envelopes.keys() & self.parties.keys()):
-                undisturbed.enter_context(self.parties[to].undisturbed())
+        under_way: dict[str, list[tuple[Request[Any], Future[None]]]] = {to: [] for to in envelopes}
+        with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
-                for to, envelope in envelopes.items():
-                    tasks: list[Callable[[], object]] = []
-                    with TASKS.gathered(tasks):
-                        replies[to] = self._answer(to, envelope)
-                    under_way.append((to, pool.submit(_do, tasks)))
-            finally:
-                failed = [(to, error) for to, work in under_way if (error := work.exception()) is not None]
-        for to, error in failed:
-            request = envelopes[to].message
-            cause = f"{type(error).__name__}: {error}"
-            raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
+                for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
+                    for to, envelope in filter(None, turn):
+                        tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
+                        with TASKS.gathered(tasks):
+                            if not self._overlaps(to, envelope):
+                                TASKS.catch_up()
+                            replies[to] = self._answer(to, envelope)
+                        under_way[to].append((envelope.message, pool.submit(_do, tasks)))
+            finally:  # of what failed, the first: what came after it may have failed for want of it
+                _wait(under_way)
         return replies
+
+    def _overlaps(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
+        return to in self.parties and type(envelope.message) in self.parties[to].overlapping
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
         if self.parallel == "never" or self.workers < 2 or len(envelopes) < 2 or on_gpu:
             return False  # a GPU computes behind Python's back anyway, and no two threads may capture a graph at once
-        seconds = self._seconds.get(_kind(envelopes), [])
+        seconds = self._seconds.get(_kinds(envelopes), [])
         sure = len(seconds) >= LOOKS or min(seconds, default=0.0) > NO_WARM_UP
         return self.parallel == "always" or (sure and min(seconds) > WORTH_A_THREAD)
 
     def _time(self, envelopes: Mapping[str, Envelope[Request[R]]], seconds: float) -> None:
-        if envelopes and len(taken := self._seconds.setdefault(_kind(envelopes), [])) < LOOKS:
+        if envelopes and len(taken := self._seconds.setdefault(_kinds(envelopes), [])) < LOOKS:
             taken.append(seconds / len(envelopes))
 
 
@@ -143,9 +160,18 @@ def _do(tasks: Sequence[Callable[[], object]]) -> None:
         task()
 
 
-def _kind(envelopes: Mapping[str, Envelope[Request[Any]]]) -> type[Message]:
-    """What is asked: of all the same."""
-    return type(next(iter(envelopes.values())).message)
+def _wait(under_way: Mapping[str, Sequence[tuple[Request[Any], Future[None]]]]) -> None:
+    """Until all is done; the first failure is raised."""
+    done = [(to, request, work.exception()) for to, each in under_way.items() for request, work in each]
+    for to, request, error in done:
+        if error is not None:
+            cause = f"{type(error).__name__}: {error}"
+            raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
+
+
+def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
+    """What is asked, in its order: of all the same."""
+    return tuple(type(one.message) for one in next(iter(envelopes.values())).in_order)
 
 
 def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.device:
