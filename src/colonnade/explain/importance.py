@@ -15,9 +15,7 @@ from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import Embeddings
-from colonnade.explain.holdings import at_rows
 from colonnade.federation import Federation
-from colonnade.optim.losses import norms
 
 
 class Measure(NamedTuple):
@@ -66,21 +64,6 @@ def head_norms(federation: Federation, owner: str | None = None) -> dict[str, fl
     label_owner, norms_of = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
     by_party = {} if norms_of is None else norms_of(label_owner)
     return {party: by_party[party] for party in label_owner.peers} if by_party else {}
-
-
-def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
-    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. After little of it
-    a head's norm is mostly that of its random start. The start is `began`, or follows from the seed and is drawn again;
-    one row is enough for that, unless labels were drawn before."""
-    if (trained := federation.heads) is None:
-        return {}
-    if began is None:
-        holdings = federation.holdings
-        split, rows = next(iter(holdings.splits.items()))
-        few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
-        began = Federation(federation.settings, few).heads
-    assert began is not None
-    return norms(trained - began.to(trained), federation.driver.widths)
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
