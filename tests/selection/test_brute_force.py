@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from colonnade.errors import ConfigError
-from colonnade.selection.baselines import brute_force
+from colonnade.selection.methods import brute_force
 
 
 def test_it_is_the_best_subset() -> None:

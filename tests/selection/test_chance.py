@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import Generator
 
-from colonnade.selection.baselines import random
+from colonnade.selection.methods import random
 from colonnade.selection.result import ranked
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.selection.columns import Columns, shuffled, standardised
-from colonnade.selection.knn_mi import squared_distances
+from colonnade.selection.neighbours import Columns, shuffled, squared_distances, standardised
 
 
 @settings(max_examples=60)

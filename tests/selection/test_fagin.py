@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from colonnade.selection.fagin import Fagin, first_page
+from colonnade.selection.neighbours import Fagin, first_page
 
 Distances = NDArray[np.float64]
 

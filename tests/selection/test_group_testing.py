@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from colonnade.errors import ConfigError
-from colonnade.selection.group_testing import Group, draw_tests, importance, vf_ps
+from colonnade.selection.methods import Group, draw_tests, importance, vf_ps
 
 
 @settings(max_examples=50)

@@ -13,7 +13,7 @@ from tests.selection import joined
 from tests.selection.joined import kraskov, ross
 
 from colonnade.errors import DataError
-from colonnade.selection.knn_mi import kth, ordered
+from colonnade.selection.neighbours import kth, ordered
 
 
 def some(rows: int, columns: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -7,9 +7,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 
-from colonnade.selection import baselines as module
-from colonnade.selection.baselines import lasso
-from colonnade.selection.columns import standardised
+from colonnade.selection import methods as module
+from colonnade.selection.methods import lasso
+from colonnade.selection.neighbours import standardised
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colonnade.selection.baselines import leave_one_out
+from colonnade.selection.methods import leave_one_out
 
 
 def test_what_is_lost_without_one() -> None:

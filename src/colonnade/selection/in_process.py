@@ -11,12 +11,24 @@ from colonnade.core import Batches, Ledger, Organisation, Party, Peers
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import from_mapping
 from colonnade.selection.aggregation import AggregationServer
-from colonnade.selection.baselines import lasso
-from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, counted_by, readers
-from colonnade.selection.group_testing import Group
-from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
-from colonnade.selection.knn_mi import Numbers, Whole
+from colonnade.selection.choosing import (
+    ASKING,
+    Array,
+    admit,
+    as_columns,
+    as_groups,
+    as_labels,
+    check_hidden,
+    check_keep,
+    check_method,
+    check_parties,
+    choose,
+    counted_by,
+    readers,
+)
 from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.methods import Group, lasso
+from colonnade.selection.neighbours import Numbers, Whole
 from colonnade.selection.participant import Participant
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings

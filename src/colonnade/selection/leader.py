@@ -37,19 +37,20 @@ from torch import Tensor
 from colonnade.core import Organisation, Party, Peers, Released
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
-from colonnade.selection.columns import shuffled, standardised
-from colonnade.selection.fagin import first_page
-from colonnade.selection.group_testing import Group
-from colonnade.selection.knn_mi import (
+from colonnade.selection.methods import Group
+from colonnade.selection.neighbours import (
     Numbers,
     Whole,
     counts,
+    first_page,
     kraskov_terms,
     kth,
     possible_queries,
     ranks_by,
     ross_terms,
+    shuffled,
     squared_distances,
+    standardised,
 )
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.settings import SelectionSettings

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from colonnade.core import Ledger
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
-from colonnade.selection.group_testing import Group
 from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED, Leader
+from colonnade.selection.methods import Group
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import ORDER
