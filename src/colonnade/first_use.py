@@ -1,10 +1,13 @@
-"""Names of a package that are imported when they are first used, so that importing the package costs nothing."""
+"""Names of a package, and a library, that are imported when they are first used: so importing a package costs nothing,
+and a library is needed only where it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["on_first_use", "pd"]
 
 
 def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -20,3 +23,19 @@ def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Calla
         return module if name == home[name] else getattr(module, name)
 
     return load, lambda: sorted(home)
+
+
+class _Library:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = _Library("pandas")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import ColumnRoles, choose_columns, read_frame
 from colonnade.errors import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -371,8 +369,6 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
     What a CSV column holds is known only at its end: a column of numbers may turn out to be text in its last row, and
     then it was text all along ("01" is a word). So the kinds in each piece are noted, and columns whose pieces disagree
     are read a second time, with their kind given. The columns are those that reading the whole file would give."""
-    import pandas as pd
-
     owner = roles.owner
     wanted, most = table_files.names_and_rows(path, roles)
     chosen = set(roles.columns or ())
@@ -414,8 +410,6 @@ def _read_again(
 
 def _kinds_in(cells: pd.Series[Any]) -> set[str]:
     """The kind of the cells in a piece of a column; none, if all are gaps."""
-    import pandas as pd
-
     kind = cells.dtype
     if cells.isna().all():
         return set()

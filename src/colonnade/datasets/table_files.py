@@ -22,13 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pd
 
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -118,8 +116,6 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
 
 def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
     """These columns of a file and no others; those of a CSV file as text."""
-    import pandas as pd
-
     path = _table_at(path, owner)
     with _errors_without_cells(path, owner):
         check_present(columns, _header_of(path, owner), owner=owner, part="id")
@@ -208,8 +204,6 @@ def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
 
 def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
     """What pandas reads, with the id as text, and gaps recognised in all other columns."""
-    import pandas as pd
-
     types: Any = {id_column: str, **(kinds or {})}
     how: Any = dialect_of(path) | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
@@ -219,7 +213,6 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Map
 @contextmanager
 def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
     """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
-    import pandas as pd
     import pyarrow
 
     expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
