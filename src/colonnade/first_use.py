@@ -1,4 +1,4 @@
-"""Names of a package, and a library, that are imported when they are first used: so importing a package costs nothing,
+"""Names of a package, and libraries, that are imported when they are first used: so importing a package costs nothing,
 and a library is needed only where it is used."""
 
 from __future__ import annotations
@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-__all__ = ["on_first_use", "pd"]
 
 
 def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -36,6 +34,11 @@ class _Library:
 
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pandas
+    import pyarrow as pyarrow
+    from pyarrow import parquet as parquet
+    from scipy import special as special
+    from scipy import stats as stats
 else:
-    pd = _Library("pandas")
+    pandas, pyarrow, parquet = _Library("pandas"), _Library("pyarrow"), _Library("pyarrow.parquet")
+    special, stats = _Library("scipy.special"), _Library("scipy.stats")

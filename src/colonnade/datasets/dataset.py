@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
 
 Kind = Literal["image", "tabular", "voxels", "points", "features", "views"]
 

@@ -48,7 +48,7 @@ from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
 from colonnade.errors import CheckpointError, ConfigError, DataError
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
 
 Wanted = Literal["auto"] | Numbers
 GROUP = 8  # columns of numbers learned together

@@ -19,7 +19,7 @@ from torch import Tensor
 from colonnade.core import mapped
 from colonnade.datasets.table_files import check_present, listing
 from colonnade.errors import ConfigError
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from colonnade.core import mapped
 from colonnade.datasets.fitted import numbers, text
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
 
 
 class Columns:

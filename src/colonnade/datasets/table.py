@@ -23,7 +23,7 @@ from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import ColumnRoles, choose_columns, read_frame
 from colonnade.errors import DataError
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)

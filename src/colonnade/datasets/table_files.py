@@ -26,7 +26,8 @@ from typing import Any
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
-from colonnade.first_use import pd
+from colonnade.first_use import pandas as pd
+from colonnade.first_use import parquet, pyarrow
 
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -145,9 +146,7 @@ def is_parquet(path: Path) -> bool:
 
 def names_in(path: Path) -> list[str]:
     """The names of a file's columns; an empty file has none."""
-    import pyarrow.parquet
-
-    return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
+    return [str(name) for name in parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
 
 
 def _header_of(path: Path, owner: str) -> list[str]:
@@ -169,11 +168,8 @@ def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
 
 def parquet_shape(path: Path) -> tuple[int, int]:
     """The numbers of rows and columns; 0 if it is no Parquet file."""
-    import pyarrow
-    import pyarrow.parquet
-
     try:
-        metadata = pyarrow.parquet.read_metadata(path)
+        metadata = parquet.read_metadata(path)
     except (OSError, pyarrow.ArrowException):
         return 0, 0
     return metadata.num_rows, metadata.num_columns
@@ -183,11 +179,9 @@ def pieces(
     path: Path, owner: str, wanted: list[str], rows: int, kinds: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
     """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
-    import pyarrow.parquet
-
     with _errors_without_cells(path, owner):
         if is_parquet(path):
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=wanted):
                     yield batch.to_pandas(ignore_metadata=True)[wanted]
             return
@@ -196,9 +190,7 @@ def pieces(
 
 
 def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
-    import pyarrow.parquet
-
-    frame: pd.DataFrame = pyarrow.parquet.read_table(path, columns=wanted).to_pandas(ignore_metadata=True)
+    frame: pd.DataFrame = parquet.read_table(path, columns=wanted).to_pandas(ignore_metadata=True)
     return frame
 
 
@@ -213,8 +205,6 @@ def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Map
 @contextmanager
 def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
     """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
-    import pyarrow
-
     expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
     try:
         yield

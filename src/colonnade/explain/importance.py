@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import Embeddings
 from colonnade.federation import Federation
+from colonnade.first_use import stats
 
 
 class Measure(NamedTuple):
@@ -157,14 +158,12 @@ class Agreement:
 
 def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> Agreement:
     """Spearman's rho and Kendall's tau-b over the parties."""
-    from scipy.stats import kendalltau, spearmanr
-
     if a.keys() != b.keys():
         raise ConfigError(f"Two measures of the same parties are compared; found {', '.join(a)} and {', '.join(b)}.")
     x, y = list(a.values()), [b[party] for party in a]
     if len(set(x)) < 2 or len(set(y)) < 2:
         return Agreement(math.nan, math.nan)
-    return Agreement(float(spearmanr(x, y).statistic), float(kendalltau(x, y).statistic))
+    return Agreement(float(stats.spearmanr(x, y).statistic), float(stats.kendalltau(x, y).statistic))
 
 
 def check_repeats(repeats: int) -> None:

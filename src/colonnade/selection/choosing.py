@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from colonnade.core import Ledger, Party, Request
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import did_you_mean
+from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.leader import Leader, Watch
@@ -181,9 +181,7 @@ def admit(party: Party, leader: str) -> None:
 
 
 def check_method(method: str) -> None:
-    if method not in METHODS:
-        hint = did_you_mean(method, list(METHODS))
-        raise ConfigError(f"There is no selection method {method!r}{hint}; there are {', '.join(METHODS)}.")
+    check_named("selection method", method, list(METHODS))
 
 
 def check_keep(keep: int, names: Sequence[str]) -> None:

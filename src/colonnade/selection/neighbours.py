@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError
+from colonnade.first_use import special
 
 Numbers = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -47,24 +48,22 @@ Whole = NDArray[np.int64]
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
     """Terms whose mean over the queries is the estimate, from N, and from N_q, k and m_q of each query."""
-    from scipy.special import digamma
-
-    terms: Numbers = digamma(rows) - digamma(same) + digamma(neighbours) - digamma(ranks)
+    terms: Numbers = (
+        special.digamma(rows) - special.digamma(same) + special.digamma(neighbours) - special.digamma(ranks)
+    )
     return terms
 
 
 def kraskov_terms(x: Numbers, y: Numbers, k: int, tolerance: float = 0.0) -> Numbers:
     """Terms whose mean over the queries is the estimate, from squared distances to all other rows, [queries, N - 1], in
     the columns and in the target. Distances are equal that differ by no more than the tolerance, or by float errors."""
-    from scipy.special import digamma
-
     rows, joint = x.shape[1] + 1, np.maximum(x, y)
     k = min(k, rows - 1)
     radius = np.partition(joint, k - 1, axis=1)[:, k - 1, None]
     equal, nearer = radius <= tolerance, (1 - 1e-9) * radius - tolerance
     near = np.where(equal[:, 0], (joint <= tolerance).sum(1), k)
     inside = (np.where(equal, d <= tolerance, d < nearer).sum(1) for d in (x, y))
-    terms: Numbers = digamma(rows) + digamma(near) - sum(digamma(1 + count) for count in inside)
+    terms: Numbers = special.digamma(rows) + special.digamma(near) - sum(special.digamma(1 + count) for count in inside)
     return terms
 
 
