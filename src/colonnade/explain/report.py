@@ -160,7 +160,10 @@ def explain(
     if embeddings is None:
         report.notes += [SUMMED, *([] if rows is None else ["All rows were used: a sample needs separate releases."])]
     else:
-        _add_released(report, embeddings, owner_name, adds=label_owner.peers.presence is not None)
+        report.add("permutation", importance.permutation(embeddings, repeats=repeats, seed=seed))
+        report.add("silenced", importance.silenced(embeddings))
+        if label_owner.peers.presence is not None:
+            report.added = plain(importance.added(embeddings, owner_name))
     if alone:
         _add_noise(report, federation, embeddings, required=by == "noise")
     report.notes += _paid(federation, split, alone=alone)
@@ -199,14 +202,6 @@ def _columns(federation: Federation, party: str, shape: tuple[int, ...]) -> str:
         count = len(prepared.columns)
         return f"{count} column{'s' * (count != 1)}"
     return f"{' × '.join(map(str, shape))} values"
-
-
-def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: bool) -> None:
-    """Add what the label owner computes from what was released to it; with `adds`, also what each partner adds."""
-    report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
-    report.add("silenced", importance.silenced(embeddings))
-    if adds:
-        report.added = plain(importance.added(embeddings, owner))
 
 
 def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:

@@ -32,16 +32,14 @@ ROOM = 1 << 16
 """Bytes by which a journal may grow, beside doubling, before it is written anew."""
 
 
-def _chance(value: Any) -> float | None:
-    return float(value) if isinstance(value, float) and 0 < value < 1 else None
-
-
 @dataclass(frozen=True)
 class Budget:
     """(epsilon, delta) for every row of this owner's columns, under a neighbouring relation."""
 
     epsilon: float = positive(default=8.0)
-    delta: float = Checked("a number above 0 and below 1", _chance, DELTA)  # type: ignore[assignment]
+    delta: float = Checked(  # type: ignore[assignment]
+        "a number above 0 and below 1", lambda v: v if isinstance(v, float) and 0 < v < 1 else None, DELTA
+    )
     relation: str = one_of("replace-one", "add-or-remove", default="replace-one")
 
 
@@ -127,8 +125,9 @@ class Account:
     def _affordable(self, name: str, batch: str | None, size: int, event: DpEvent) -> tuple[Rows, Rows, DpEvent, float]:
         """The rows that a release touches, how often each, the event that it costs them, and the epsilon of the worst
         after it; raises where that is over the budget."""
-        rows = self._rows(name, batch, size)
-        if rows is None:  # no line per row of data, so no row's share of it is known
+        by_row = self.per_row is None or name in self.per_row  # else it may have as many lines as rows by chance
+        rows = rows_named(self.batches, batch) if by_row else None
+        if rows is None or len(rows) != size:  # no line per row of data, so no row's share of it is known
             touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
             times = np.ones_like(touched)
         else:
@@ -137,12 +136,6 @@ class Account:
         if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
         return touched, times, event, epsilon
-
-    def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
-        if self.per_row is not None and name not in self.per_row:  # it may have as many lines as rows by chance
-            return None
-        rows = rows_named(self.batches, batch)
-        return rows if rows is not None and len(rows) == size else None
 
     def _epsilon(self, touched: Rows, item: Item, times: Rows) -> float:
         """The epsilon of the worst of these rows after one more release."""
