@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +170,9 @@ def _points(values: str, labels: NDArray[Any]) -> Parts:
     return _rows(np.loadtxt(values.splitlines()).astype(np.int32), labels - 1), None
 
 
-def _points_npz(paths: Sequence[Path]) -> Parts:
+def _points_npz(paths: Sequence[Path], suffix: str = "") -> Parts:
     arrays = formats.read_npz(paths[0])
-    return _rows(arrays["x"], arrays["y"] - 1), None
+    return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
 
 
 def _points_partition(paths: Sequence[Path]) -> Parts:
@@ -195,12 +196,7 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
 
 def gaussian_layouts(name: str) -> tuple[Layout, ...]:
     """One of the g2mg sets, g2mg_<columns>_<spread>: its own files, or all sets in one g2mg/g2mg.npz."""
-    suffix = name.removeprefix("g2mg")
-
-    def read(paths: Sequence[Path]) -> Parts:
-        arrays = formats.read_npz(paths[0])
-        return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
-
+    read = partial(_points_npz, suffix=name.removeprefix("g2mg"))
     return (*point_layouts(name), Layout(("g2mg.npz",), read, shared="g2mg"))
 
 

@@ -8,7 +8,7 @@ matters is how it looks on the training rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -391,21 +391,15 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
         at += len(piece)
     types = {} if table_files.is_parquet(path) else {name: _type_to_read_as(kinds) for name, kinds in kinds_of.items()}
     if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
-        _read_again(table_files.pieces(path, owner, wanted, PIECE, again), filling, again, beside)
+        filling.forget(again)
+        numbers = {name: type_ == "float64" for name, type_ in again.items() if name in filling.names}
+        for number, piece in enumerate(table_files.pieces(path, owner, wanted, PIECE, again)):
+            filling.add(piece, number * PIECE, numbers)
+            for name in beside.keys() & again.keys():
+                beside[name][number] = piece[name]
     all_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
     joined = {name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read}
     return all_ids, filling.done(), joined
-
-
-def _read_again(
-    pieces: Iterator[pd.DataFrame], filling: Filling, kinds: dict[str, str], beside: dict[str, list[Any]]
-) -> None:
-    """Read columns again, as the kinds that are now known, in the place of what was read before."""
-    filling.forget(kinds)
-    for number, piece in enumerate(pieces):
-        filling.add(piece, number * PIECE, {name: kinds[name] == "float64" for name in kinds if name in filling.names})
-        for name in beside.keys() & kinds.keys():
-            beside[name][number] = piece[name]
 
 
 def _kinds_in(cells: pd.Series[Any]) -> set[str]:

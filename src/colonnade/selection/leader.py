@@ -129,7 +129,8 @@ class Leader(Party):
         total, done = len(runs) * len(self.queries), 0
         self.tested += wanted
         for run in runs:
-            terms, size = [], self._at_once(len(run))
+            distances = AT_ONCE // 4 // len(run) if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
+            terms, size = [], max(1, distances // len(self.labels))
             for start in range(0, len(self.queries), size):
                 part = self.queries[start : start + size]
                 terms.append(self._opened(run, part) if self.sorter else self._ross(part, self._ranks(run, part)))
@@ -140,11 +141,6 @@ class Leader(Party):
             self.terms.update(zip(run, joined, strict=True))
             estimates.update(zip(run, joined.mean(1).tolist(), strict=True))
         return estimates
-
-    def _at_once(self, groups: int) -> int:
-        """How many queries are asked at once."""
-        distances = AT_ONCE // 4 // groups if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
-        return max(1, distances // len(self.labels))
 
     def _opened(self, groups: list[Group], queries: Whole) -> Numbers:
         """The estimate's terms, [groups, queries], from sums that this leader decrypts."""
