@@ -220,7 +220,7 @@ def choose(
         values.update({group: float(score(group)) for group in wanted})
         return values
 
-    best: Group | None = None
+    best: Group = ()
     score_by: Scored | None = None
     if method == "vf_ps":
         least = 1 if settings.decryptor != "leader" else 3 if leader in names else 2
@@ -241,7 +241,7 @@ def choose(
         scores = fitted()
     else:
         scores = random(names, Generator().manual_seed(seed_for(seed, "random")))
-    order = ranked(scores) if best is None else (*best, *(name for name in ranked(scores) if name not in best))
+    order = ranked(scores, best)
     seconds = time.perf_counter() - start
     if met is None:
         return Selection(method, order[:keep], order, scores, values, Cost(seconds), {leader: WITHOUT[method]})
@@ -270,8 +270,7 @@ def jointly(selections: Mapping[str, Selection], rows: Mapping[str, int], keep: 
     order = ranked(scores)
     if first.method == "brute_force":
         scores = {name: max(value for group, value in groups.items() if name in group) for name in scores}
-        best = max(groups, key=lambda group: groups[group])
-        order = (*best, *(name for name in ranked(scores) if name not in best))
+        order = ranked(scores, max(groups, key=lambda group: groups[group]))
     errors: dict[str, float] = {}
     level: tuple[str, ...] = ()
     if all(selection.errors for selection in selections.values()):
