@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.readings import CLASS_WORDS, GAP_WORDS, NUMBERS, read, recognise, since_1970
 from colonnade.errors import DataError
-from colonnade.first_use import pandas as pd
 from colonnade.first_use import special
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Scale = Literal["standard", "minmax", "none"]
 Numbers = Literal["standard", "quantile", "piecewise"]
@@ -37,6 +39,8 @@ MISSING = "missing"
 
 def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category"]:
     """Numeric columns and times are numbers; text, bool, pandas categories and mixed types are categories."""
+    import pandas as pd
+
     kind, types = cells.dtype, pd.api.types
     if types.is_bool_dtype(kind) or isinstance(kind, pd.CategoricalDtype):
         return "category"
@@ -52,6 +56,8 @@ def kind_of(cells: pd.Series[Any], *, owner: str) -> Literal["number", "category
 
 def numbers(cells: pd.Series[Any], way: str | None = None) -> NDArray[np.float64]:
     """The cells as float64, a gap as NaN; times as days since the first day of 1970; text as the `way` has it."""
+    import pandas as pd
+
     if way is not None:
         return read(cells, way)
     if cells.dtype == np.float64:
@@ -65,6 +71,8 @@ def numbers(cells: pd.Series[Any], way: str | None = None) -> NDArray[np.float64
 
 def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
     """A label's cells, with gaps instead of words that stand for gaps; as numbers, where all other cells are."""
+    import pandas as pd
+
     if pd.api.types.is_numeric_dtype(label.dtype) or pd.api.types.is_datetime64_any_dtype(label.dtype):
         return label
     words = label.astype(object).map(lambda cell: str(cell).strip().lower(), na_action="ignore")
@@ -78,6 +86,8 @@ def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
 
 def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
     """The cells as strings, a gap as "missing"; so a column of mixed types becomes plain categories."""
+    import pandas as pd
+
     if isinstance(cells.dtype, pd.CategoricalDtype):  # each category once; a gap's code is -1, the last
         named = np.array([*map(str, cells.cat.categories.astype(object)), MISSING], dtype=object)
         return named[cells.cat.codes.to_numpy()]
@@ -205,6 +215,8 @@ class Category(_FittedColumn):
         return [f"{self.name}={word}" for word in self.frequent] + shared
 
     def apply(self, words: NDArray[np.object_]) -> NDArray[np.float64]:
+        import pandas as pd
+
         place = {word: at for at, word in enumerate(self.frequent)} | dict.fromkeys(self.rare, len(self.frequent))
         codes, different = pd.factorize(words)
         outputs = np.array([place.get(word, -1) for word in different], dtype=np.int64)[codes]

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,7 +32,9 @@ from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
 from colonnade.errors import CheckpointError, ConfigError, DataError
-from colonnade.first_use import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Wanted = Literal["auto"] | fitted.Numbers
 SCALES = get_args(fitted.Scale)
@@ -276,6 +278,8 @@ def _groups(names: list[str]) -> list[list[str]]:
 def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]) -> dict[str, str]:
     """How columns whose text means numbers or times on the training rows are read. A frame's column that its owner made
     a category stays one. Warn where a few words keep a column from being numbers."""
+    import pandas as pd
+
     ways, mixed = {}, {}
     for name in (name for name, kind in kinds.items() if kind == "category"):
         cells = table.features[name]

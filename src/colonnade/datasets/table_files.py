@@ -122,8 +122,7 @@ def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.
         check_present(columns, _header_of(path, owner), owner=owner, part="id")
         if is_parquet(path):
             return _parquet(path, list(columns))
-        read: Any = pd.read_csv
-        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path))
+        frame: pd.DataFrame = _read_csv(path, usecols=list(columns), dtype=str)
     return frame
 
 
@@ -197,9 +196,16 @@ def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
 def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
     """What pandas reads, with the id as text, and gaps recognised in all other columns."""
     types: Any = {id_column: str, **(kinds or {})}
-    how: Any = dialect_of(path) | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
-    return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
+    return _read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, low_memory=False)
+
+
+def _read_csv(path: Path, **how: Any) -> Any:
+    """What pandas reads of a file, by how the file is written."""
+    from pandas import read_csv
+
+    read: Any = read_csv
+    return read(path, keep_default_na=False, **dialect_of(path), **how)
 
 
 @contextmanager
