@@ -1,10 +1,11 @@
-"""Names of a package that are imported when they are first used, so that importing the package costs nothing."""
+"""Names of a package, and libraries, that are imported when they are first used: so importing a package costs nothing,
+and a library is needed only where it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -20,3 +21,24 @@ def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Calla
         return module if name == home[name] else getattr(module, name)
 
     return load, lambda: sorted(home)
+
+
+class _Library:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import pandas as pandas
+    import pyarrow as pyarrow
+    from pyarrow import parquet as parquet
+    from scipy import special as special
+    from scipy import stats as stats
+else:
+    pandas, pyarrow, parquet = _Library("pandas"), _Library("pyarrow"), _Library("pyarrow.parquet")
+    special, stats = _Library("scipy.special"), _Library("scipy.stats")

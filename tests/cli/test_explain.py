@@ -12,8 +12,7 @@ from tests.federation import small_multi
 from tests.federation.small import federation, frames, quick, write
 
 from colonnade.errors import ConfigError
-from colonnade.explain import Report
-from colonnade.explain import canvas as pictures
+from colonnade.explain import Report, pictures
 from colonnade.federation import Federation, Settings
 
 pytest.importorskip("matplotlib")

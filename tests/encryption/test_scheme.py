@@ -1,4 +1,6 @@
-"""What all schemes share; the rest is in tests/conformance/test_schemes.py."""
+"""What all schemes share; the rest is in tests/conformance/test_schemes.py. The scheme that encrypts nothing says so,
+wherever it is seen.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import sys
 
 import pytest
 import torch
+from torch import Generator
 
+from colonnade.core import Outbox
+from colonnade.encryption import make_keys
 from colonnade.encryption.scheme import fits, need_tenseal, within
 from colonnade.errors import ConfigError, DataError
 
@@ -30,3 +35,12 @@ def test_a_bound_may_reach_the_capacity_and_no_further() -> None:
     assert fits(4.0, 4.0, scheme="x", what="The sum") == 4.0
     with pytest.raises(DataError, match="The sum could reach 5"):
         fits(5.0, 4.0, scheme="x", what="The sum")
+
+
+def test_it_warns_and_the_receipt_says_non_private() -> None:
+    with pytest.warns(UserWarning, match='"plain" encrypts nothing'):
+        secret = make_keys("plain")
+    sent = Outbox("ada", Generator()).encrypt(torch.ones(3), "distances", key=secret.public)
+    assert sent.receipt.codec == "plain"
+    assert sent.receipt.event.kind == "non-private"
+    assert torch.ones(3, dtype=torch.float64).numpy().tobytes() in sent.encrypted.data

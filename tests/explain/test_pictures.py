@@ -1,7 +1,11 @@
-"""Pictures decode, are not blank, show every party, and hold no more than the report."""
+"""Pictures decode, are not blank, show every party, and hold no more than the report. Files appear whole, names are
+shortened, and a missing library is named. The picture of embeddings: a dot per row and party, in the colour of its
+label. The picture of a selection shows everybody, kept or not, with its score.
+"""
 
 from __future__ import annotations
 
+import ast
 import random
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,9 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colonnade.explain import Report
-from colonnade.explain.canvas import STYLE
-from colonnade.explain.pictures import denoising, draw, importance, summarization
+from colonnade.errors import InputError
+from colonnade.evaluate import metric
+from colonnade.explain import Report, pictures
+from colonnade.explain.pictures import (
+    CLASSES,
+    STYLE,
+    _colour,
+    denoising,
+    draw,
+    draw_selection,
+    importance,
+    summarization,
+    tsne,
+)
+from colonnade.selection import select_here
 
 Rectangle = pytest.importorskip("matplotlib.patches").Rectangle
 Image = pytest.importorskip("PIL.Image")
@@ -140,3 +156,109 @@ def test_retrained_pictures_show_their_numbers() -> None:
     assert bars == pytest.approx([100 * one["score"] for one in report.summarization])
     weights = [label.get_fontweight() for label in heads.axes[0].get_yticklabels()]
     assert weights == ["bold", "normal", "normal", "normal"]
+
+
+pytest.importorskip("matplotlib")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures.can_draw()
+    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r'pip install "colonnade\[plots\]"'):
+        pictures.can_draw()
+
+
+@pytest.mark.parametrize("path", sorted(Path(pictures.__file__).parent.glob("*.py")), ids=lambda path: path.name)
+def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+        names |= {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
+    assert not {name.split(".")[0] for name in names} & {"matplotlib", "sklearn", "scipy", "pandas"}
+
+
+def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pictures.page(2, 2)
+    pictures.save(figure, tmp_path / "kept")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["kept.png", "kept.svg"]
+
+    def cut_short(path: Path, **settings: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(figure, "savefig", cut_short)
+    with pytest.raises(OSError, match="disk full"):
+        pictures.save(figure, tmp_path / "kept")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_names_and_scores_in_words() -> None:
+    report = made_up(2)
+    report.holds = {"a" * 40: {"holds": "1 column"}, "b": {"holds": "x", "region": [0, 0, 1, 1]}}
+    assert pictures.row_names(report) == ["a" * 23 + "…  (1 column)", "b"]
+    assert pictures.score(report, 0.1234) == "12.3%"
+    assert pictures.score(report, None) == pictures.score(report, float("nan")) == "not known"
+    report.metric = "r2"
+    assert (pictures.score(report, 0.5), metric(report.metric)) == ("0.500", "R²")
+
+
+def test_many_parties_get_lower_rows() -> None:
+    assert pictures.rows_height(64) <= 12
+    assert pictures.rows_height(10) == pytest.approx(2.4)
+
+
+colors = pytest.importorskip("matplotlib.colors")
+
+
+def test_every_row_is_a_dot_in_its_labels_colour() -> None:
+    report = made_up(4)
+    assert report.tsne is not None
+    figure = tsne(report)
+    assert len(figure.axes) == 2
+    for axis, party in zip(figure.axes, report.tsne["points"], strict=True):
+        dots = axis.collections[0]
+        given, shown = np.array(report.tsne["points"][party]), np.asarray(dots.get_offsets())
+        assert len(shown) == 80
+        for at, shade in zip(shown, np.asarray(dots.get_facecolor()), strict=True):
+            distance = np.abs((given - at) / np.ptp(given, axis=0)).max(1)
+            assert distance.min() < 0.03
+            near = [colors.to_rgb(CLASSES[report.tsne["labels"][one]]) for one in np.flatnonzero(distance < 0.06)]
+            assert tuple(shade[:3]) in near
+
+
+def test_the_legend_names_the_classes_that_can_be_told_apart() -> None:
+    legend = tsne(made_up(3)).legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["class 0", "class 1", "class 2"]
+    assert not tsne(made_up(3, classes=40)).legends
+    assert len({_colour(at, 10) for at in range(10)}) == 10
+    assert len({_colour(at, 40) for at in range(40)}) == 40
+
+
+def test_values_get_a_scale_instead() -> None:
+    figure = tsne(made_up(3, metric="r2"))
+    assert not figure.legends
+    assert len(figure.axes) == 3
+
+
+def test_rows_that_lie_on_each_other_are_spread_by_a_hair() -> None:
+    report = made_up(3)
+    assert report.tsne is not None
+    party = next(iter(report.tsne["points"]))
+    report.tsne["points"][party] = [[0.0, 0.0]] * 79 + [[1.0, 1.0]]
+    shown = np.asarray(tsne(report).axes[0].collections[0].get_offsets())
+    assert len(np.unique(shown, axis=0)) == 80
+    assert np.ptp(shown, axis=0).max() < 1.1
+
+
+def test_every_party_stands_in_the_picture_with_its_score(tmp_path: Path) -> None:
+    labels = np.arange(120) % 2
+    rng = np.random.default_rng(0)
+    features = {name: labels[:, None] * shift + rng.normal(size=(120, 2)) for name, shift in (("a", 3.0), ("b", 0.0))}
+    found = select_here(features, labels, keep=1, queries=30, scheme="plain")
+    made = draw_selection(found, tmp_path)
+    assert [path.name for path in made] == ["selection.png", "selection.svg"]
+    assert made[0].read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "both").mkdir()
+    other = draw_selection(select_here(features, labels, keep=2, queries=30, scheme="plain"), tmp_path / "both")
+    assert made[1].read_bytes() != other[1].read_bytes()  # who is kept can be seen

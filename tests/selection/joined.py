@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from colonnade.selection.knn_mi import (
+from colonnade.selection.neighbours import (
     Numbers,
     Whole,
     counts,

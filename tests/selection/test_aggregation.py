@@ -12,7 +12,7 @@ from tests.selection.made import classes, meeting
 from colonnade.core import Batches, Organisation, Request
 from colonnade.errors import PartyError
 from colonnade.selection.aggregation import AggregationServer, More, Rank, Rest, Scan
-from colonnade.selection.columns import shuffled, standardised
+from colonnade.selection.neighbours import shuffled, standardised
 
 GROUPS = (("ada", "cyd"), ("bob",), ("ada", "bob", "dan"))
 

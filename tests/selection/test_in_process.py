@@ -17,7 +17,7 @@ from tests.selection.made import EVERY, Features, classes, meeting, plainly
 from colonnade.core.batches import seed_for
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection import METHODS, Selection, in_process, information_here, select_here
-from colonnade.selection.columns import shuffled, standardised
+from colonnade.selection.neighbours import shuffled, standardised
 from colonnade.transport import InProcess
 
 

@@ -10,7 +10,7 @@ import torch
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection import SelectionSettings
-from colonnade.selection.inputs import as_columns, as_groups, as_labels, check_hidden
+from colonnade.selection.choosing import as_columns, as_groups, as_labels, check_hidden
 
 
 def test_columns() -> None:

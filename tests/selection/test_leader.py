@@ -10,8 +10,8 @@ from tests.selection.made import classes, meeting
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection import SelectionSettings
-from colonnade.selection.columns import shuffled
 from colonnade.selection.leader import Leader
+from colonnade.selection.neighbours import shuffled
 
 
 def test_a_row_alone_in_its_class_is_no_query_but_a_neighbour() -> None:

@@ -17,7 +17,7 @@ from colonnade.core import Ciphertext
 from colonnade.errors import ConfigError, PartyError
 from colonnade.selection import Selection, information_here, select_here
 from colonnade.selection.aggregation import Add
-from colonnade.selection.columns import Columns, shuffled, standardised
+from colonnade.selection.neighbours import Columns, shuffled, standardised
 
 SERVER = "aggregation_server"
 

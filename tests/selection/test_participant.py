@@ -11,7 +11,7 @@ import torch
 from colonnade.core import Batches, Organisation, Released, Request
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.selection.columns import shuffled, standardised
+from colonnade.selection.neighbours import shuffled, standardised
 from colonnade.selection.participant import Distances, FurtherOwn, Join, Participant, Prepare, RankRows, SortOwn
 from colonnade.selection.sorting import AskPublicKey, Further
 

@@ -19,8 +19,8 @@ from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError
 from colonnade.selection import REVEALS, Selection, SelectionSettings, select_here
 from colonnade.selection.aggregation import AggregationServer, Rank, Scan
-from colonnade.selection.columns import Columns, shuffled, standardised
 from colonnade.selection.in_process import Meeting
+from colonnade.selection.neighbours import Columns, shuffled, standardised
 from colonnade.selection.participant import Distances, Join, Participant, Prepare, RankRows
 from colonnade.selection.sorting import Further
 

@@ -16,10 +16,10 @@ from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, Startu
 from colonnade.core import Step
 from colonnade.errors import ConfigError
 from colonnade.evaluate import metric
-from colonnade.explain import canvas, importance, report
+from colonnade.explain import importance, report
 from colonnade.explain.experiments import Watch
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.explain.pictures import prepare, write
+from colonnade.explain.pictures import can_draw, prepare, write
 from colonnade.federation import Federation, load
 from colonnade.report.words import seconds
 from colonnade.runs.run_directory import RunDirectory
@@ -55,7 +55,7 @@ def explain(
     Between machines each partner is asked once for its held-out rows; --retrain and noise are for one process.
     """
     if draw:
-        canvas.can_draw()
+        can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
     place = out or folder / "explain"

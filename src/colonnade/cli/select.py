@@ -14,8 +14,7 @@ from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown,
 from colonnade.cli.options import Engine, Json, Quiet, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
-from colonnade.explain import canvas
-from colonnade.explain.pictures import SCORE, draw_selection
+from colonnade.explain.pictures import SCORE, can_draw, draw_selection
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
@@ -68,7 +67,7 @@ def select(
     charged for them. \\[selection] in the file has settings, which options override.
     """
     if out is not None:
-        canvas.can_draw()
+        can_draw()
     settings = Settings.from_toml(file).with_seed(seed)
     if seed is not None and engine == "flare":
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")

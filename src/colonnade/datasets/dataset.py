@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from colonnade.first_use import pandas as pd
 
 Kind = Literal["image", "tabular", "voxels", "points", "features", "views"]
 
@@ -51,8 +48,6 @@ class Rows:
 
     def frame(self) -> pd.DataFrame:
         """The features as a data frame; images, voxels and points have one column per value, named x0, x1, ..."""
-        import pandas as pd
-
         if isinstance(self.x, dict):
             return pd.DataFrame(self.x)
         flat = self.x.reshape(len(self), -1)

@@ -7,21 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from colonnade.datasets import layouts
 from colonnade.datasets.dataset import Kind, Parts, Rows
-from colonnade.datasets.layouts import (
-    BANK_LAYOUTS,
-    CIFAR_LAYOUTS,
-    IDX_FILES,
-    LETTER_LAYOUTS,
-    NUS_WIDE_LAYOUTS,
-    SOUTH_GERMAN_LAYOUTS,
-    VIEW_LAYOUTS,
-    Layout,
-    gaussian_layouts,
-    idx_layouts,
-    point_layouts,
-    voxel_layouts,
-)
+from colonnade.datasets.layouts import Layout
 from colonnade.datasets.modelnet import FURNITURE
 from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_SUPPLY
 from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_SUPPLY, WIDTH
@@ -90,7 +78,7 @@ def _points(
         licence="for research; cite the authors",
         home=SUITE,
         checksum=checksum,
-        layouts=point_layouts(name, partitions),
+        layouts=layouts.point_layouts(name, partitions),
         downloads=tuple(Download(file, f"{SUITE}/raw/v1.1.0/{at}/{file}") for file in files),
     )
 
@@ -99,7 +87,7 @@ def _gaussians(columns: int, spread: int, deviation: str, checksum: str) -> Entr
     name = f"g2mg_{columns}_{spread}"
     about = f"G2mg: two Gaussians around 500 and 600 in {columns} columns, standard deviation {deviation}"
     made = _points(name, about, 2048, 2, checksum, (), "g2mg")
-    return replace(made, columns=columns, licence="CC BY 4.0", layouts=gaussian_layouts(name))
+    return replace(made, columns=columns, licence="CC BY 4.0", layouts=layouts.gaussian_layouts(name))
 
 
 def built_in_breast_cancer() -> Parts:
@@ -150,10 +138,10 @@ CATALOGUE: dict[str, Entry] = {
         licence="none stated by the authors; often given as CC BY-SA 3.0",
         home="http://yann.lecun.com/exdb/mnist",
         checksum="0bbb064c768a464f412377e8a0930b4e9ef1f3232f97e55c44ea1c2daad03139",
-        layouts=idx_layouts("mnist"),
+        layouts=layouts.idx_layouts("mnist"),
         downloads=tuple(
             Download(f"{file}.gz", f"{MNIST_MIRROR}/{file}.gz", md5)
-            for file, md5 in zip(IDX_FILES, MNIST_MD5, strict=True)
+            for file, md5 in zip(layouts.IDX_FILES, MNIST_MD5, strict=True)
         ),
     ),
     "fashion_mnist": Entry(
@@ -166,9 +154,9 @@ CATALOGUE: dict[str, Entry] = {
         licence="MIT",
         home=FASHION_HOME,
         checksum="182ee09e736500cb49cc0f25f9d33c57b62f8c42a920d74bb0ff8c3e3afd11c2",
-        layouts=idx_layouts("fashion_mnist"),
+        layouts=layouts.idx_layouts("fashion_mnist"),
         downloads=tuple(
-            Download(f"{file}.gz", f"{FASHION_HOME}/raw/master/data/fashion/{file}.gz") for file in IDX_FILES
+            Download(f"{file}.gz", f"{FASHION_HOME}/raw/master/data/fashion/{file}.gz") for file in layouts.IDX_FILES
         ),
     ),
     "cifar10": Entry(
@@ -181,7 +169,7 @@ CATALOGUE: dict[str, Entry] = {
         licence="none stated by the authors; cite Krizhevsky 2009",
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
         checksum="e0bef8585c10c09a2553a400e9ec384af67bf6b9bc402cdea110b1edebd6460f",
-        layouts=CIFAR_LAYOUTS,
+        layouts=layouts.CIFAR_LAYOUTS,
         downloads=(
             Download(
                 "cifar-10-binary.tar.gz",
@@ -199,7 +187,7 @@ CATALOGUE: dict[str, Entry] = {
         licence="CC BY 4.0",
         home=f"{UCI}/dataset/522/south+german+credit",
         checksum="782769637e54415e985297e6658b81fa2703c8bd55017d26914f96b44b007e32",
-        layouts=SOUTH_GERMAN_LAYOUTS,
+        layouts=layouts.SOUTH_GERMAN_LAYOUTS,
         downloads=(Download("south+german+credit.zip", f"{UCI}/static/public/522/south+german+credit.zip"),),
     ),
     "letter": Entry(
@@ -212,7 +200,7 @@ CATALOGUE: dict[str, Entry] = {
         licence="CC BY 4.0",
         home=f"{UCI}/dataset/59/letter+recognition",
         checksum="efe57c0ed0acc4e810942f5a9d950b8517886ed921e9143799cf46816a3f9c82",
-        layouts=LETTER_LAYOUTS,
+        layouts=layouts.LETTER_LAYOUTS,
         downloads=(Download("letter+recognition.zip", f"{UCI}/static/public/59/letter+recognition.zip"),),
     ),
     "bank_marketing": Entry(
@@ -224,7 +212,7 @@ CATALOGUE: dict[str, Entry] = {
         licence="CC BY 4.0",
         home=f"{UCI}/dataset/222/bank+marketing",
         checksum="61dd155f95a453f0891988eb402d77c14d2bdf825e16c3efc61c87c4b1c8f14b",
-        layouts=BANK_LAYOUTS,
+        layouts=layouts.BANK_LAYOUTS,
         downloads=(Download("bank+marketing.zip", f"{UCI}/static/public/222/bank+marketing.zip"),),
     ),
     "modelnet10": Entry(
@@ -237,7 +225,7 @@ CATALOGUE: dict[str, Entry] = {
         licence="academic research only",
         home="https://modelnet.cs.princeton.edu",
         checksum="18b6985b53670e1e6194b0f98dd27ffba2622e5ca11c07b30a967b6d34c70139",
-        layouts=voxel_layouts("modelnet10_voxel30.npz"),
+        layouts=layouts.voxel_layouts("modelnet10_voxel30.npz"),
         downloads=(Download("ModelNet10.zip", f"{PRINCETON}/ModelNet10.zip"),),
     ),
     "modelnet40": Entry(
@@ -249,7 +237,7 @@ CATALOGUE: dict[str, Entry] = {
         classes=SHAPES,
         licence="academic research only",
         home="https://people.cs.umass.edu/~jcsu/papers/shape_recog",
-        layouts=VIEW_LAYOUTS,
+        layouts=layouts.VIEW_LAYOUTS,
         supply=VIEWS_SUPPLY,
     ),
     "nus_wide": Entry(
@@ -261,7 +249,7 @@ CATALOGUE: dict[str, Entry] = {
         classes=CONCEPTS,
         licence="for research; see the owner's page",
         home="https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html",
-        layouts=NUS_WIDE_LAYOUTS,
+        layouts=layouts.NUS_WIDE_LAYOUTS,
         supply=NUS_WIDE_SUPPLY,
     ),
     "birch1": _points(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from colonnade.datasets.readings import CLASS_WORDS, GAP_WORDS, NUMBERS, read, recognise, since_1970
 from colonnade.errors import DataError
+from colonnade.first_use import special
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -297,12 +298,10 @@ def fit_piecewise(name: str, values: NDArray[np.float64]) -> Piecewise:
 
 def fit_quantile(name: str, values: NDArray[np.float64]) -> Quantile:
     """Learn percentiles, and the normal score of the middle of the ranks that each holds."""
-    from scipy.special import ndtri
-
     filled = np.sort(values[~np.isnan(values)])
     knots = np.array(_knots(filled, KNOTS))
     below, upto = (np.searchsorted(filled, knots, side) for side in ("left", "right"))
-    scores = ndtri((below + upto + 1) / (2 * len(filled) + 2))
+    scores = special.ndtri((below + upto + 1) / (2 * len(filled) + 2))
     gaps = len(filled) < len(values)
     return Quantile(name, float(np.median(filled)), tuple(knots.tolist()), tuple(scores.tolist()), gaps)
 

@@ -17,25 +17,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.datasets import formats
 from colonnade.datasets.dataset import Parts, Rows
-from colonnade.datasets.formats import (
-    read_array,
-    read_cifar_batches,
-    read_columns,
-    read_idx,
-    read_kept,
-    read_npz,
-    read_partition,
-    read_tiles,
-    text_of,
-    zip_member,
-)
 from colonnade.datasets.modelnet import COUNTS, Counts, read_kept_voxels, read_modelnet
 from colonnade.datasets.multi_view import SHAPES, SIDE, VIEWS, VIEWS_FOLDER, read_views
 from colonnade.datasets.nus_wide import CONCEPTS, NUS_WIDE_FILES, WIDTH, read_nus_wide
@@ -92,7 +82,7 @@ def _from_four(arrays: Sequence[NDArray[Any]]) -> Parts:
 
 
 def _from_npz(paths: Sequence[Path]) -> Parts:
-    arrays = read_npz(paths[0])
+    arrays = formats.read_npz(paths[0])
     return _from_four([arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")])
 
 
@@ -100,26 +90,26 @@ def idx_layouts(name: str) -> tuple[Layout, ...]:
     """MNIST and its relatives."""
     return (
         Layout((f"{name}.npz",), _from_npz),
-        Layout(IDX_FILES, lambda paths: _from_four([read_idx(path) for path in paths])),
+        Layout(IDX_FILES, lambda paths: _from_four([formats.read_idx(path) for path in paths])),
     )
 
 
 def _from_cifar_batches(paths: Sequence[Path]) -> Parts:
-    batches = read_cifar_batches(paths[0])
+    batches = formats.read_cifar_batches(paths[0])
     train = [batches[name] for name in CIFAR_TRAIN]
     images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
     return _rows(images, labels), _rows(*batches["test_batch.bin"])
 
 
 def _from_cifar_tiles(paths: Sequence[Path]) -> Parts:
-    labels = read_npz(paths[0])
+    labels = formats.read_npz(paths[0])
     with ThreadPoolExecutor() as pool:
-        *train, test = pool.map(read_tiles, paths[1:])
+        *train, test = pool.map(formats.read_tiles, paths[1:])
     return _rows(np.concatenate(train), labels["y_train"]), _rows(test, labels["y_test"])
 
 
 CIFAR_LAYOUTS = (
-    Layout(DECODED, lambda paths: _from_four([read_array(path) for path in paths])),
+    Layout(DECODED, lambda paths: _from_four([formats.read_array(path) for path in paths])),
     Layout(("cifar-10-batches-bin",), _from_cifar_batches),
     Layout(("cifar-10-binary.tar.gz",), _from_cifar_batches, slow=True),
     Layout(("labels.npz", *(f"train_{at}.webp" for at in range(1, 6)), "test.webp"), _from_cifar_tiles, slow=True),
@@ -141,15 +131,15 @@ def _labelled(columns: dict[str, NDArray[Any]], label: str, test_from: int | Non
 
 def _text_layouts(read: Callable[[str], Parts], file: str, *archives: str) -> tuple[Layout, ...]:
     """A public text file, as it is or in one of these zip archives."""
-    zipped = (Layout((name,), lambda paths: read(zip_member(paths[0], file).decode())) for name in archives)
-    return (Layout((file,), lambda paths: read(text_of(paths[0]))), *zipped)
+    zipped = (Layout((name,), lambda paths: read(formats.zip_member(paths[0], file).decode())) for name in archives)
+    return (Layout((file,), lambda paths: read(formats.text_of(paths[0]))), *zipped)
 
 
 def _credit(text: str) -> Parts:
     # The .asc file has German names and the compact one English names for the same columns in the same order.
     header, body = text.split("\n", 1)
     delimiter = "," if "," in header else " "
-    return _labelled(read_columns(body, delimiter=delimiter, names=CREDIT_COLUMNS), "credit_risk")
+    return _labelled(formats.read_columns(body, delimiter=delimiter, names=CREDIT_COLUMNS), "credit_risk")
 
 
 SOUTH_GERMAN_LAYOUTS = (
@@ -159,7 +149,7 @@ SOUTH_GERMAN_LAYOUTS = (
 
 
 def _letter(text: str) -> Parts:
-    return _labelled(read_columns(text, names=LETTER_COLUMNS), "lettr", test_from=16000)
+    return _labelled(formats.read_columns(text, names=LETTER_COLUMNS), "lettr", test_from=16000)
 
 
 LETTER_LAYOUTS = (
@@ -170,7 +160,7 @@ LETTER_LAYOUTS = (
 
 def _bank(text: str) -> Parts:
     delimiter = ";" if ";" in text.split("\n", 1)[0] else ","
-    return _labelled(read_columns(text, delimiter=delimiter), "y")
+    return _labelled(formats.read_columns(text, delimiter=delimiter), "y")
 
 
 BANK_LAYOUTS = _text_layouts(_bank, "bank-full.csv", "bank+marketing.zip", "bank.zip")
@@ -180,16 +170,16 @@ def _points(values: str, labels: NDArray[Any]) -> Parts:
     return _rows(np.loadtxt(values.splitlines()).astype(np.int32), labels - 1), None
 
 
-def _points_npz(paths: Sequence[Path]) -> Parts:
-    arrays = read_npz(paths[0])
-    return _rows(arrays["x"], arrays["y"] - 1), None
+def _points_npz(paths: Sequence[Path], suffix: str = "") -> Parts:
+    arrays = formats.read_npz(paths[0])
+    return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
 
 
 def _points_partition(paths: Sequence[Path]) -> Parts:
     points, partition = paths
-    if partition.suffix == ".zip":
-        return _points(text_of(points), read_partition(zip_member(partition, f"{points.stem}-gt.pa").decode()))
-    return _points(text_of(points), read_partition(text_of(partition)))
+    zipped = partition.suffix == ".zip"
+    clusters = formats.zip_member(partition, f"{points.stem}-gt.pa").decode() if zipped else formats.text_of(partition)
+    return _points(formats.text_of(points), formats.read_partition(clusters))
 
 
 def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ...]:
@@ -198,7 +188,7 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
         Layout((f"{name}.npz",), _points_npz),
         Layout(
             (f"{name}.data", f"{name}.labels0"),
-            lambda paths: _points(text_of(paths[0]), np.loadtxt(text_of(paths[1]).splitlines())),
+            lambda paths: _points(formats.text_of(paths[0]), np.loadtxt(formats.text_of(paths[1]).splitlines())),
         ),
         *(Layout((f"{name}.txt", partition), _points_partition) for partition in partitions),
     )
@@ -206,12 +196,7 @@ def point_layouts(name: str, partitions: Sequence[str] = ()) -> tuple[Layout, ..
 
 def gaussian_layouts(name: str) -> tuple[Layout, ...]:
     """One of the g2mg sets, g2mg_<columns>_<spread>: its own files, or all sets in one g2mg/g2mg.npz."""
-    suffix = name.removeprefix("g2mg")
-
-    def read(paths: Sequence[Path]) -> Parts:
-        arrays = read_npz(paths[0])
-        return _rows(arrays[f"x{suffix}"].astype(np.int32), arrays[f"y{suffix}"] - 1), None
-
+    read = partial(_points_npz, suffix=name.removeprefix("g2mg"))
     return (*point_layouts(name), Layout(("g2mg.npz",), read, shared="g2mg"))
 
 
@@ -228,10 +213,10 @@ def voxel_layouts(file: str, counts: Counts = COUNTS) -> tuple[Layout, ...]:
 
 
 NUS_WIDE_LAYOUTS = (
-    Layout(DECODED, lambda paths: read_kept(paths, (WIDTH,), np.float32, len(CONCEPTS)), exact=False),
+    Layout(DECODED, lambda paths: formats.read_kept(paths, (WIDTH,), np.float32, len(CONCEPTS)), exact=False),
     Layout(NUS_WIDE_FILES, read_nus_wide, slow=True, exact=False),
 )
 VIEW_LAYOUTS = (
-    Layout(DECODED, lambda paths: read_kept(paths, (VIEWS, SIDE, SIDE), np.uint8, len(SHAPES)), exact=False),
+    Layout(DECODED, lambda paths: formats.read_kept(paths, (VIEWS, SIDE, SIDE), np.uint8, len(SHAPES)), exact=False),
     Layout((VIEWS_FOLDER,), lambda paths: read_views(paths[0]), slow=True, exact=False),
 )

@@ -129,7 +129,11 @@ def voxelise(
         chunk = max(AT_ONCE // len(weights), 1)
         for start in range(0, len(same_steps), chunk):
             samples = np.einsum("sc,tcd->tsd", weights, same_steps[start : start + chunk]).reshape(-1, 3)
-            surface[tuple(_voxels(samples, side).T)] = True
+            rounded = samples.round(DECIMALS)
+            # A sample between two voxels belongs to the one nearer to the centre. So a box of n voxels fills n voxels,
+            # and lies as far from the one end of the grid as from the other.
+            places = np.where(rounded > side / 2, np.ceil(rounded) - 1, np.floor(rounded)).astype(np.int64)
+            surface[tuple(places.T)] = True
     # A rim of one empty voxel joins all that lies outside into one piece, also without padding.
     pieces, _ = label(~np.pad(surface, 1))
     solid: NDArray[np.uint8] = (pieces[1:-1, 1:-1, 1:-1] != pieces[0, 0, 0]).astype(np.uint8)
@@ -150,14 +154,6 @@ def _weights(steps: int) -> NDArray[np.float64]:
     first, second = (axis.ravel() for axis in np.indices((steps + 1, steps + 1)))
     inside = first + second <= steps
     return np.stack([first, second, steps - first - second], axis=1)[inside] / steps
-
-
-def _voxels(points: NDArray[np.float64], side: int) -> NDArray[np.int64]:
-    """The voxels the points lie in; a point between two voxels belongs to the one nearer to the centre. So a box of n
-    voxels fills n voxels, and lies as far from the one end of the grid as from the other."""
-    rounded = points.round(DECIMALS)
-    places = np.where(rounded > side / 2, np.ceil(rounded) - 1, np.floor(rounded))
-    return places.astype(np.int64)
 
 
 Counts = Mapping[str, tuple[int, ...]]

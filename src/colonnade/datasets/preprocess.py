@@ -26,23 +26,7 @@ from torch import Tensor
 
 from colonnade.core import mapped
 from colonnade.core.checks import did_you_mean
-from colonnade.datasets.fitted import (
-    Category,
-    Column,
-    Number,
-    Numbers,
-    Piecewise,
-    Quantile,
-    Scale,
-    best_way,
-    fit_category,
-    fit_numbers,
-    fit_piecewise,
-    fit_quantile,
-    kind_of,
-    numbers,
-    text,
-)
+from colonnade.datasets import fitted
 from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
 from colonnade.datasets.table import Table
@@ -52,8 +36,8 @@ from colonnade.errors import CheckpointError, ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Wanted = Literal["auto"] | Numbers
+Wanted = Literal["auto"] | fitted.Numbers
+SCALES = get_args(fitted.Scale)
 GROUP = 8  # columns of numbers learned together
 PIECE = 8_192  # rows prepared at a time: their values stay in a processor's cache, and those of 65,536 do not
 MANY, NEARLY = 20, 0.9
@@ -65,8 +49,8 @@ class Preprocessor:
     """What was learned about each column of one party; made by `fit`, used by `transform`."""
 
     owner: str
-    scale: Scale
-    columns: tuple[Column, ...]
+    scale: fitted.Scale
+    columns: tuple[fitted.Column, ...]
     readings: Mapping[str, str] = field(default_factory=dict)  # how the text of columns that mean numbers is read
     left_out: tuple[str, ...] = ()  # columns that say nothing: empty, or with one value only
 
@@ -76,7 +60,7 @@ class Preprocessor:
         table: Table,
         rows: RowNumbers | None = None,
         *,
-        scale: Scale = "standard",
+        scale: fitted.Scale = "standard",
         numbers_as: Wanted | Mapping[str, Wanted] = "standard",
         classes: int = 2,
         max_categories: int = 50,
@@ -84,38 +68,38 @@ class Preprocessor:
         """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, in all
         columns, or by column name, and under "" in the others: by `scale` ("standard"), or otherwise ("auto":
         `fitted.best_way`, for so many `classes`). `max_categories` bounds a category's width."""
-        if scale not in get_args(Scale):
-            raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {get_args(Scale)}.")
+        if scale not in SCALES:
+            raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {SCALES}.")
         if max_categories < 2:
             raise ConfigError(f"'{table.owner}' sets max_categories to {max_categories}, and it must be at least 2.")
         if not table.columns:
             raise DataError(f"'{table.owner}' has no feature columns to preprocess. Name some with columns=[...].")
         training = row_numbers(rows, len(table), owner=table.owner)
-        kinds = {name: kind_of(table.features[name], owner=table.owner) for name in table.columns}
+        kinds = {name: fitted.kind_of(table.features[name], owner=table.owner) for name in table.columns}
         readings = _readings(table, kinds, training)
         kinds |= dict.fromkeys(readings, "number")
-        learned: dict[str, Column] = {}
+        learned: dict[str, fitted.Column] = {}
         unusable, like_ids = _UnusableColumns(), list[str]()
 
         def values_of(name: str) -> NDArray[np.float64]:
-            return numbers(table.features[name].iloc[training], readings.get(name))
+            return fitted.numbers(table.features[name].iloc[training], readings.get(name))
 
         ways = {
-            name: best_way(values_of(name), classes=classes) if way == "auto" else way
+            name: fitted.best_way(values_of(name), classes=classes) if way == "auto" else way
             for name, way in _ways(table, kinds, numbers_as).items()
             if kinds[name] == "number"
         }
-        for way in get_args(Numbers):
+        for way in get_args(fitted.Numbers):
             for names in _groups([name for name, chosen in ways.items() if chosen == way]):
                 learned |= _fit(unusable.usable({name: values_of(name) for name in names}), way, scale)
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
-            words = text(cells)
+            words = fitted.text(cells)
             filled = words[cells.notna().to_numpy()]
             if MANY < len(set(filled)) > NEARLY * len(filled):
                 like_ids.append(name)
             if unusable.usable({name: words}, empty=not len(filled)):
-                learned[name] = fit_category(name, words, max_categories)
+                learned[name] = fitted.fit_category(name, words, max_categories)
         unusable.tell(table.owner, table.columns, len(training), any_left=bool(learned))
         if like_ids:
             warnings.warn(
@@ -148,8 +132,8 @@ class Preprocessor:
         ways = self._check_columns(table, rows)
         ends = set[int]()  # if the least and the greatest number of a column fit, all do
         for column in self.columns:
-            if not isinstance(column, Category):
-                values = numbers(table.features[column.name].iloc[rows], ways.get(column.name))
+            if not isinstance(column, fitted.Category):
+                values = fitted.numbers(table.features[column.name].iloc[rows], ways.get(column.name))
                 if not np.isnan(values).all():
                     ends |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
         self.transform(table.taking(rows[sorted(ends)]), ways)
@@ -166,10 +150,10 @@ class Preprocessor:
             piece = slice(start, start + PIECE)
             for column in self.columns:
                 piece_cells = cells[column.name].iloc[piece]
-                if isinstance(column, Category):
-                    values = column.apply(text(piece_cells))
+                if isinstance(column, fitted.Category):
+                    values = column.apply(fitted.text(piece_cells))
                 else:
-                    values = column.apply(numbers(piece_cells, ways.get(column.name)))
+                    values = column.apply(fitted.numbers(piece_cells, ways.get(column.name)))
                 with np.errstate(over="ignore"):  # an error below says so
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
@@ -191,9 +175,9 @@ class Preprocessor:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
         """The preprocessor that `state()` described; its transform is bit-equal."""
-        kinds = {kind.kind: kind for kind in (Number, Quantile, Piecewise, Category)}
+        kinds = {kind.kind: kind for kind in (fitted.Number, fitted.Quantile, fitted.Piecewise, fitted.Category)}
         try:
-            if state["scale"] not in get_args(Scale):
+            if state["scale"] not in SCALES:
                 raise ValueError("scale")
             columns = tuple(kinds[column["kind"]].from_state(column) for column in state["columns"])
             readings = {str(name): str(way) for name, way in state.get("readings", {}).items()}
@@ -221,9 +205,9 @@ class Preprocessor:
         for column in self.columns:
             cells = table.features[column.name]
             cells = cells if rows is None else cells.iloc[rows]
-            kind: Literal["number", "category"] = "category" if isinstance(column, Category) else "number"
+            kind: Literal["number", "category"] = "category" if isinstance(column, fitted.Category) else "number"
             # A column of gaps says nothing of its kind, whatever type the reader gave it.
-            if cells.isna().all() or (now := kind_of(cells, owner=self.owner)) == kind:
+            if cells.isna().all() or (now := fitted.kind_of(cells, owner=self.owner)) == kind:
                 continue
             way = self.readings.get(column.name) or (recognise(cells) if now == "category" else None)
             if kind == "number" and way is not None:
@@ -271,15 +255,17 @@ def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[s
                     f"{did_you_mean(name, list(kinds))}. Remove it."
                 )
     for way in ways.values():
-        if way not in (known := ("auto", *get_args(Numbers))):
+        if way not in (known := ("auto", *get_args(fitted.Numbers))):
             raise ConfigError(f"'{table.owner}' has numbers prepared as {way!r}; it must be one of {known}.")
     return ways
 
 
-def _fit(values: Mapping[str, NDArray[np.float64]], way: Numbers, scale: Scale) -> Mapping[str, Column]:
+def _fit(
+    values: Mapping[str, NDArray[np.float64]], way: fitted.Numbers, scale: fitted.Scale
+) -> Mapping[str, fitted.Column]:
     if way == "standard":
-        return fit_numbers(values, scale)
-    fit = fit_piecewise if way == "piecewise" else fit_quantile
+        return fitted.fit_numbers(values, scale)
+    fit = fitted.fit_piecewise if way == "piecewise" else fitted.fit_quantile
     return {name: fit(name, cells) for name, cells in values.items()}
 
 
@@ -463,7 +449,7 @@ def _refuse_missing(label: pd.Series[Any], owner: str) -> None:
 
 
 def _as_floats(label: pd.Series[Any], owner: str) -> NDArray[np.float64]:
-    is_number = kind_of(label, owner=owner) == "number"
+    is_number = fitted.kind_of(label, owner=owner) == "number"
     way = None if is_number else recognise(label)
     if not is_number and way not in READ_AS_NUMBERS:
         raise DataError(

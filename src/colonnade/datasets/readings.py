@@ -13,14 +13,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+from colonnade.first_use import pandas as pd
 
 GAP_WORDS = frozenset(
     ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
@@ -61,8 +59,6 @@ DAY = 86_400.0
 
 def recognise(cells: pd.Series[Any]) -> str | None:
     """The way in which all these cells, text or times, can be read as numbers; None if there is none."""
-    import pandas as pd
-
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return OF_TYPE
     stripped = (str(cell).strip() for cell in cells.dropna().unique())
@@ -81,8 +77,6 @@ def recognise(cells: pd.Series[Any]) -> str | None:
 def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     """The cells as numbers, read in this way; gaps and cells that do not fit are NaN. A column that held times in
     training may be text now."""
-    import pandas as pd
-
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return since_1970(cells)
     if pd.api.types.is_numeric_dtype(cells.dtype):
@@ -111,8 +105,6 @@ def described(way: str) -> dict[str, Any]:
 
 def read_times(cells: Any) -> NDArray[np.float64] | None:
     """Times or numbers, as numbers in the order of time; None if the cells are neither."""
-    import pandas as pd
-
     series = pd.Series(cells)
     if pd.api.types.is_bool_dtype(series.dtype):
         return None
@@ -150,8 +142,6 @@ def _number(word: str, way: str) -> float:
 
 def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
     """Days since the first day of 1970; what does not fit is NaN."""
-    import pandas as pd
-
     days = np.full(len(words), np.nan)
     for form in TIMES[way]:
         unread = [int(at) for at in np.flatnonzero(np.isnan(days))]
@@ -164,7 +154,5 @@ def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
 
 
 def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:
-    import pandas as pd
-
     bare = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
     return np.asarray((bare - pd.Timestamp(0)) / pd.Timedelta(seconds=DAY), dtype=np.float64)

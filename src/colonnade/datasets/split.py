@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -19,9 +19,7 @@ from torch import Tensor
 from colonnade.core import mapped
 from colonnade.datasets.table_files import check_present, listing
 from colonnade.errors import ConfigError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,16 +7,14 @@ column gives what a data frame's would: the same numbers, or categories with the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.core import mapped
 from colonnade.datasets.fitted import numbers, text
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pandas as pd
 
 
 class Columns:
@@ -30,8 +28,6 @@ class Columns:
         return int(self.cells.shape[1])
 
     def __getitem__(self, name: str) -> pd.Series[Any]:
-        import pandas as pd
-
         cells = self.cells[self._place[name]]
         if name not in self.words:
             return pd.Series(np.asarray(cells), name=name, copy=False)
@@ -76,8 +72,6 @@ class Filling:
 
     def _codes(self, name: str, cells: pd.Series[Any]) -> NDArray[np.float64]:
         """Each word's place in the list of this column's words; a gap has none."""
-        import pandas as pd
-
         places_of = self.words.setdefault(name, {})
         codes, words = pd.factorize(text(cells))
         places = np.array([places_of.setdefault(str(word), len(places_of)) for word in words], dtype=np.float64)

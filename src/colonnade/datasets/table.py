@@ -8,11 +8,11 @@ matters is how it looks on the training rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
 from colonnade.datasets.table_files import ColumnRoles, choose_columns, read_frame
 from colonnade.errors import DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -371,8 +369,6 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
     What a CSV column holds is known only at its end: a column of numbers may turn out to be text in its last row, and
     then it was text all along ("01" is a word). So the kinds in each piece are noted, and columns whose pieces disagree
     are read a second time, with their kind given. The columns are those that reading the whole file would give."""
-    import pandas as pd
-
     owner = roles.owner
     wanted, most = table_files.names_and_rows(path, roles)
     chosen = set(roles.columns or ())
@@ -395,27 +391,19 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
         at += len(piece)
     types = {} if table_files.is_parquet(path) else {name: _type_to_read_as(kinds) for name, kinds in kinds_of.items()}
     if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
-        _read_again(table_files.pieces(path, owner, wanted, PIECE, again), filling, again, beside)
+        filling.forget(again)
+        numbers = {name: type_ == "float64" for name, type_ in again.items() if name in filling.names}
+        for number, piece in enumerate(table_files.pieces(path, owner, wanted, PIECE, again)):
+            filling.add(piece, number * PIECE, numbers)
+            for name in beside.keys() & again.keys():
+                beside[name][number] = piece[name]
     all_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.bytes_)
     joined = {name: pd.concat(read, ignore_index=True) for name, read in beside.items() if read}
     return all_ids, filling.done(), joined
 
 
-def _read_again(
-    pieces: Iterator[pd.DataFrame], filling: Filling, kinds: dict[str, str], beside: dict[str, list[Any]]
-) -> None:
-    """Read columns again, as the kinds that are now known, in the place of what was read before."""
-    filling.forget(kinds)
-    for number, piece in enumerate(pieces):
-        filling.add(piece, number * PIECE, {name: kinds[name] == "float64" for name in kinds if name in filling.names})
-        for name in beside.keys() & kinds.keys():
-            beside[name][number] = piece[name]
-
-
 def _kinds_in(cells: pd.Series[Any]) -> set[str]:
     """The kind of the cells in a piece of a column; none, if all are gaps."""
-    import pandas as pd
-
     kind = cells.dtype
     if cells.isna().all():
         return set()

@@ -22,13 +22,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from colonnade.first_use import pandas as pd
+from colonnade.first_use import parquet, pyarrow
 
 EXTENSIONS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -118,15 +117,12 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
 
 def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
     """These columns of a file and no others; those of a CSV file as text."""
-    import pandas as pd
-
     path = _table_at(path, owner)
     with _errors_without_cells(path, owner):
         check_present(columns, _header_of(path, owner), owner=owner, part="id")
         if is_parquet(path):
             return _parquet(path, list(columns))
-        read: Any = pd.read_csv
-        frame: pd.DataFrame = read(path, usecols=list(columns), dtype=str, keep_default_na=False, **dialect_of(path))
+        frame: pd.DataFrame = _read_csv(path, usecols=list(columns), dtype=str)
     return frame
 
 
@@ -149,9 +145,7 @@ def is_parquet(path: Path) -> bool:
 
 def names_in(path: Path) -> list[str]:
     """The names of a file's columns; an empty file has none."""
-    import pyarrow.parquet
-
-    return [str(name) for name in pyarrow.parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
+    return [str(name) for name in parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
 
 
 def _header_of(path: Path, owner: str) -> list[str]:
@@ -173,11 +167,8 @@ def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
 
 def parquet_shape(path: Path) -> tuple[int, int]:
     """The numbers of rows and columns; 0 if it is no Parquet file."""
-    import pyarrow
-    import pyarrow.parquet
-
     try:
-        metadata = pyarrow.parquet.read_metadata(path)
+        metadata = parquet.read_metadata(path)
     except (OSError, pyarrow.ArrowException):
         return 0, 0
     return metadata.num_rows, metadata.num_columns
@@ -187,11 +178,9 @@ def pieces(
     path: Path, owner: str, wanted: list[str], rows: int, kinds: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
     """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
-    import pyarrow.parquet
-
     with _errors_without_cells(path, owner):
         if is_parquet(path):
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=wanted):
                     yield batch.to_pandas(ignore_metadata=True)[wanted]
             return
@@ -200,28 +189,28 @@ def pieces(
 
 
 def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
-    import pyarrow.parquet
-
-    frame: pd.DataFrame = pyarrow.parquet.read_table(path, columns=wanted).to_pandas(ignore_metadata=True)
+    frame: pd.DataFrame = parquet.read_table(path, columns=wanted).to_pandas(ignore_metadata=True)
     return frame
 
 
 def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
     """What pandas reads, with the id as text, and gaps recognised in all other columns."""
-    import pandas as pd
-
     types: Any = {id_column: str, **(kinds or {})}
-    how: Any = dialect_of(path) | {"low_memory": False, "keep_default_na": False}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
-    return pd.read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, **how)
+    return _read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, low_memory=False)
+
+
+def _read_csv(path: Path, **how: Any) -> Any:
+    """What pandas reads of a file, by how the file is written."""
+    from pandas import read_csv
+
+    read: Any = read_csv
+    return read(path, keep_default_na=False, **dialect_of(path), **how)
 
 
 @contextmanager
 def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
     """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
-    import pandas as pd
-    import pyarrow
-
     expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
     try:
         yield

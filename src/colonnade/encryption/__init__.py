@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
+from colonnade.core.checks import check_named
 from colonnade.core.cipher import Encrypted
 from colonnade.core.release import Released
 from colonnade.encryption import seal
@@ -35,12 +35,8 @@ SCHEMES: dict[str, tuple[Any, Any]] = {
 
 def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> SecretKey:
     """A fresh secret key, and its public key as `.public`, for values from -limit to limit."""
-    for word, known, what in (
-        (scheme, [*SCHEMES], "encryption scheme"),
-        (use, [*SCHEMES[scheme][0].uses] if scheme in SCHEMES else [use], "use of keys"),
-    ):
-        if word not in known:
-            raise ConfigError(f"There is no {what} {word!r}{did_you_mean(word, known)}; there are {', '.join(known)}.")
+    check_named("encryption scheme", scheme, [*SCHEMES])
+    check_named("use of keys", use, [*SCHEMES[scheme][0].uses])
     if not 0 < limit < float("inf"):
         raise ConfigError(f"Keys are made for values up to a limit above 0; found {limit!r}.")
     secret: SecretKey = SCHEMES[scheme][1](use, float(limit))

@@ -142,7 +142,7 @@ class BfvPublicKey(seal.SealPublicKey):
             return [part for output in whole.reshape(len(whole), -1).T for part in _spread(output)]
         rows, size = whole if layout == "rows" else whole.reshape(1, -1), ROW if layout == "tiled" else SLOTS
         runs = [row[start : start + size] for row in rows for start in range(0, len(row), size)]
-        return [_tiled(run) if layout == "tiled" else np.pad(run, (0, SLOTS - len(run))) for run in runs]
+        return [seal.tiled(run, SLOTS) if layout == "tiled" else np.pad(run, (0, SLOTS - len(run))) for run in runs]
 
     def _plain(self, slots: Whole) -> Any:
         if self.use == "columns":
@@ -261,11 +261,6 @@ def _whole(values: Tensor, bits: int) -> Whole:
 def _values(slots: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:
     flat = np.concatenate(slots) if slots else np.empty(0, dtype=np.int64)
     return torch.from_numpy(flat[: math.prod(shape)] / 2.0**bits).reshape(shape)
-
-
-def _tiled(values: Whole) -> Whole:
-    """The values, repeated in both rows, so that rotating the rows rotates them."""
-    return np.resize(np.pad(values, (0, seal.period(len(values)) - len(values))), SLOTS)
 
 
 def _stride(rows: int) -> int:

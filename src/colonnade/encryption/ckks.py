@@ -132,7 +132,7 @@ class CkksPublicKey(seal.SealPublicKey):
 
     def _arranged(self, flat: Tensor) -> list[Slots]:
         if self.use == "products":
-            return [_tiled(group, self.slots) for group in _runs(flat.flatten().numpy(), self.slots)]
+            return [seal.tiled(group + 0j, self.slots) for group in _runs(flat.flatten().numpy(), self.slots)]
         rows = flat.numpy() if self._layout(flat) == "rows" else flat.reshape(1, -1).numpy()
         return [_paired(part, self.slots) for row in rows for part in _runs(row, 2 * self.slots)]
 
@@ -216,17 +216,9 @@ def _runs(values: NDArray[np.float64], size: int) -> list[NDArray[np.float64]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def _tiled(values: NDArray[np.float64], slots: int) -> Slots:
-    """The values, repeated, so that rotating all slots rotates them."""
-    padded = np.zeros(seal.period(len(values)), dtype=np.complex128)
-    padded[: len(values)] = values
-    return np.resize(padded, slots)
-
-
 def _paired(values: NDArray[np.float64], slots: int) -> Slots:
     """The first half in the real parts, the second in the imaginary ones."""
-    padded = np.zeros(2 * slots)
-    padded[: len(values)] = values
+    padded = np.pad(values, (0, 2 * slots - len(values)))
     return padded[:slots] + 1j * padded[slots:]
 
 

@@ -49,12 +49,17 @@ MOST_PARTIES = 2047
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a collector reads shares: as elements of the ring of integers modulo 2^64."""
+    """How a collector reads shares: as elements of the ring of integers modulo 2^64. A party that has `masks` packs its
+    own with it, for one batch."""
 
     name: str = "masked"
+    masks: Masks | None = None
+    batch: str | None = None
 
-    def encode(self, tensor: Tensor, generator: Generator) -> Packed:  # noqa: ARG002
-        raise BoundaryError("Only a party that agreed on keys can mask; release through its own Masks.")
+    def encode(self, tensor: Tensor, generator: Generator) -> Packed:  # noqa: ARG002 - masks come from keys
+        if self.masks is None:
+            raise BoundaryError("Only a party that agreed on keys can mask; release through its own Masks.")
+        return self.masks.share(tensor, self.batch)
 
     def decode(self, packed: Packed) -> Tensor:
         count = math.prod(packed.shape)
@@ -108,10 +113,10 @@ class Masks:
         self._keys, self._round = derived, 0
         self._agreement = hashlib.sha256(agreement.encode()).hexdigest()[:16]
 
-    def on(self, batch: str | None) -> MaskingCodec:
+    def on(self, batch: str | None) -> Shares:
         """The codec for a batch; refused without keys, before the owner's mechanism spends anything."""
         self._expect_keys()
-        return MaskingCodec(self, batch)
+        return Shares(masks=self, batch=batch)
 
     def share(self, tensor: Tensor, batch: str | None) -> Packed:
         """This party's share of a sum. It uses up the next masks, whether or not it ever arrives."""
@@ -144,21 +149,6 @@ class Masks:
             add = np.add if sign > 0 else np.subtract
             add(total, np.frombuffer(keystream, dtype="<i8"), out=total)
         return total
-
-
-@dataclass(frozen=True, slots=True)
-class MaskingCodec:
-    """The codec with which a party packs its share for one batch."""
-
-    masks: Masks
-    batch: str | None
-    name: str = SHARES.name
-
-    def encode(self, tensor: Tensor, generator: Generator) -> Packed:  # noqa: ARG002 - masks come from keys
-        return self.masks.share(tensor, self.batch)
-
-    def decode(self, packed: Packed) -> Tensor:
-        return SHARES.decode(packed)
 
 
 def one_round(shares: Mapping[str, Released], agreed: Collection[str]) -> dict[str, Tensor]:

@@ -96,21 +96,14 @@ def accumulate(evaluator: Any, sums: list[Any], number: int, term: Any) -> None:
         evaluator.add_inplace(sums[number], term)
 
 
-def group_sums(evaluator: Any, opened: Sequence[Sequence[Any]], groups: Sequence[Sequence[int]]) -> Iterator[list[Any]]:
-    """The sum of each group of opened bodies, which are not changed."""
-    for first, *others in groups:
-        total = list(opened[first])
-        for at in range(len(total) if others else 0):
-            total[at] = need_tenseal().Ciphertext()
-            evaluator.add(opened[first][at], opened[others[0]][at], total[at])
-            for other in others[1:]:
-                evaluator.add_inplace(total[at], opened[other][at])
-        yield total
-
-
 def period(count: int) -> int:
     """The next power of two: it divides the number of slots."""
     return 1 << max(count - 1, 0).bit_length()
+
+
+def tiled(values: NDArray[Any], slots: int) -> NDArray[Any]:
+    """The values, repeated, so that rotating all slots, or each of BFV's two rows of them, rotates the values."""
+    return np.resize(np.pad(values, (0, period(len(values)) - len(values))), slots)
 
 
 @contextmanager
@@ -284,7 +277,13 @@ class SealPublicKey:
             if (part.shape, part.layout) != (first.shape, first.layout):
                 raise WireError(f"Ciphertexts of shapes {list(first.shape)} and {list(part.shape)} cannot be added.")
         opened = [self._open(part) for part in parts]
-        for total, bound in zip(group_sums(self._evaluator, opened, groups), bounds, strict=True):
+        for (one, *others), bound in zip(groups, bounds, strict=True):
+            total = list(opened[one])  # which is not changed, since other groups may have it too
+            for at in range(len(total) if others else 0):
+                total[at] = need_tenseal().Ciphertext()
+                self._evaluator.add(opened[one][at], opened[others[0]][at], total[at])
+                for other in others[1:]:
+                    self._evaluator.add_inplace(total[at], opened[other][at])
             yield wrap(self, first.shape, first.layout, bound, body(total), first.hides)
 
     def _check_use(self, needed: str, operation: str) -> None:

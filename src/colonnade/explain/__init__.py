@@ -24,22 +24,17 @@ from colonnade.explain.experiments import (
     Retrained,
     Retraining,
     Summary,
+    at_rows,
+    head_changes,
     left_out,
     noise_validation,
+    noised,
+    only,
     summarize,
     trained_copy,
+    without,
 )
-from colonnade.explain.holdings import at_rows, noised, only, without
-from colonnade.explain.importance import (
-    Agreement,
-    Lost,
-    correlation,
-    head_changes,
-    head_norms,
-    permutation,
-    ranking,
-    silenced,
-)
+from colonnade.explain.importance import Agreement, Lost, correlation, head_norms, permutation, ranking, silenced
 from colonnade.explain.pictures import draw, write
 from colonnade.explain.report import Report, explain, retrain
 

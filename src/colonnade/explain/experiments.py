@@ -1,7 +1,8 @@
 """Checks of importance that change what parties hold: noise at test time, and training again.
 
-All of them are simulations, in which one process holds everything. Noise at test time needs no training; leaving
-parties out for good, and noise in training, do.
+All of them are simulations, in which one process holds everything; between organisations, each would have to change its
+own columns itself. Noise at test time needs no training; leaving parties out for good, and noise in training, do. What
+changes holdings gives new ones, and leaves the given ones as they are.
 """
 
 from __future__ import annotations
@@ -12,23 +13,94 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from colonnade.core import Step
 from colonnade.core.batches import seed_for
+from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import Embeddings, gather, metric_of, separable
-from colonnade.explain.holdings import at_rows, noised, only
-from colonnade.explain.importance import Lost, check_repeats, head_changes, head_norms, ranking
+from colonnade.explain.importance import Lost, check_repeats, head_norms, ranking
 from colonnade.federation import Federation
 from colonnade.federation.fit import Record
-from colonnade.rows.holdings import Holdings
+from colonnade.optim.losses import norms
+from colonnade.rows.holdings import Holdings, LabelledRows
+
+
+def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, generator: Generator) -> Holdings:
+    """Add N(0, sigma^2) to one party's columns, in these rows (None: all). Sigma is in the units that the model
+    reads, which for scaled columns is their own deviation."""
+    if not sigma >= 0 or sigma == float("inf"):
+        raise ConfigError(f"The noise's sigma must be a number that is not negative; found {sigma}.")
+    held = holdings.columns[_with_columns(holdings, party)]
+    features = held.features.clone()
+    chosen = torch.arange(len(features)) if rows is None else rows
+    noise = torch.randn(len(chosen), *features.shape[1:], generator=generator).to(features)
+    features[chosen.to(features.device)] += sigma * noise
+    return dataclasses.replace(
+        holdings, columns={**holdings.columns, party: dataclasses.replace(held, features=features)}
+    )
+
+
+def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
+    """The columns of these parties alone, in the order they had. The label owner stays, for its labels. Rows that none
+    of these parties holds are no longer trained on or scored."""
+    wanted = {_with_columns(holdings, party) for party in parties}
+    if not wanted:
+        raise ConfigError("At least one party must keep its columns, or there is nothing to learn from.")
+    columns = {name: held for name, held in holdings.columns.items() if name in wanted}
+    away = {name: mask for name, mask in holdings.away.items() if name in wanted}
+    fewer = dataclasses.replace(holdings, columns=columns, away=away)
+    if len(away) < len(columns):
+        return fewer
+    nobody = torch.stack(list(away.values())).all(0)
+    return fewer.divided(lambda splits: {name: rows[~nobody[rows]] for name, rows in splits.items()})
+
+
+def without(holdings: Holdings, party: str) -> Holdings:
+    """The columns of all parties except one."""
+    _with_columns(holdings, party)
+    return only(holdings, [name for name in holdings.columns if name != party])
+
+
+def at_rows(holdings: Holdings, split: str, rows: Tensor) -> Holdings:
+    """These rows alone, as the only split: to evaluate a trained model on, not to train."""
+    columns = {name: dataclasses.replace(held, features=held.features[rows]) for name, held in holdings.columns.items()}
+    ids, labels = holdings.packed[rows.numpy()], holdings.labelled.labels[rows]
+    owners = {holdings.label_owner: LabelledRows(ids, labels, {split: torch.arange(len(rows))})}
+    away = {name: mask[rows] for name, mask in holdings.away.items()}
+    return dataclasses.replace(holdings, columns=columns, label_owners=owners, packed=ids, away=away)
+
+
+def _with_columns(holdings: Holdings, party: str) -> str:
+    holders = list(holdings.columns)
+    if party not in holders:
+        hint = did_you_mean(party, holders)
+        raise ConfigError(f"{party!r} holds no columns here{hint}; those who do are {', '.join(holders)}.")
+    return party
+
 
 Watch = Callable[[str, Step | Record], None]
 """Called with a training's title, and each of its steps and epochs."""
 
 SHARES = (50, 20)
 """The percentages of the parties that Table 1 keeps."""
+
+
+def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
+    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. After little of it
+    a head's norm is mostly that of its random start. The start is `began`, or follows from the seed and is drawn again;
+    one row is enough for that, unless labels were drawn before."""
+    if (trained := federation.heads) is None:
+        return {}
+    if began is None:
+        holdings = federation.holdings
+        split, rows = next(iter(holdings.splits.items()))
+        few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
+        began = Federation(federation.settings, few).heads
+    assert began is not None
+    return norms(trained - began.to(trained), federation.driver.widths)
 
 
 def trained_copy(federation: Federation, holdings: Holdings) -> Federation:

@@ -15,9 +15,8 @@ from torch import Generator, Tensor
 
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import Embeddings
-from colonnade.explain.holdings import at_rows
 from colonnade.federation import Federation
-from colonnade.optim.losses import norms
+from colonnade.first_use import stats
 
 
 class Measure(NamedTuple):
@@ -66,21 +65,6 @@ def head_norms(federation: Federation, owner: str | None = None) -> dict[str, fl
     label_owner, norms_of = federation.label_owners[federation.owner_named(owner)], federation.algorithm.head_norms
     by_party = {} if norms_of is None else norms_of(label_owner)
     return {party: by_party[party] for party in label_owner.peers} if by_party else {}
-
-
-def head_changes(federation: Federation, began: Tensor | None = None) -> dict[str, float]:
-    """||W_k - W_k at the start||: how far training moved each party's head, where heads are linear. After little of it
-    a head's norm is mostly that of its random start. The start is `began`, or follows from the seed and is drawn again;
-    one row is enough for that, unless labels were drawn before."""
-    if (trained := federation.heads) is None:
-        return {}
-    if began is None:
-        holdings = federation.holdings
-        split, rows = next(iter(holdings.splits.items()))
-        few = at_rows(holdings, split, rows[:1]) if not federation.drawn_by else holdings
-        began = Federation(federation.settings, few).heads
-    assert began is not None
-    return norms(trained - began.to(trained), federation.driver.widths)
 
 
 def permutation(embeddings: Embeddings, *, repeats: int = 5, seed: int = 0) -> dict[str, Lost]:
@@ -174,14 +158,12 @@ class Agreement:
 
 def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> Agreement:
     """Spearman's rho and Kendall's tau-b over the parties."""
-    from scipy.stats import kendalltau, spearmanr
-
     if a.keys() != b.keys():
         raise ConfigError(f"Two measures of the same parties are compared; found {', '.join(a)} and {', '.join(b)}.")
     x, y = list(a.values()), [b[party] for party in a]
     if len(set(x)) < 2 or len(set(y)) < 2:
         return Agreement(math.nan, math.nan)
-    return Agreement(float(spearmanr(x, y).statistic), float(kendalltau(x, y).statistic))
+    return Agreement(float(stats.spearmanr(x, y).statistic), float(stats.kendalltau(x, y).statistic))
 
 
 def check_repeats(repeats: int) -> None:

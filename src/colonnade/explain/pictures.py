@@ -1,23 +1,24 @@
 """A report on disk: explain.json, tsne.json, and pictures with every party in the same order and each measure in the
 same colour everywhere; and the picture of a selection.
 
-They are drawn from the report alone, so they show no party's values: what a party holds is shown as a region.
+They are drawn from the report alone, so they show no party's values: what a party holds is shown as a region. All have
+one style, colours that colour-blind readers can tell apart, and appear as whole files.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.core.files import write_text
+from colonnade.core.files import replaced, write_text
 from colonnade.errors import InputError
 from colonnade.evaluate import metric
-from colonnade.explain import canvas
-from colonnade.explain.canvas import BLUE, FAINT, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.report import Report, summary_of
 from colonnade.selection import Selection
@@ -25,6 +26,113 @@ from colonnade.selection import Selection
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
+"""Okabe and Ito's colours."""
+
+INK, GREY, FAINT = "#222222", "#8a8a8a", "#e6e6e6"
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 8.5,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.hashsalt": "colonnade",
+}
+
+
+def can_draw() -> None:
+    """Raise unless matplotlib is here."""
+    if find_spec("matplotlib") is None:
+        raise InputError('Pictures need matplotlib. Install it: pip install "colonnade[plots]".')
+
+
+def page(width: float, height: float) -> Figure:
+    """White paper of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=200, facecolor="white")
+
+
+def panels(
+    figure: Figure, count: int, *, left: float, bottom: float, top: float, right: float = 0.15, same_rows: bool = True
+) -> list[Axes]:
+    """Panels side by side, with margins in inches; with the same rows, only the first names them."""
+    width, height = figure.get_size_inches()
+    room = {"left": left / width, "right": 1 - right / width, "bottom": bottom / height, "top": 1 - top / height}
+    gap = {"wspace": 0.22 if same_rows else 0.05}
+    return list(figure.subplots(1, count, sharey=same_rows, squeeze=False, gridspec_kw=room | gap)[0])
+
+
+def clean(axis: Axes) -> None:
+    """Light lines for the values, no frame, and a line at zero."""
+    axis.set_axisbelow(True)
+    axis.grid(axis="x", color=FAINT, linewidth=0.7)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(length=0, labelsize=7)
+    axis.locator_params(axis="x", nbins=4)
+    if axis.get_xlim()[0] <= 0:
+        axis.axvline(0, color=GREY, linewidth=0.8)
+
+
+def headline(figure: Figure, text: str, below: str = "") -> None:
+    width, height = figure.get_size_inches()
+    figure.text(0.15 / width, 1 - 0.12 / height, text, fontsize=10.5, fontweight="bold", va="top")
+    figure.text(0.15 / width, 1 - 0.34 / height, below, fontsize=8, color=GREY, va="top")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Save a figure as PNG and SVG; each file appears whole or not at all."""
+    paths = []
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
+        path = stem.with_suffix(f".{kind}")
+        with replaced(path) as fresh:
+            figure.savefig(fresh, format=kind, metadata=metadata)
+        paths.append(path)
+    return paths
+
+
+def rows_height(count: int) -> float:
+    """Inches for so many rows, which are lower where there are many."""
+    return max(0.8, min(0.24 * count, 12))
+
+
+def names_width(names: Sequence[str]) -> float:
+    """Inches that the names of rows take."""
+    return 0.25 + 0.062 * max(map(len, names))
+
+
+def row_names(report: Report) -> list[str]:
+    """The parties' names, and what they hold unless that is drawn."""
+    holdings = ("" if "region" in held else f"  ({held['holds']})" for held in report.holds.values())
+    return [short(name) + holding for name, holding in zip(report.parties, holdings, strict=True)]
+
+
+def name_rows(axis: Axes, names: Sequence[str]) -> None:
+    """A row per name, the first on top."""
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(axis="y", labelsize=7.5 if len(names) <= 50 else 6)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+
+
+def score(report: Report, value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "not known"
+    return f"{value:.1%}" if report.metric == "accuracy" else f"{value:.3f}"
+
+
+def short(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def words(measure: str) -> str:
+    return measure.replace("_", " ")
+
 
 CLASSES = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, "#000000", "#999933", "#882255", "#999999")
 MOST_LISTED = 20
@@ -45,11 +153,11 @@ def tsne(report: Report) -> Figure:
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
     points = {party: np.array(xy) for party, xy in report.tsne["points"].items()}
     listed = 0 < len(classes) <= MOST_LISTED
-    legend = max((0.45 + 0.07 * len(canvas.short(name, 14)) for name in classes), default=0.8)
+    legend = max((0.45 + 0.07 * len(short(name, 14)) for name in classes), default=0.8)
     right = max(legend, 0.55) if listed or not classes else 0.15
-    figure = canvas.page(3.2 * len(points) + 0.15 + right, 3.9)
+    figure = page(3.2 * len(points) + 0.15 + right, 3.9)
     room = {"left": 0.15, "bottom": 0.15, "top": 0.85, "right": right}
-    axes = canvas.panels(figure, len(points), **room, same_rows=False)
+    axes = panels(figure, len(points), **room, same_rows=False)
     random = np.random.default_rng(report.seed)
     order = random.permutation(len(labels))
     for axis, (party, xy) in zip(axes, points.items(), strict=True):
@@ -70,7 +178,7 @@ def tsne(report: Report) -> Figure:
         bar.ax.set_title("label", fontsize=8)
     below = f"t-SNE of {report.tsne['rows']:,} {report.split} rows, coloured by label; ranked by "
     title = f"Embeddings of the most {'and the least ' * (len(points) > 1)}important party"
-    canvas.headline(figure, title, below + canvas.words(report.ranked_by))
+    headline(figure, title, below + words(report.ranked_by))
     return figure
 
 
@@ -84,7 +192,7 @@ def _legend(figure: Figure, classes: Sequence[str]) -> None:
 
     style: Any = {"marker": "o", "linestyle": "", "markersize": 5, "markeredgewidth": 0}
     marks = [Line2D([], [], color=_colour(at, len(classes)), **style) for at in range(len(classes))]
-    names = [canvas.short(name, 14) for name in classes]
+    names = [short(name, 14) for name in classes]
     place: Any = {"loc": "center right", "bbox_to_anchor": (1, 0.42)}
     figure.legend(marks, names, frameon=False, handletextpad=0.1, title="label", **place)
 
@@ -109,7 +217,7 @@ COLOURS = {
 
 def draw(report: Report, folder: Path) -> list[Path]:
     """Draw all pictures that a report has numbers for, as PNG and SVG."""
-    canvas.can_draw()
+    can_draw()
     from matplotlib import rc_context
 
     pictures: dict[str, Callable[[Report], Figure]] = {"importance": importance}
@@ -119,43 +227,43 @@ def draw(report: Report, folder: Path) -> list[Path]:
         pictures["summarization"] = summarization
     if report.denoising and report.denoising["clean"]["head_norm"]:
         pictures["denoising"] = denoising
-    with rc_context(canvas.STYLE):
-        return [path for name, picture in pictures.items() for path in canvas.save(picture(report), folder / name)]
+    with rc_context(STYLE):
+        return [path for name, picture in pictures.items() for path in save(picture(report), folder / name)]
 
 
 def draw_selection(selection: Selection, folder: Path) -> list[Path]:
     """Draw every party's score, best first, and who is kept, as selection.png and selection.svg."""
-    canvas.can_draw()
+    can_draw()
     from matplotlib import rc_context
 
-    names = [canvas.short(name) for name in selection.ranking]
+    names = [short(name) for name in selection.ranking]
     scores = [selection.scores[name] for name in selection.ranking]
     colours = [BLUE if name in selection.chosen else FAINT for name in selection.ranking]
-    left = canvas.names_width(names)
-    with rc_context(canvas.STYLE):
-        figure = canvas.page(left + 3.6, canvas.rows_height(len(names)) + 1.15)
-        (axis,) = canvas.panels(figure, 1, left=left, bottom=0.45, top=0.7, right=0.45)
+    left = names_width(names)
+    with rc_context(STYLE):
+        figure = page(left + 3.6, rows_height(len(names)) + 1.15)
+        (axis,) = panels(figure, 1, left=left, bottom=0.45, top=0.7, right=0.45)
         axis.barh(range(len(names)), scores, color=colours, height=0.7)
-        for row, score in enumerate(scores):
-            end, beside = (max(score, 0.0), row), (3, 0)
-            axis.annotate(f"{score:.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
-        canvas.clean(axis)
-        canvas.name_rows(axis, names)
+        for row, value in enumerate(scores):
+            end, beside = (max(value, 0.0), row), (3, 0)
+            axis.annotate(f"{value:.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
+        clean(axis)
+        name_rows(axis, names)
         axis.set_xlabel(SCORE[selection.method], color=GREY, fontsize=7)
         below = f"{selection.method}; kept: {len(selection.chosen)} of {len(names)} (blue)"
-        canvas.headline(figure, "Whose columns are worth having", below)
-        return canvas.save(figure, folder / "selection")
+        headline(figure, "Whose columns are worth having", below)
+        return save(figure, folder / "selection")
 
 
 def importance(report: Report) -> Figure:
     """A panel per measure, beside what each party holds (Figure 5)."""
     names, ranks = [name for name in MEASURES if name in report.measures], report.ranked_by
-    mapped, rows = all("region" in held for held in report.holds.values()), canvas.row_names(report)
-    height = canvas.rows_height(len(rows))
+    mapped, rows = all("region" in held for held in report.holds.values()), row_names(report)
+    height = rows_height(len(rows))
     small = min(0.86 * height / len(rows), 0.5) if mapped else 0.0
-    left = canvas.names_width(rows) + (small + 0.12 if mapped else 0)
-    figure = canvas.page(left + 1.4 * len(names) + 0.15, height + 1.5)
-    axes = canvas.panels(figure, len(names), left=left, bottom=0.5, top=1.0)
+    left = names_width(rows) + (small + 0.12 if mapped else 0)
+    figure = page(left + 1.4 * len(names) + 0.15, height + 1.5)
+    axes = panels(figure, len(names), left=left, bottom=0.5, top=1.0)
     compared = report.correlations if len(report.parties) > 2 else []  # two parties always agree or disagree
     pairs = {frozenset(pair["between"]): pair["spearman"] for pair in compared}
     for axis, name in zip(axes, names, strict=True):
@@ -164,14 +272,14 @@ def importance(report: Report) -> Figure:
         agreed = pairs.get(frozenset((name, ranks)))
         agreement = "" if agreed is None else f"rank correlation {agreed:+.2f}"
         axis.set_xlabel("ranks the parties" if name == ranks else agreement, color=GREY, fontsize=7)
-    canvas.name_rows(axes[0], rows)
+    name_rows(axes[0], rows)
     if mapped:
         axes[0].tick_params(axis="y", pad=72 * (small + 0.14))
         _map(figure, axes[0], report, small)
-    how_good = f"{metric(report.metric)} {canvas.score(report, report.score)}"
+    how_good = f"{metric(report.metric)} {score(report, report.score)}"
     below = f"{report.algorithm}, {how_good} on {report.rows:,} {report.split} rows"
-    below += f"; Spearman's rank correlations with {canvas.words(ranks)}" if compared else ""
-    canvas.headline(figure, "How much each party matters", below)
+    below += f"; Spearman's rank correlations with {words(ranks)}" if compared else ""
+    headline(figure, "How much each party matters", below)
     return figure
 
 
@@ -180,27 +288,27 @@ def denoising(report: Report) -> Figure:
     results = report.denoising
     assert results is not None
     names = [name for name in HEADS if results["clean"][name]]
-    row_names, rows = canvas.row_names(report), range(len(report.parties))
-    left = canvas.names_width(row_names)
-    figure = canvas.page(left + 2.3 * len(names) + 0.15, canvas.rows_height(len(rows)) + 1.75)
-    axes = canvas.panels(figure, len(names), left=left, bottom=0.3, top=1.4)
+    parties, rows = row_names(report), range(len(report.parties))
+    left = names_width(parties)
+    figure = page(left + 2.3 * len(names) + 0.15, rows_height(len(rows)) + 1.75)
+    axes = panels(figure, len(names), left=left, bottom=0.3, top=1.4)
     labels = {"clean": "as it was", "noisy": f"with noise at {results['party']}, σ = {results['sigma']:g}"}
     for axis, name in zip(axes, names, strict=True):
         before, after = ([results[kind][name][party] for party in report.parties] for kind in labels)
         axis.hlines(rows, before, after, color=GREY, linewidth=1.2)
         for values, kind, colour in ((before, "clean", SKY), (after, "noisy", VERMILLION)):
-            how_good = canvas.score(report, results[kind]["score"])
+            how_good = score(report, results[kind]["score"])
             label = f"{labels[kind]}: {report.split} {metric(report.metric)} {how_good}"
             axis.plot(values, rows, "o", color=colour, markersize=5, label=label)
-        canvas.clean(axis)
+        clean(axis)
         axis.grid(axis="y", color=FAINT, linewidth=0.7)
         axis.set_title(MEASURES[name].title, loc="left", pad=6)
-    canvas.name_rows(axes[0], row_names)
+    name_rows(axes[0], parties)
     axes[0].get_yticklabels()[report.parties.index(results["party"])].set_fontweight("bold")
     corner = 0.1 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
     handles, texts = axes[0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="upper left", frameon=False, bbox_to_anchor=corner, borderaxespad=0)
-    canvas.headline(figure, "Noise at one party, and its head", "trained again with its columns noised in all rows")
+    headline(figure, "Noise at one party, and its head", "trained again with its columns noised in all rows")
     return figure
 
 
@@ -208,8 +316,8 @@ def summarization(report: Report) -> Figure:
     """The score with all parties, and with a share of the most or the least important (Table 1)."""
     assert report.summarization is not None
     summaries = [summary for summary in report.summarization if summary["score"] is not None]
-    figure = canvas.page(5.2, 0.3 * len(summaries) + 1.25)
-    (axis,) = canvas.panels(figure, 1, left=2.0, bottom=0.5, top=0.7, right=0.6)
+    figure = page(5.2, 0.3 * len(summaries) + 1.25)
+    (axis,) = panels(figure, 1, left=2.0, bottom=0.5, top=0.7, right=0.6)
     colours = {"all": GREY, "most": BLUE, "least": ORANGE}
     scale = 100 if report.metric == "accuracy" else 1
     names = []
@@ -217,14 +325,14 @@ def summarization(report: Report) -> Figure:
         value, count = summary["score"] * scale, len(summary["parties"])
         axis.barh(row, value, height=0.72, color=colours[summary["which"]])
         end = (max(value, 0), row)
-        axis.annotate(canvas.score(report, summary["score"]), end, (3, 0), textcoords="offset points", va="center")
+        axis.annotate(score(report, summary["score"]), end, (3, 0), textcoords="offset points", va="center")
         share = "all" if summary["which"] == "all" else f"{summary['which']} important {summary['share']} %"
         names.append(f"{share} ({count} part{'y' if count == 1 else 'ies'})")
-    canvas.clean(axis)
-    canvas.name_rows(axis, names)
+    clean(axis)
+    name_rows(axis, names)
     axis.set_xlabel(f"{report.split} {metric(report.metric)}{', %' * (scale == 100)}")
-    below = f"trained again with these parties alone; ranked by {canvas.words(report.ranked_by)}"
-    canvas.headline(figure, "A few parties instead of all", below)
+    below = f"trained again with these parties alone; ranked by {words(report.ranked_by)}"
+    headline(figure, "A few parties instead of all", below)
     return figure
 
 
@@ -243,7 +351,7 @@ def _bars(axis: Axes, report: Report, name: str) -> None:
     if name in report.deviations:
         spread = [(report.deviations[name].get(party) or 0.0) * scale for party in report.parties]
         axis.errorbar(values, rows, xerr=spread, fmt="none", ecolor=INK, elinewidth=0.7)
-    canvas.clean(axis)
+    clean(axis)
 
 
 def _map(figure: Figure, axis: Axes, report: Report, small: float) -> None:
@@ -279,7 +387,7 @@ OTHER_FILES = ("tsne.json", *(f"{name}.{kind}" for name in PICTURES for kind in 
 def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
     """Write explain.json and, with `pictures`, the pictures. The plane of t-SNE has a file of its own, tsne.json."""
     if pictures:
-        canvas.can_draw()
+        can_draw()
     prepare(folder)
     try:
         written = [folder / "explain.json"]

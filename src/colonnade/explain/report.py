@@ -18,7 +18,6 @@ from torch import Tensor
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.explain import experiments, importance
 from colonnade.explain.embeddings import Before, Embeddings, gather, metric_of, separable, tsne
-from colonnade.explain.holdings import regions
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.federation import Federation
 from colonnade.federation.soundness import say_nothing, silent
@@ -134,7 +133,7 @@ def explain(
     alone = {*label_owner.peers} <= federation.owners.keys() and len(federation.holdings.label_owners) == 1
     heads = {"head_norm": importance.head_norms(federation, owner)}
     if alone or began is not None:
-        heads["head_change"] = importance.head_changes(federation, began)
+        heads["head_change"] = experiments.head_changes(federation, began)
     asked = [*(("permutation", "silenced") if can_separate else ()), *(("noise",) if alone else ())]
     ranks([name for name, values in heads.items() if values] + asked, by)  # before anybody is asked: it may cost
     embeddings = gather(federation, split, rows=rows, seed=seed, owner=owner, before=before) if can_separate else None
@@ -161,7 +160,10 @@ def explain(
     if embeddings is None:
         report.notes += [SUMMED, *([] if rows is None else ["All rows were used: a sample needs separate releases."])]
     else:
-        _add_released(report, embeddings, owner_name, adds=label_owner.peers.presence is not None)
+        report.add("permutation", importance.permutation(embeddings, repeats=repeats, seed=seed))
+        report.add("silenced", importance.silenced(embeddings))
+        if label_owner.peers.presence is not None:
+            report.added = plain(importance.added(embeddings, owner_name))
     if alone:
         _add_noise(report, federation, embeddings, required=by == "noise")
     report.notes += _paid(federation, split, alone=alone)
@@ -171,12 +173,35 @@ def explain(
     return report
 
 
-def _add_released(report: Report, embeddings: Embeddings, owner: str, *, adds: bool) -> None:
-    """Add what the label owner computes from what was released to it; with `adds`, also what each partner adds."""
-    report.add("permutation", importance.permutation(embeddings, repeats=report.repeats, seed=report.seed))
-    report.add("silenced", importance.silenced(embeddings))
-    if adds:
-        report.added = plain(importance.added(embeddings, owner))
+def regions(federation: Federation) -> dict[str, dict[str, Any]]:
+    """What each party `holds`, in words and never by its values; for strips and patches, also its `region` [top, left,
+    height, width] of a `picture` [height, width]. Patches are those that the parties hold, with the padding that makes
+    them equally large."""
+    data, held = federation.settings.data, federation.holdings.columns
+    shapes = {name: tuple(held[name].features.shape[1:]) for name in federation.owners if name in held}
+    columns = 1
+    if data.dataset is not None and data.split == "patches":
+        columns = data.parts[1] if isinstance(data.parts, tuple) else data.parts
+    cut = data.dataset is not None and data.split in ("strips", "patches")
+    if not cut or any(len(shape) < 2 for shape in shapes.values()):
+        return {name: {"holds": _columns(federation, name, shape)} for name, shape in shapes.items()}
+    by_party: dict[str, dict[str, Any]] = {}
+    top = left = 0
+    for number, (name, shape) in enumerate(shapes.items(), 1):
+        height, width = shape[-2:]
+        by_party[name] = {"holds": f"{height} × {width} pixels", "region": [top, left, height, width]}
+        top, left = (top, left + width) if number % columns else (top + height, 0)
+    drawn = [held["region"] for held in by_party.values()]
+    picture = [max(region[at] + region[at + 2] for region in drawn) for at in (0, 1)]
+    return {name: {**held, "picture": picture} for name, held in by_party.items()}
+
+
+def _columns(federation: Federation, party: str, shape: tuple[int, ...]) -> str:
+    prepared = federation.holdings.columns[party].preprocessor
+    if prepared is not None:
+        count = len(prepared.columns)
+        return f"{count} column{'s' * (count != 1)}"
+    return f"{' × '.join(map(str, shape))} values"
 
 
 def _add_noise(report: Report, federation: Federation, embeddings: Embeddings | None, *, required: bool) -> None:

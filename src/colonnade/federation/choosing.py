@@ -9,8 +9,7 @@ from typing import Any
 from colonnade.errors import ConfigError
 from colonnade.federation.organisation import holdings_of
 from colonnade.selection import Selection, SelectionSettings, select_here
-from colonnade.selection.choosing import entropy, jointly
-from colonnade.selection.inputs import as_labels
+from colonnade.selection.choosing import as_labels, entropy, jointly
 from colonnade.selection.leader import Watch
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import asker_of, label_owners_of

@@ -32,6 +32,7 @@ from torch import Tensor
 from colonnade.core.chance import Source, uniform
 from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
+from colonnade.first_use import stats
 from colonnade.privacy.gaussian import rows_of
 
 KIND = "binomial"
@@ -115,10 +116,8 @@ def cpsgd(levels: int, trials: int, p: float, coordinates: int, delta: float) ->
 
 def curve(shift: int, trials: int, p: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """delta(epsilon) of one coordinate moved by `shift` levels: the larger of both directions, exactly."""
-    from scipy.stats import binom
-
     x = np.arange(trials + shift + 1)
-    unmoved, moved = binom.logpmf(x, trials, p), binom.logpmf(x - shift, trials, p)
+    unmoved, moved = stats.binom.logpmf(x, trials, p), stats.binom.logpmf(x - shift, trials, p)
     return np.maximum(_hockey_stick(unmoved, moved, epsilons), _hockey_stick(moved, unmoved, epsilons))
 
 
@@ -151,21 +150,17 @@ def distribution(
 
 def certain(levels: int, trials: int, p: float) -> float:
     """The chance that one coordinate's outcome is impossible for the other row, and so gives it away."""
-    from scipy.stats import binom
-
     shift = levels - 1
-    return float(max(binom.cdf(shift - 1, trials, p), binom.sf(trials - shift, trials, p)))
+    return float(max(stats.binom.cdf(shift - 1, trials, p), stats.binom.sf(trials - shift, trials, p)))
 
 
 @lru_cache(maxsize=256)
 def reach(levels: int, trials: int, p: float, mass: float) -> float:
     """A loss above 0 that one coordinate exceeds with a chance of at most `mass`; certain outcomes aside."""
-    from scipy.stats import binom
-
     x, largest = np.arange(trials + 1), 0.0
-    log_mass = binom.logpmf(x, trials, p)
+    log_mass = stats.binom.logpmf(x, trials, p)
     for shift in (levels - 1, 1 - levels):
-        loss = log_mass - binom.logpmf(x - shift, trials, p)
+        loss = log_mass - stats.binom.logpmf(x - shift, trials, p)
         unsure = np.isfinite(loss)
         loss, chance = loss[unsure], np.exp(log_mass[unsure])
         order = np.argsort(-loss, kind="stable")

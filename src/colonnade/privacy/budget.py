@@ -25,15 +25,11 @@ from colonnade.core.release import purpose
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import costs_nothing, key_of, known_batch
 from colonnade.privacy.counts import Counts, Item, Record, Rows, by_event, different, keys_of
-from colonnade.privacy.journal import Claim, Journal
+from colonnade.privacy.journal import Claim, Extent, Journal
 
 DELTA = 1e-5
 ROOM = 1 << 16
 """Bytes by which a journal may grow, beside doubling, before it is written anew."""
-
-
-def _chance(value: Any) -> float | None:
-    return float(value) if isinstance(value, float) and 0 < value < 1 else None
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,9 @@ class Budget:
     """(epsilon, delta) for every row of this owner's columns, under a neighbouring relation."""
 
     epsilon: float = positive(default=8.0)
-    delta: float = Checked("a number above 0 and below 1", _chance, DELTA)  # type: ignore[assignment]
+    delta: float = Checked(  # type: ignore[assignment]
+        "a number above 0 and below 1", lambda v: v if isinstance(v, float) and 0 < v < 1 else None, DELTA
+    )
     relation: str = one_of("replace-one", "add-or-remove", default="replace-one")
 
 
@@ -68,7 +66,7 @@ class Account:
         self.journal: Journal | None = None
         self._floor: Counts | None = None  # what was known before the journal was read, until the journal has it
         self._expected = self._closed = False
-        self._seen = "", 0  # which version of the journal is counted here, and up to where
+        self._seen = Extent()  # which version of the journal is counted here, and up to where
         self._claim: Claim | None = None
         self._lock = threading.Lock()
 
@@ -94,7 +92,7 @@ class Account:
             item, training = (name, key_of(event)), int(purpose(batch) == "train")
             if self.journal is not None:
                 self.journal.append(Record(name, event, training, self._table.keys[touched], times))
-                self._seen = self._end(self.journal)
+                self._seen = self.journal.extent()
             self._table.add(item, touched, times, training)
             self.worst = max(self.worst, epsilon)
             return None if math.isinf(self.worst) else self.worst
@@ -127,8 +125,9 @@ class Account:
     def _affordable(self, name: str, batch: str | None, size: int, event: DpEvent) -> tuple[Rows, Rows, DpEvent, float]:
         """The rows that a release touches, how often each, the event that it costs them, and the epsilon of the worst
         after it; raises where that is over the budget."""
-        rows = self._rows(name, batch, size)
-        if rows is None:  # no line per row of data, so no row's share of it is known
+        by_row = self.per_row is None or name in self.per_row  # else it may have as many lines as rows by chance
+        rows = rows_named(self.batches, batch) if by_row else None
+        if rows is None or len(rows) != size:  # no line per row of data, so no row's share of it is known
             touched, event = np.arange(len(self._table.keys)), event if costs_nothing(event) else NON_PRIVATE
             times = np.ones_like(touched)
         else:
@@ -137,12 +136,6 @@ class Account:
         if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
         return touched, times, event, epsilon
-
-    def _rows(self, name: str, batch: str | None, size: int) -> Rows | None:
-        if self.per_row is not None and name not in self.per_row:  # it may have as many lines as rows by chance
-            return None
-        rows = rows_named(self.batches, batch)
-        return rows if rows is not None and len(rows) == size else None
 
     def _epsilon(self, touched: Rows, item: Item, times: Rows) -> float:
         """The epsilon of the worst of these rows after one more release."""
@@ -159,7 +152,7 @@ class Account:
         """Write every release down before it is made, and count what is written there, or what is known already where
         that is more. `alone`: be the one process that releases from now on, not only from the first release on."""
         with self._lock:
-            self._claim, self._seen, self._closed = None, ("", 0), False
+            self._claim, self._seen, self._closed = None, Extent(), False
             self.journal = Journal(path, ids=ids, sync_every=sync_every)
             if self._expected and not path.exists():
                 raise self.journal.gone()
@@ -174,7 +167,7 @@ class Account:
         with self._lock:
             self._floor = self._table
             self._reread(Journal(path, ids=ids))
-            self._floor, self._seen = None, ("", 0)
+            self._floor, self._seen = None, Extent()
 
     def claim(self) -> None:
         """Be the one process that releases under this account, or raise ConfigError; done before the first release."""
@@ -186,7 +179,7 @@ class Account:
         with self._lock, self._exclusive():
             if self.journal is not None:
                 shortest = 16 * sum(int(np.count_nonzero(counts)) for counts in self.counts.values())
-                if self._seen[1] > 2 * shortest + ROOM:
+                if self._seen.size > 2 * shortest + ROOM:
                     self._rewrite(self.journal)
                 self.journal.sync()
 
@@ -220,14 +213,14 @@ class Account:
             if self._claim is None:
                 self._take_over(self.journal)
                 self._claim = claim
-            elif self._end(self.journal) != self._seen:
+            elif self.journal.extent() != self._seen:
                 self._catch_up(self.journal)
             yield
 
     def _take_over(self, journal: Journal) -> None:
         """Count all that another process may have written, and write down all that counts."""
         more, torn = self._reread(journal)
-        if more or not self._seen[0]:
+        if more or not self._seen.version:
             self._rewrite(journal)
         else:
             self._mend(journal, torn)
@@ -235,16 +228,16 @@ class Account:
 
     def _catch_up(self, journal: Journal) -> None:
         """Count what another account of this process released since the journal was read."""
-        version, torn = self._end(journal)[0], None
+        version, torn = journal.extent().version, None
         if not version:
             raise journal.gone()
-        if version != self._seen[0]:
+        if version != self._seen.version:
             _, torn = self._reread(journal)
         else:
-            for record, end in journal.read(self._seen[1]):
-                torn = record if end == self._seen[1] else None
+            for record, end in journal.read(self._seen.size):
+                torn = record if end == self._seen.size else None
                 self._table.add_record(record)
-                self._seen = version, end
+                self._seen = self._seen._replace(size=end)
             self._use(self._table)
         self._mend(journal, torn)
 
@@ -261,21 +254,17 @@ class Account:
             last = end
         more = table.raise_to(floor)
         self._use(table)
-        self._seen = extent.version, last
+        self._seen = extent._replace(size=last)
         return more, torn
 
     def _mend(self, journal: Journal, torn: Record | None) -> None:
-        if self._end(journal) != self._seen:  # a crash, or a write that failed, as on a full disk
-            journal.mend(self._seen[1], torn)
-            self._seen = self._end(journal)
+        if journal.extent() != self._seen:  # a crash, or a write that failed, as on a full disk
+            journal.mend(self._seen.size, torn)
+            self._seen = journal.extent()
 
     def _rewrite(self, journal: Journal) -> None:
         journal.replace(self._table.records())
-        self._seen = self._end(journal)
-
-    def _end(self, journal: Journal) -> tuple[str, int]:
-        extent = journal.extent()
-        return extent.version, extent.size
+        self._seen = journal.extent()
 
     def _use(self, table: Counts) -> None:
         """Count in this table from here on."""

@@ -128,7 +128,9 @@ class Journal:
                 try:
                     while data:
                         data = data[os.write(file, data) :]
-                    self._sync(file)
+                    if time.monotonic() - self._synced >= self.sync_every:
+                        getattr(os, "fdatasync", os.fsync)(file)
+                        self._synced = time.monotonic()
                 except BaseException:
                     with suppress(OSError):  # otherwise it is mended before the next record
                         os.ftruncate(file, before)
@@ -169,11 +171,6 @@ class Journal:
             f"{self.path} is gone, and it has what rows have paid for their releases. Put it back; nothing is released "
             "without it."
         )
-
-    def _sync(self, file: int) -> None:
-        if time.monotonic() - self._synced >= self.sync_every:
-            getattr(os, "fdatasync", os.fsync)(file)
-            self._synced = time.monotonic()
 
     def _extent(self, file: BinaryIO) -> Extent:
         line, size = file.readline(LONGEST_HEAD), os.fstat(file.fileno()).st_size

@@ -20,6 +20,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from colonnade.first_use import special, stats
+
 CONFIDENCE = 0.95
 MOST = 60.0
 """No canaries show an epsilon, or a mu, above this."""
@@ -42,15 +46,12 @@ def steinke(guesses: Guesses, delta: float, p: float) -> float:
 
 def _likelihood(guesses: Guesses, epsilon: float, delta: float) -> float:
     """An upper bound on the chance of as many right guesses under (epsilon, delta)-DP."""
-    import numpy as np
-    from scipy.stats import binom
-
     made, right = guesses.made, guesses.right
     chance = 1 / (1 + math.exp(-epsilon))
-    tail = float(binom.sf(right - 1, made, chance))
+    tail = float(stats.binom.sf(right - 1, made, chance))
     if not delta or not right:
         return min(tail, 1.0)
-    fewer = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), made, chance))  # P[v > Bin >= v - i], i = 1 .. v
+    fewer = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), made, chance))  # P[v > Bin >= v - i], i = 1 .. v
     alpha = float(np.max(fewer / np.arange(1, right + 1)))
     return min(tail + 2 * guesses.canaries * delta * alpha, 1.0)
 
@@ -66,11 +67,9 @@ def _refuted(canaries: int, right: int, mu: float, p: float) -> bool:
     """Whether `right` of so many coins, guessed with probability p or more, contradicts a trade-off curve: r and h are
     the shares of right and wrong guesses on runs with i or more right ones, f ties each h to the r above it, and
     together they must not exceed 1."""
-    from scipy.special import ndtr, ndtri
-
     r, h = p * right / canaries, p * (canaries - right) / canaries
     for i in range(right - 1, -1, -1):
-        above = max(h, float(ndtr(ndtri(r) - mu)))
+        above = max(h, float(special.ndtr(special.ndtri(r) - mu)))
         r, h = r + i / (canaries - i) * (above - h), above
         if r + h > 1:
             return True
@@ -79,19 +78,15 @@ def _refuted(canaries: int, right: int, mu: float, p: float) -> bool:
 
 def independent(guesses: Guesses, p: float) -> float:
     """The least total variation that is not refuted, where guesses are independent."""
-    from scipy.stats import beta
-
     if not guesses.right:
         return 0.0
-    accuracy = float(beta.ppf(p, guesses.right, guesses.made - guesses.right + 1))
+    accuracy = float(stats.beta.ppf(p, guesses.right, guesses.made - guesses.right + 1))
     return max(2 * accuracy - 1, 0.0)
 
 
 def mu_of(variation: float) -> float:
     """By how many deviations the mean of a Gaussian with this total variation moves."""
-    from scipy.special import ndtri
-
-    return min(2 * float(ndtri((1 + variation) / 2)), MOST)
+    return min(2 * float(special.ndtri((1 + variation) / 2)), MOST)
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:

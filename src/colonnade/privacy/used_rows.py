@@ -84,20 +84,14 @@ class UsedRows:
 
     def keep(self, path: Path) -> None:
         """Count what the file says, and add the uses of this run to it."""
-        on_file = self._read(path)
-        if self._in_this_run and (on_file is None or self._adds_to(on_file)):
+        on_file, used, none = self._read(path), self._in_this_run, np.empty(0, np.int64)
+        if used and (on_file is None or any(not np.isin(keys, on_file[side]).all() for side, keys in used.items())):
             with alone(path):
-                on_file = self._joined(self._read(path) or {})
-                self._write(path, on_file)
+                before = self._read(path) or {}
+                on_file = {side: np.union1d(before.get(side, none), used.get(side, none)) for side in SIDES}
+                write_numbers(path, MAGIC, {side: len(keys) for side, keys in on_file.items()}, *on_file.values())
         self._on_file = dict.fromkeys(SIDES, self._keys) if on_file is None else on_file
         self.__dict__.pop("_ever", None)
-
-    def _joined(self, before: Keys) -> Keys:
-        none = np.empty(0, np.int64)
-        return {side: np.union1d(before.get(side, none), self._in_this_run.get(side, none)) for side in SIDES}
-
-    def _adds_to(self, before: Keys) -> bool:
-        return any(not np.isin(keys, before[side]).all() for side, keys in self._in_this_run.items())
 
     def _read(self, path: Path) -> Keys | None:
         try:
@@ -111,9 +105,6 @@ class UsedRows:
                 f"{path} is damaged, and it has what rows of '{self.owner}' were used for, by which rules are chosen. "
                 "Put back a copy of it; without the file every row is released by the strictest of its rules."
             ) from None
-
-    def _write(self, path: Path, keys: Keys) -> None:
-        write_numbers(path, MAGIC, {side: len(keys[side]) for side in SIDES}, *(keys[side] for side in SIDES))
 
 
 def cost(rule: Rule, width: int = 1) -> float:

@@ -22,7 +22,7 @@ from colonnade.core import files
 from colonnade.core.files import write_text
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.evaluate.metrics import HEADLINE, lead
-from colonnade.explain.holdings import only
+from colonnade.explain.experiments import only
 from colonnade.federation import Federation, Settings
 from colonnade.federation.scores import measured
 from colonnade.report.facts import BASELINES

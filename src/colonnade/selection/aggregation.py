@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
-from colonnade.selection.fagin import Fagin, Ids
-from colonnade.selection.knn_mi import following
+from colonnade.selection.neighbours import Fagin, Ids, following
 from colonnade.selection.participant import Distances, FurtherOwn, RankRows, SortOwn
 from colonnade.selection.sorting import Further, Sort, Sorted, packs
 

@@ -1,4 +1,6 @@
-"""How a leader and the parties it met choose participants: by which method, at what cost, and who learned what.
+"""The inputs of a selection, checked before anything is sent: columns as float64, labels as classes or numbers.
+
+How a leader and the parties it met choose participants: by which method, at what cost, and who learned what.
 
 The others may be in this process (`in_process`), or each at a site of its own.
 """
@@ -14,22 +16,123 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Generator
+from torch import Generator, Tensor
 
 from colonnade.core import Ledger, Party, Request
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError
+from colonnade.core.checks import check_named
+from colonnade.errors import ConfigError, DataError
 from colonnade.selection.aggregation import AggregationServer
-from colonnade.selection.baselines import brute_force, leave_one_out, random
-from colonnade.selection.group_testing import Group, Information, draw_tests, vf_ps
-from colonnade.selection.inputs import as_groups, check_hidden
 from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.methods import Group, Information, brute_force, draw_tests, leave_one_out, random, vf_ps
+from colonnade.selection.neighbours import Numbers, Whole
 from colonnade.selection.participant import Join, Participant, Prepare
 from colonnade.selection.result import Cost, Scored, Selection, by_information, ranked, within_error
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, SortingParty
 from colonnade.transport import Recording
+
+Array = Tensor | NDArray[Any]
+LARGEST = 1e150
+"""The largest value: the squares of larger ones, summed over rows, overflow."""
+
+
+def as_columns(name: str, values: Array, rows: Whole | None) -> Numbers:
+    """A participant's columns, [N, F]; one dimension is one column."""
+    columns = np.asarray(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
+    if columns.ndim not in (1, 2) or 0 in columns.shape or columns.dtype.kind not in "fiub":
+        raise DataError(
+            f"'{name}' must give numbers as [rows, columns], at least one of each; found {columns.dtype} "
+            f"{list(columns.shape)}. Encode text, and flatten pictures."
+        )
+    columns = columns.astype(np.float64).reshape(len(columns), -1)
+    columns = columns if rows is None else columns[rows]
+    if not (np.abs(columns) <= LARGEST).all():
+        raise DataError(
+            f"'{name}' has cells that are no finite numbers, or beyond {LARGEST:g}, which have no distance. Fill or "
+            "rescale them first."
+        )
+    return columns
+
+
+def as_labels(owner: str, given: Array, rows: Whole | None, settings: SelectionSettings) -> Whole | Numbers:
+    """Classes as whole numbers from 0, or numbers as float64. Floats that are not all whole are numbers, unless the
+    settings' estimator says what labels are; `bins` cuts numbers at quantiles into classes."""
+    labels = np.asarray(given.detach().cpu().numpy() if isinstance(given, Tensor) else given)
+    if labels.ndim != 1:
+        raise DataError(f"'{owner}' must give one label for each row; found the shape {list(labels.shape)}.")
+    labels = labels if rows is None else labels[rows]
+    floats = np.issubdtype(labels.dtype, np.floating)
+    if floats and not (np.abs(labels.astype(np.float64)) <= LARGEST).all():
+        raise DataError(f"'{owner}' has labels that are no finite numbers, or beyond {LARGEST:g}. Leave them out.")
+    chosen = settings.settled(numbers=bool(floats and (labels != np.round(labels)).any()))
+    if (chosen.bins or chosen.estimator == "kraskov") and not np.issubdtype(labels.dtype, np.number):
+        raise ConfigError(
+            f"bins and estimator = \"kraskov\" take labels that are numbers, and those of '{owner}' are "
+            f"{labels.dtype}. Leave them out to take labels as classes."
+        )
+    if chosen.estimator == "kraskov":
+        return labels.astype(np.float64)
+    if chosen.bins:
+        if chosen.bins < 2:
+            raise ConfigError(f"bins cuts labels that are numbers into 2 or more; found {chosen.bins}.")
+        inner = np.quantile(labels, np.arange(1, chosen.bins) / chosen.bins)
+        return np.searchsorted(inner, labels, side="right").astype(np.int64)
+    try:
+        return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    except TypeError:
+        raise DataError(f"'{owner}' has labels of several types, or none in some rows. Make them all text.") from None
+
+
+def check_parties(rows: Mapping[str, int], labels: int, *, leader: str, decryptor: str) -> None:
+    """Check that there are enough participants, each with as many `rows` as there are labels, and with its own name."""
+    for name in (leader, *rows):
+        if name in (SERVER, KEYS):
+            raise ConfigError(f"A party cannot be called {name!r}, which is a server's name here. Rename it.")
+    for name, held in rows.items():
+        if held != labels:
+            raise DataError(f"'{name}' has {held} rows and there are {labels} labels. Align them first.")
+    if len(rows) < 2:
+        raise ConfigError(f"A selection takes 2 or more participants with columns; found {len(rows)}.")
+    count = len(rows) - (decryptor == "leader" and leader in rows)
+    if decryptor != "key_server" and count < 3:
+        why = {
+            "participants": "participants where they sort: of two, who sorts could subtract its own part of their sum",
+            "leader": f"participants besides '{leader}', who decrypts for a label that is a number: of two it may read "
+            "nothing but the sum of both, which ranks neither",
+        }[decryptor]
+        cure = {
+            "participants": 'Set decryptor = "key_server".',
+            "leader": "Set bins, for example bins = 4: then ranks are enough, and so are two participants.",
+        }[decryptor]
+        raise ConfigError(f"A selection takes 3 or more {why}; found {count}. {cure}")
+    if labels < 3:
+        raise DataError(f"A selection takes 3 or more rows; found {labels}.")
+
+
+def check_hidden(groups: Sequence[Group], leader: str) -> None:
+    """Where the leader decrypts, refuse a group with one participant besides it, whose distances it would read."""
+    for group in groups:
+        if len(set(group) - {leader}) == 1:
+            raise ConfigError(
+                f"'{leader}' decrypts each group's distances, and with the group {list(group)} it would read those of "
+                "one participant. Test groups with two or more besides it (brute_force: keep more); or set bins, for "
+                "example bins = 4, if labels are numbers: then ranks are enough, and a group of one sorts by itself."
+            )
+
+
+def as_groups(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[Group]:
+    """Groups of participants, each in the order of `names`."""
+    checked = []
+    for group in groups:
+        unknown = [name for name in group if name not in names]
+        if unknown or not group or len(set(group)) != len(group) or isinstance(group, str):
+            raise ConfigError(f"A group names participants, each once, of {list(names)}; found {list(group)}.")
+        checked.append(tuple(name for name in names if name in group))
+    if not checked:
+        raise ConfigError("groups is empty. Name at least one, or leave it out.")
+    return checked
+
 
 METHODS = ("vf_ps", "random", "lasso", "leave_one_out", "brute_force")
 ASKING = ("vf_ps", "leave_one_out", "brute_force")
@@ -78,9 +181,7 @@ def admit(party: Party, leader: str) -> None:
 
 
 def check_method(method: str) -> None:
-    if method not in METHODS:
-        hint = did_you_mean(method, list(METHODS))
-        raise ConfigError(f"There is no selection method {method!r}{hint}; there are {', '.join(METHODS)}.")
+    check_named("selection method", method, list(METHODS))
 
 
 def check_keep(keep: int, names: Sequence[str]) -> None:
@@ -119,7 +220,7 @@ def choose(
         values.update({group: float(score(group)) for group in wanted})
         return values
 
-    best: Group | None = None
+    best: Group = ()
     score_by: Scored | None = None
     if method == "vf_ps":
         least = 1 if settings.decryptor != "leader" else 3 if leader in names else 2
@@ -140,7 +241,7 @@ def choose(
         scores = fitted()
     else:
         scores = random(names, Generator().manual_seed(seed_for(seed, "random")))
-    order = ranked(scores) if best is None else (*best, *(name for name in ranked(scores) if name not in best))
+    order = ranked(scores, best)
     seconds = time.perf_counter() - start
     if met is None:
         return Selection(method, order[:keep], order, scores, values, Cost(seconds), {leader: WITHOUT[method]})
@@ -169,8 +270,7 @@ def jointly(selections: Mapping[str, Selection], rows: Mapping[str, int], keep: 
     order = ranked(scores)
     if first.method == "brute_force":
         scores = {name: max(value for group, value in groups.items() if name in group) for name in scores}
-        best = max(groups, key=lambda group: groups[group])
-        order = (*best, *(name for name in ranked(scores) if name not in best))
+        order = ranked(scores, max(groups, key=lambda group: groups[group]))
     errors: dict[str, float] = {}
     level: tuple[str, ...] = ()
     if all(selection.errors for selection in selections.values()):

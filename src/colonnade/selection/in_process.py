@@ -10,13 +10,11 @@ import numpy as np
 from colonnade.core import Batches, Ledger, Organisation, Party, Peers
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import from_mapping
+from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
-from colonnade.selection.baselines import lasso
-from colonnade.selection.choosing import ASKING, admit, check_keep, check_method, choose, counted_by, readers
-from colonnade.selection.group_testing import Group
-from colonnade.selection.inputs import Array, as_columns, as_groups, as_labels, check_hidden, check_parties
-from colonnade.selection.knn_mi import Numbers, Whole
 from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.methods import Group, lasso
+from colonnade.selection.neighbours import Numbers, Whole
 from colonnade.selection.participant import Participant
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
@@ -43,7 +41,7 @@ class Meeting:
         record: bool = False,
     ) -> None:
         settings = settings.settled(numbers=labels.dtype.kind == "f")
-        check_parties(
+        choosing.check_parties(
             {name: len(held) for name, held in features.items()},
             len(labels),
             leader=leader,
@@ -56,7 +54,7 @@ class Meeting:
         self.organisations = {name: Organisation.at(name, no_rows, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
         self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
-        reads = readers(settings.decryptor, list(features), leader)
+        reads = choosing.readers(settings.decryptor, list(features), leader)
         agreed: dict[str, Any] = {"scheme": settings.scheme, "readers": reads, "parties": len(features)}
         self.participants = {
             name: Participant(self.organisations[name], held, scaling=settings.scaling, **agreed)
@@ -74,7 +72,7 @@ class Meeting:
         inner = InProcess(self.parties, through_bytes=through_bytes, parallel=parallel)
         self.recording = Recording(inner) if record else None
         for party in self.parties.values():
-            admit(party, leader)
+            choosing.admit(party, leader)
         self.server.serves_for = frozenset({leader})
         asked = [] if settings.decryptor == "leader" else reads
         transport, others = self.recording or inner, list(dict.fromkeys([*features, *asked]))
@@ -88,18 +86,20 @@ class Meeting:
 
     def cost(self, seconds: float) -> Cost:
         sent = sum(ledger.total("out") for ledger in self.ledgers.values())
-        return Cost.of(seconds, sent, counted_by(*self.parties.values(), self.leader), len(self.leader.queries))
+        return Cost.of(
+            seconds, sent, choosing.counted_by(*self.parties.values(), self.leader), len(self.leader.queries)
+        )
 
 
 def select_here(
-    features: Mapping[str, Array],
-    labels: Array,
+    features: Mapping[str, choosing.Array],
+    labels: choosing.Array,
     *,
     keep: int,
     method: str = "vf_ps",
     leader: str = "leader",
     seed: int = 0,
-    rows: Array | None = None,
+    rows: choosing.Array | None = None,
     groups: Sequence[Sequence[str]] | None = None,
     score: Callable[[Group], float] | None = None,
     through_bytes: bool = False,
@@ -111,45 +111,49 @@ def select_here(
     floats that are not all whole. `settings` are those of SelectionSettings; `groups` are vf_ps's tests, drawn at
     random unless given; `score` judges subsets for brute_force instead of the mutual information."""
     given = from_mapping(SelectionSettings, settings, where="select_here")
-    check_method(method)
+    choosing.check_method(method)
     columns, targets, settled = _ready(features, labels, rows, given, leader)
-    check_keep(keep, list(columns))
-    decryptor = settled.decryptor if method in ASKING and score is None else "key_server"
+    choosing.check_keep(keep, list(columns))
+    decryptor = settled.decryptor if method in choosing.ASKING and score is None else "key_server"
     sizes = {name: len(values) for name, values in columns.items()}
-    check_parties(sizes, len(targets), leader=leader, decryptor=decryptor)
+    choosing.check_parties(sizes, len(targets), leader=leader, decryptor=decryptor)
 
     def meet() -> Meeting:
         return Meeting(columns, targets, settled, leader=leader, seed=seed, through_bytes=through_bytes, record=record)
 
-    return choose(
+    return choosing.choose(
         list(columns), keep, method, settled, leader=leader, seed=seed, meet=meet, groups=groups, score=score,
         fitted=lambda: lasso(columns, targets, seed=seed), watch=watch,
     )  # fmt: skip
 
 
 def information_here(
-    features: Mapping[str, Array],
-    labels: Array,
+    features: Mapping[str, choosing.Array],
+    labels: choosing.Array,
     groups: Sequence[Sequence[str]],
     *,
     leader: str = "leader",
     seed: int = 0,
-    rows: Array | None = None,
+    rows: choosing.Array | None = None,
     **settings: Any,
 ) -> dict[Group, float]:
     """The mutual information of the label with the joined columns of each group, in nats."""
     given = from_mapping(SelectionSettings, settings, where="information_here")
     columns, targets, settled = _ready(features, labels, rows, given, leader)
-    wanted = as_groups(list(columns), groups)
+    wanted = choosing.as_groups(list(columns), groups)
     if settled.decryptor == "leader":
-        check_hidden(wanted, leader)
+        choosing.check_hidden(wanted, leader)
     return Meeting(columns, targets, settled, leader=leader, seed=seed).leader.information(wanted)
 
 
 def _ready(
-    features: Mapping[str, Array], labels: Array, rows: Array | None, settings: SelectionSettings, leader: str
+    features: Mapping[str, choosing.Array],
+    labels: choosing.Array,
+    rows: choosing.Array | None,
+    settings: SelectionSettings,
+    leader: str,
 ) -> tuple[dict[str, Numbers], Whole | Numbers, SelectionSettings]:
     kept = None if rows is None else np.asarray(rows)
-    columns = {name: as_columns(name, values, kept) for name, values in features.items()}
-    targets = as_labels(leader, labels, kept, settings)
+    columns = {name: choosing.as_columns(name, values, kept) for name, values in features.items()}
+    targets = choosing.as_labels(leader, labels, kept, settings)
     return columns, targets, settings.settled(numbers=targets.dtype.kind == "f")

@@ -37,19 +37,20 @@ from torch import Tensor
 from colonnade.core import Organisation, Party, Peers, Released
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import Add, Begin, More, Rank, Rest, Scan
-from colonnade.selection.columns import shuffled, standardised
-from colonnade.selection.fagin import first_page
-from colonnade.selection.group_testing import Group
-from colonnade.selection.knn_mi import (
+from colonnade.selection.methods import Group
+from colonnade.selection.neighbours import (
     Numbers,
     Whole,
     counts,
+    first_page,
     kraskov_terms,
     kth,
     possible_queries,
     ranks_by,
     ross_terms,
+    shuffled,
     squared_distances,
+    standardised,
 )
 from colonnade.selection.participant import Join, Prepare
 from colonnade.selection.settings import SelectionSettings
@@ -128,7 +129,8 @@ class Leader(Party):
         total, done = len(runs) * len(self.queries), 0
         self.tested += wanted
         for run in runs:
-            terms, size = [], self._at_once(len(run))
+            distances = AT_ONCE // 4 // len(run) if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
+            terms, size = [], max(1, distances // len(self.labels))
             for start in range(0, len(self.queries), size):
                 part = self.queries[start : start + size]
                 terms.append(self._opened(run, part) if self.sorter else self._ross(part, self._ranks(run, part)))
@@ -139,11 +141,6 @@ class Leader(Party):
             self.terms.update(zip(run, joined, strict=True))
             estimates.update(zip(run, joined.mean(1).tolist(), strict=True))
         return estimates
-
-    def _at_once(self, groups: int) -> int:
-        """How many queries are asked at once."""
-        distances = AT_ONCE // 4 // groups if self.sorter else AT_ONCE if self.settings.fagin else AT_ONCE // 4
-        return max(1, distances // len(self.labels))
 
     def _opened(self, groups: list[Group], queries: Whole) -> Numbers:
         """The estimate's terms, [groups, queries], from sums that this leader decrypts."""

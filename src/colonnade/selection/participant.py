@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from colonnade.core import Ciphertext, Message, Organisation, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
-from colonnade.selection.columns import Columns, shuffled, standardised
-from colonnade.selection.knn_mi import Numbers
+from colonnade.selection.neighbours import Columns, Numbers, shuffled, standardised
 from colonnade.selection.sorting import ORDER, Orders, Sorted, SortingParty, limit, packs
 
 RANKING, DISTANCES, REACH = "ranking", "distances", "reach"

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from colonnade.core import Ledger
 from colonnade.errors import ConfigError
 from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
-from colonnade.selection.group_testing import Group
 from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED, Leader
+from colonnade.selection.methods import Group
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import ORDER
@@ -96,9 +96,9 @@ class Selection:
             raise ConfigError(f"This is no result of `colonnade select` ({type(error).__name__}: {error}).") from None
 
 
-def ranked(scores: dict[str, float]) -> tuple[str, ...]:
-    """Best first; equal ones in the order given."""
-    return tuple(sorted(scores, key=lambda name: -scores[name]))
+def ranked(scores: dict[str, float], first: Group = ()) -> tuple[str, ...]:
+    """Those that come `first`, and the others: best first, and equal ones in the order given."""
+    return (*first, *sorted((name for name in scores if name not in first), key=lambda name: -scores[name]))
 
 
 Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, float]]

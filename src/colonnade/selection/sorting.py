@@ -18,8 +18,7 @@ from torch import Tensor
 from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.party import Refused
 from colonnade.encryption import make_keys
-from colonnade.selection.fagin import Ids
-from colonnade.selection.knn_mi import Numbers, ordered
+from colonnade.selection.neighbours import Ids, Numbers, ordered
 
 ORDER = "order"
 PACK = {"ckks": 4096, "bfv": 8192}

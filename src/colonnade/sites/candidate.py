@@ -20,7 +20,7 @@ from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNED, DRAINING
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
-from colonnade.selection.inputs import as_columns
+from colonnade.selection.choosing import as_columns
 from colonnade.selection.participant import Participant as Candidate
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import KeyServer

@@ -26,7 +26,7 @@ from colonnade.rows.making import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
-from colonnade.selection.inputs import as_labels, check_parties
+from colonnade.selection.choosing import as_labels, check_parties
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
