@@ -16,10 +16,12 @@ import pytest
 import torch
 from reproductions.noisy_cvfl import accuracy, inversion, rates
 from reproductions.vim import dp
+from tests.compression.tensors import generator, trip
 
 from colonnade import reproduction
 from colonnade.algorithms.embedding import Embed
 from colonnade.attacks.inversion import PICTURE, Defence, invert, total_variation
+from colonnade.compression import Quantize, VectorQuantize
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.public import from_dataset
@@ -57,6 +59,18 @@ def bytes_of(name: str) -> int:
         case "noisy", [levels, trials, _]:
             return math.ceil(WIDTH * bits(int(levels + trials)) / 8)
     raise AssertionError(name)
+
+
+@pytest.mark.parametrize(("values", "scalar", "vector"), [("relu", 0.0136, 0.0212), ("uniform", 0.0272, 0.0303)])
+def test_at_equal_bytes_pairs_of_64_points_are_further_off_than_8_levels(
+    values: str, scalar: float, vector: float
+) -> None:
+    drawn, shape = generator(), (2000, WIDTH)
+    x = torch.randn(shape, generator=drawn).relu() if values == "relu" else 4 * torch.rand(shape, generator=drawn)
+    (levels, by_levels), (pairs, by_pairs) = trip(Quantize(8, 0.0, 4.0), x), trip(VectorQuantize(64, 0.0, 4.0), x)
+    assert len(levels.data) == len(pairs.data)
+    assert float((by_levels - x).square().mean()) == pytest.approx(scalar, abs=1e-4)
+    assert float((by_pairs - x).square().mean()) == pytest.approx(vector, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", accuracy.codecs(0.0, 4.0))
