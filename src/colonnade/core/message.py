@@ -117,7 +117,7 @@ class Message:
         if not fields and (known := vars(self).get("_crossing")) is not None:  # both ends write it down
             return known  # type: ignore[no-any-return]
         items: list[Released | Ciphertext] = []
-        _collect(tuple(getattr(self, name) for name in fields or self.hints()), items)
+        _collect([getattr(self, name) for name in fields or self.hints()], items)
         if not fields:
             object.__setattr__(self, "_crossing", items)
         return items

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -209,6 +210,10 @@ class Federation:
                     )
                 yield step
             self.settle()
+        except GeneratorExit:  # whoever leaves the loop finds done what was asked
+            if not sys.is_finalizing():
+                self.settle()
+            raise
         finally:
             for cohort in self.cohorts:
                 cohort.settle()
