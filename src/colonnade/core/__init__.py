@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from colonnade.core.cipher import Ciphertext, Encrypted
     from colonnade.core.message import Done, Entry, Ledger, Message, Request, Transcript
     from colonnade.core.party import Organisation, Party, State, serves
-    from colonnade.core.peers import Peer, Peers, Transport
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
+    from colonnade.core.roles import Peer, Peers, Transport
     from colonnade.core.wire import Envelope
 else:
     __getattr__, __dir__ = on_first_use(
@@ -24,9 +24,9 @@ else:
         "cipher Ciphertext Encrypted",
         "message Done Entry Ledger Message Request Transcript",
         "party Organisation Party State serves",
-        "peers Peer Peers Transport",
         "receipt NON_PRIVATE DpEvent Receipt",
         "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
+        "roles Peer Peers Transport",
         "wire Envelope",
         "mapped",
         "roles",

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import torch
 from torch import Generator
@@ -22,9 +22,6 @@ from colonnade.core.message import Done, Ledger, Message, Request, batch_of
 from colonnade.core.release import TASKS, Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
-
-if TYPE_CHECKING:
-    from colonnade.core.peers import Peers
 
 State = dict[str, Any]
 """Nested dicts and lists of tensors and plain scalars: what a checkpoint can hold."""
@@ -251,7 +248,6 @@ def _request_of(method: Callable[..., Message]) -> type[Request[Any]]:
 class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
-    peers: Peers
     stackable = False  # True: a cohort may compute for it, since it uses no keys of its own
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them

@@ -74,7 +74,7 @@ class SelectionHost(Party):
 
     @serves
     def take_part(self, request: TakePart, asker: str) -> Taking:
-        own, name = self.own, self.own.name
+        own = self.own
         self.expect(request.agreed == own.agreed, f"it agreed to {own.agreed}, and was asked for another federation")
         self.expect(is_run(request.run), f"a {A_RUN}")
         self.expect(not (own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
@@ -83,7 +83,7 @@ class SelectionHost(Party):
         self.end()  # now only: where this is refused, the one before goes on
         self.run, self.role = request.run, role
         choosing.admit(role, asker)
-        if name == SERVER:
+        if isinstance(role, AggregationServer):
             role.serves_for = frozenset({asker})
             others = [*own.feature_owners, asker, KEYS]
             role.peers = self.site.peers([party for party in own.everybody if party in others], role.organisation)

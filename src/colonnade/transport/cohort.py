@@ -28,10 +28,9 @@ from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.party import Organisation, Party, State
-from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import TASKS, Outbox, Released, release_stack
-from colonnade.core.roles import FeatureOwner, by_row
+from colonnade.core.roles import FeatureOwner, Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport.in_process import A_STEP, at_once, one_torch_thread, work
