@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.core import mapped
+from colonnade.core.files import MAP_FROM
 from colonnade.datasets.fitted import text
 from colonnade.datasets.stored import Columns, Filling
 
 
 @pytest.fixture(params=["0", "64"])
 def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Columns:
-    monkeypatch.setenv(mapped.VARIABLE, request.param)
+    monkeypatch.setenv(MAP_FROM, request.param)
     filling = Filling(["a", "b"], most=9)  # more than there will be
     filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", None]}), 0, {"a": True, "b": False})
     filling.add(pd.DataFrame({"a": [None, 4.5], "b": ["y", "x"]}), 2, {"a": True, "b": False})
@@ -36,7 +36,7 @@ def test_taking_rows_moves_every_column(stored: Columns) -> None:
 
 
 def test_a_column_that_is_read_again_takes_the_place_of_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mapped.VARIABLE, "0")
+    monkeypatch.setenv(MAP_FROM, "0")
     filling = Filling(["a", "b"], most=2)
     filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", "z"]}), 0, {"a": True, "b": False})
     filling.forget(["a"])

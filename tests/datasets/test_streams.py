@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.core import mapped
+from colonnade.core.files import MAP_FROM
 from colonnade.datasets import table as streams
 from colonnade.datasets.fitted import kind_of, numbers, text
 from colonnade.datasets.preprocess import Preprocessor
@@ -28,7 +28,7 @@ ROWS = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["0", "1", "1.5", "no", 
 def both(path: Path, monkeypatch: pytest.MonkeyPatch, piece: int = 3, label: str | None = "y") -> tuple[Table, Table]:
     whole = read_table(path, owner="lab", id="id", label=label)
     with monkeypatch.context() as patch:
-        patch.setenv(mapped.VARIABLE, "0")
+        patch.setenv(MAP_FROM, "0")
         patch.setattr(streams, "PIECE", piece)
         return whole, read_table(path, owner="lab", id="id", label=label)
 
@@ -129,7 +129,7 @@ def test_what_is_refused_whole_is_refused_in_pieces(
     path = tmp_path / "lab.csv"
     path.write_text(content, encoding="utf-8")
     for megabytes in ("64", "0"):
-        monkeypatch.setenv(mapped.VARIABLE, megabytes)
+        monkeypatch.setenv(MAP_FROM, megabytes)
         with pytest.raises(DataError, match=message):
             read_table(path, owner="lab", id="id")
     path = tmp_path / "lab.parquet"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind, Release
 from colonnade.algorithms.embedding import Embed, Embedding
-from colonnade.core import Organisation, State, mapped, roles, serves
+from colonnade.core import Organisation, State, mapped_zeros, roles, serves
 from colonnade.optim.descent import Arriving, Captured, Descent, kernels
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
 
@@ -87,7 +87,7 @@ class LabelOwner(roles.LabelOwner):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.duals = mapped.zeros((len(self.labels), self.loss.outputs), device=self.device)
+        self.duals = mapped_zeros((len(self.labels), self.loss.outputs), device=self.device)
         self._solve = ZUpdate(self.loss, self.config.rho)
 
     @cached_property

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 import torch
 from torch import Generator
 
-from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
+from colonnade.core.files import mapped_zeros
 from colonnade.core.message import Done, Ledger, Message, Request, batch_of
 from colonnade.core.release import TASKS, Outbox, Rule
 from colonnade.core.wire import Envelope
@@ -202,7 +202,7 @@ def copied(state: State) -> State:
 
     def copy(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return mapped.zeros(value.shape, value.dtype, value.device).copy_(value.detach())
+            return mapped_zeros(value.shape, value.dtype, value.device).copy_(value.detach())
         if isinstance(value, dict):
             return {key: copy(inner) for key, inner in value.items()}
         return [copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -24,8 +24,8 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
+from colonnade.core.files import mapped_stack
 from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.party import Organisation, Party, State
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
@@ -195,7 +195,7 @@ class Cohort:
         organisation = Organisation(
             name, self.outbox, first.organisation.batches, first.generator, Ledger(name), first.device
         )
-        features = mapped.stack([party.features for party in parties])
+        features = mapped_stack([party.features for party in parties])
         models = [party.model for party in parties]
         whole = Stacked(models, abreast=better_abreast(models[0]), channels_last=True)
         self.twin = type(first)(organisation, features, whole, first.config)
