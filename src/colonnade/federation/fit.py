@@ -21,9 +21,19 @@ from colonnade.evaluate.metrics import WEIGHTED, beside_majority, in_order, majo
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
-from colonnade.federation.scores import Scores
+from colonnade.federation.scores import REPORTED, Scores
 from colonnade.federation.soundness import Finding, learned_nothing, rare_classes, say_nothing, silent
-from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
+from colonnade.federation.stopping import (
+    Watched,
+    best_of,
+    chosen,
+    go_on,
+    is_best,
+    keep_best,
+    take_best,
+    unfinished,
+    why_stop,
+)
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.tracking import About, parameters_of, trackers_of
@@ -38,7 +48,6 @@ class Trainable(Watched, Protocol):
     """What can be trained: a `Federation`."""
 
     owners: dict[str, Any]
-    elsewhere: Any
     history: list[Record]
 
     @property
@@ -46,14 +55,9 @@ class Trainable(Watched, Protocol):
     @property
     def drawn_by(self) -> dict[str, DpEvent]: ...
     def train(self) -> Iterator[Step]: ...
-    def keep_best(self) -> None: ...
-    def take_best(self) -> bool: ...
-    def go_on(self) -> None: ...
     def score(self, split: str) -> Scores: ...
 
 
-REPORTED = ("test", "validation")
-"""The rows that a report is about: the first of these that there are."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
 KEPT_APART = "they were kept apart for whoever trains with the settings that are chosen"
 REMEMBERED = "they are the model, and each is the row that is nearest to itself"
@@ -127,7 +131,7 @@ def fit(
         nothing_left = "" if resume else _go_on(federation, outcome)
         trackers.begin(_about(federation, run, resumed=resume))
         if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
-            federation.keep_best()
+            keep_best(federation)
 
         def tell(event: Step | Record) -> None:
             trackers(event)
@@ -136,7 +140,7 @@ def fit(
 
         _train(federation, run, outcome, clock, tell)
         best = best_of(federation, outcome.history)
-        if best is not None and federation.take_best():
+        if best is not None and take_best(federation):
             outcome.best = best
         if nothing_left:
             outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
@@ -200,7 +204,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     if not done:
         return ""
     if outcome.history:
-        federation.go_on()
+        go_on(federation)
     if 0 < len(federation.batches) <= done:
         return f"all {federation.settings.train.epochs} epochs were done before. Set more epochs, or build"
     if reason := why_stop(federation, outcome.history):
@@ -234,7 +238,7 @@ def _train(
             epoch.clear()
             outcome.history.append(record)
             if is_best(federation, outcome.history):
-                federation.keep_best()
+                keep_best(federation)
             if run is not None:
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
                 if every and (step.batch.epoch + 1) % every == 0:

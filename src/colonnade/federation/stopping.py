@@ -33,6 +33,7 @@ class Watched(Trained, Protocol):
     holdings: Holdings
     algorithm: Any
     label_owners: dict[str, Any]
+    elsewhere: Any
 
 
 def judged(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
@@ -64,6 +65,34 @@ def best_of(trained: Watched, history: Sequence[Record]) -> Record | None:
 
 def is_best(trained: Watched, history: Sequence[Record]) -> bool:
     return bool(history) and best_of(trained, history) is history[-1]
+
+
+def keep_best(trained: Watched) -> None:
+    """Let everybody remember its models as they are now, the best so far. Where somebody elsewhere could not be told,
+    nobody here does: models of two epochs do not fit together."""
+    trained.settle()
+    all_keep = trained.elsewhere.best(False)
+    for organisation in trained.organisations.values():
+        organisation.keep_best() if all_keep else organisation.drop_best()
+
+
+def take_best(trained: Watched) -> bool:
+    """Give everybody its best models again, since training has ended; False where they are not known to all."""
+    trained.settle()
+    if any(organisation.best is None for organisation in trained.organisations.values()):
+        return False
+    for organisation in trained.organisations.values():
+        organisation.take_best()
+    trained.restack()
+    return bool(trained.elsewhere.best(True))
+
+
+def go_on(trained: Watched) -> None:
+    """Train further from where training stopped, though everybody had its best models since."""
+    trained.settle()
+    for organisation in trained.organisations.values():
+        organisation.go_on()
+    trained.restack()
 
 
 def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | None:

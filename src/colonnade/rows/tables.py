@@ -23,6 +23,7 @@ from torch import Tensor
 from colonnade.alignment.ids import ids_of, matched_names, renamed, shared, with_normalised_ids
 from colonnade.alignment.keys import Keyed, keyed, matched, written_in
 from colonnade.alignment.settings import Key, in_words
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, align, how_written, read_table, table_from_frame
 from colonnade.datasets.table_files import ColumnRoles, check_present, dialect_of, read_columns, read_frame
@@ -83,6 +84,16 @@ def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[st
             raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
         tables[name] = _table_of(settings, name, party, frame)
     return tables
+
+
+def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
+    """Put these files in the place of those that the settings name."""
+    given = dict(tables)
+    parties = {name: replace(party, table=given.pop(name, party.table)) for name, party in settings.parties.items()}
+    for name in given:
+        there = f"{did_you_mean(name, list(parties))}; there are {', '.join(parties)}"
+        raise ConfigError(f"There is a table for {name!r}, which is no party here{there}.")
+    return replace(settings, parties=parties)
 
 
 def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
