@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from colonnade.algorithms.embedding import norms
 from colonnade.errors import ConfigError
 from colonnade.explain.embeddings import Embeddings
 from colonnade.explain.holdings import at_rows
 from colonnade.federation import Federation
-from colonnade.optim.losses import norms
 
 
 class Measure(NamedTuple):
