@@ -299,7 +299,7 @@ def write(folder: Path, rows: int) -> None:
 
 
 def train(folder: Path) -> dict[str, float]:
-    from colonnade.rows.tables import read_tables
+    from colonnade.rows.holdings import read_tables
 
     found, marks = {}, [time.process_time()]
 

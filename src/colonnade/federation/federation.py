@@ -48,9 +48,9 @@ from colonnade.federation.organisation import (
 )
 from colonnade.federation.scores import Scores, scored
 from colonnade.privacy import Account
-from colonnade.rows.holdings import Holdings, Predictions, asked_for
+from colonnade.rows.asked import asked_for, each_once, rows_asked_for
+from colonnade.rows.holdings import Holdings, Predictions, labels_of, tables_of, with_tables
 from colonnade.rows.making import from_tables
-from colonnade.rows.tables import each_once, labels_of, rows_asked_for, tables_of, with_tables
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings

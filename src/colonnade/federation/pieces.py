@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from colonnade.core.release import Outbox
 from colonnade.federation.federation import Federation, load
-from colonnade.rows.tables import rows_asked_for, with_tables
+from colonnade.rows.asked import rows_asked_for
+from colonnade.rows.holdings import with_tables
 from colonnade.runs.run_directory import RunDirectory
 
 

@@ -41,7 +41,7 @@ class TakePart(Request[Taking]):
     agreed: str  # the fingerprint of the agreed file
     parties: int  # how many participants' distances may be added up
     queries: int  # rows whose neighbours will be asked for, at most
-    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.making.sides_to_tell`)
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.sides.sides_to_tell`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
     outputs: int = 1  # of the joint model, for which columns are prepared
 
