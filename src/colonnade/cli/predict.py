@@ -32,7 +32,7 @@ from colonnade.datasets.table import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
-from colonnade.federation.pieces import in_pieces
+from colonnade.federation.many_rows import in_pieces
 from colonnade.report.words import warnings_of
 from colonnade.rows.holdings import written_pieces
 from colonnade.runs.run_directory import RunDirectory

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from colonnade.alignment.keys import counted
-from colonnade.core import DpEvent, Ledger, Step
+from colonnade.core import Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.evaluate import metric
@@ -24,7 +24,7 @@ from colonnade.federation.organisation import models_told
 from colonnade.federation.scores import REPORTED, Scores
 from colonnade.federation.soundness import Finding, learned_nothing, rare_classes, say_nothing, silent
 from colonnade.federation.stopping import (
-    Watched,
+    Trainable,
     best_of,
     chosen,
     go_on,
@@ -42,20 +42,6 @@ from colonnade.version import __version__
 Record = dict[str, Any]
 Watch = Callable[["Step | Record"], None]
 """Called with every step, and after each epoch with its record: for progress bars and live views."""
-
-
-class Trainable(Watched, Protocol):
-    """What can be trained: a `Federation`."""
-
-    owners: dict[str, Any]
-    history: list[Record]
-
-    @property
-    def ledgers(self) -> dict[str, Ledger]: ...
-    @property
-    def drawn_by(self) -> dict[str, DpEvent]: ...
-    def train(self) -> Iterator[Step]: ...
-    def score(self, split: str) -> Scores: ...
 
 
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
