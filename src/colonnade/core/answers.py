@@ -1,17 +1,171 @@
-"""What a driver looks at before it uses an answer: is it for this batch, of this shape, and made of numbers?"""
+"""What a driver makes of answers: it looks at each before it uses it (`Answers`), and goes on without those that do not
+come (`Missing`): it takes a party's last answer for the same rows, or leaves the party out.
+
+    "stale"   H_k[rows], the party's last embedding of each row, stands in; in an epoch that has none of them yet it is
+              left out where the algorithm's maths allows that, and else the step fails
+    "skip"    the party is left out of the batch
+
+Which of the two an algorithm's maths allows it says itself (`missing(config)`). Nothing is silent: every time is
+counted by party, and what was done instead. A party that gave no embedding for a batch gets no update for it either.
+What is not about a batch, such as introductions, keys and first heads, cannot be missed.
+
+A model that is used without a party was not trained without it, and its outputs are off. So the driver remembers what
+everybody last said of validation rows: from that it can tell what outputs without a party stand for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.release import Released
-from colonnade.errors import ColonnadeError, PartyError
+from colonnade.core.message import MESSAGES, Message, Request, batch_of
+from colonnade.core.release import Outbox, Released
+from colonnade.core.wire import Envelope
+from colonnade.errors import ColonnadeError, NoAnswer, PartyError
+
+STALE, SKIP, NOT_UPDATED = "stale", "skip", "not_updated"
+Counts = dict[str, dict[str, int]]
+HELD_OUT = "validation["
+"""How the names of batches begin whose rows are looked at and not learned from."""
+LABELS = ""
+"""Under which, as no party is called, their labels are remembered beside their answers."""
+
+
+@dataclass
+class Memory:
+    """One party's last answer for each row."""
+
+    kind: str  # of message
+    values: Tensor
+    known: Tensor  # for which rows there is one
+
+    def __contains__(self, rows: Tensor) -> bool:
+        return bool(self.known[rows].all())
+
+
+class Missing:
+    """A driver's rule for missing parties, what it remembers for it, and how often it was needed."""
+
+    def __init__(
+        self,
+        rule: str,
+        allowed: Collection[str],
+        outbox: Outbox,
+        rows: Callable[[str], Tensor],
+        size: int,
+        labels: Callable[[str], Tensor] | None = None,
+    ):
+        self.rule, self.allowed, self.outbox, self.rows, self.size = rule, allowed, outbox, rows, size
+        self.absent: dict[str, str] = {}  # party -> the batch it gave nothing for
+        self.known_away: Collection[str] = ()  # not to be asked at all, such as who holds none of the rows
+        self.counts: Counts = {}
+        self.held_out: dict[str, dict[str, Tensor]] = {}  # by batch of validation rows, each party's last answer
+        self._memory: dict[str, Memory] = {}
+        self._labels = labels
+
+    def to_ask(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Envelope[Request[Any]]]:
+        """Without updates for a batch that a party gave nothing for, and without who is known to be away."""
+        return {to: e for to, e in envelopes.items() if to not in self.known_away and not self._left_out(to, e.message)}
+
+    def complete(
+        self,
+        envelopes: Mapping[str, Envelope[Request[Any]]],
+        replies: Mapping[str, Message],
+        failures: Mapping[str, PartyError],
+    ) -> dict[str, Message]:
+        """The answers to go on with: those that came, and what stands in for the others."""
+        for error in failures.values():
+            if not isinstance(error, NoAnswer) or error.batch is None:
+                raise error
+        answers: dict[str, Message] = {}
+        for to, envelope in envelopes.items():
+            request = envelope.message
+            if to in replies:
+                answers[to] = replies[to]
+                self._note(to, request, replies[to])
+            elif self._left_out(to, request):
+                continue
+            elif request.crossing():  # its answer to the batch was used, and it learns nothing from it
+                self._count(to, NOT_UPDATED)
+            else:
+                away = NoAnswer(to, request.kind, batch_of(request), "it holds none of the rows")
+                stand_in = self._instead(to, request, failures.get(to, away))
+                answers |= {} if stand_in is None else {to: stand_in}
+        if envelopes and not answers and not any(self._left_out(to, e.message) for to, e in envelopes.items()):
+            raise next(iter(failures.values()), NoAnswer("nobody", "a request", None, "all parties are missing"))
+        return answers
+
+    def take(self) -> Counts:
+        """How often each party was missing since this was last asked."""
+        counts, self.counts = self.counts, {}
+        return counts
+
+    def of(self, batch: str) -> list[str]:
+        """The parties that gave nothing for a batch that was just asked for."""
+        return [party for party, missed in self.absent.items() if missed == batch]
+
+    def _left_out(self, to: str, request: Message) -> bool:
+        return bool(request.crossing()) and self.absent.get(to, "") == batch_of(request)
+
+    def _note(self, to: str, request: Message, reply: Message) -> None:
+        batch = batch_of(request)
+        if not request.crossing():
+            self.absent.pop(to, None)
+        if batch is None or len(released := reply.released()) != 1:
+            return
+        h, rows = released[0].tensor.detach(), self.rows(batch)
+        if len(h) != len(rows):  # it has no line for each row
+            return
+        if batch.startswith(HELD_OUT) and SKIP in self.allowed and self._labels is not None:
+            self.held_out.setdefault(batch, {LABELS: self._labels(batch)})[to] = h
+        if self.rule != STALE:
+            return
+        if to not in self._memory:
+            known = torch.zeros(self.size, dtype=torch.bool, device=h.device)
+            self._memory[to] = Memory(reply.kind, h.new_zeros(self.size, *h.shape[1:]), known)
+        memory = self._memory[to]
+        memory.values[rows], memory.known[rows] = h, True
+
+    def _instead(self, to: str, request: Message, error: PartyError) -> Message | None:
+        batch = batch_of(request)
+        assert batch is not None
+        self.absent[to] = batch
+        memory, rows = self._memory.get(to), self.rows(batch)
+        if self.rule == STALE and memory is not None and rows in memory:
+            self._count(to, STALE)
+            mine = self.outbox.owner  # it crosses nothing: the driver has it already
+            old = self.outbox.release(memory.values[rows], STALE, batch, to=mine)
+            return MESSAGES[memory.kind](old)  # type: ignore[call-arg]
+        if SKIP in self.allowed:
+            self._count(to, SKIP)
+            return None
+        cause = f"{error.cause}; and there is no earlier answer of its for all of these rows to go on with"
+        raise NoAnswer(error.party, error.request, error.batch, cause) from error
+
+    def _count(self, to: str, what: str) -> None:
+        times = self.counts.setdefault(to, {})
+        times[what] = times.get(what, 0) + 1
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the answers that may have to stand in."""
+        return {to: vars(memory) for to, memory in self._memory.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state()`, unless it is of other rows, as where some are loaded to be predicted."""
+        self._memory = {to: Memory(**one) for to, one in state.items() if len(one["known"]) == self.size}
+
+    def said(self, parties: Collection[str]) -> tuple[dict[str, Tensor], Tensor] | None:
+        """What these parties last said of the validation rows of which all of them said something, and their labels."""
+        batches = [answers for answers in self.held_out.values() if set(parties) <= answers.keys()]
+        if not batches:
+            return None
+        labels = torch.cat([answers[LABELS] for answers in batches])
+        return {party: torch.cat([answers[party] for answers in batches]) for party in parties}, labels
 
 
 class Declared(Protocol):

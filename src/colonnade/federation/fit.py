@@ -259,15 +259,16 @@ def summarise(
     metrics = {split: measured.all for split, measured in scores.items()}
     findings, constant = _findings(federation, metrics, is_noisy=private)
     findings += unfinished(federation, outcome.history)
+    majorities, label_findings = _of_classes(federation, metrics)
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     several, matched = bool(holdings.server), len(settings.keys) > 1
     only_where_there_is_some: Record = {
         "matched": (holdings.matched or counted(holdings.ids.tolist(), settings.keys)) if matched else {},
         "subsets": {split: measured.subsets for split, measured in scores.items() if measured.subsets},
-        "majority": {} if several else _majority(federation, metrics),
+        "majority": majorities,
         "findings": findings,
-        "label_findings": [] if several else _label_findings(federation),
+        "label_findings": label_findings,
         "constant_outputs": constant,
         "chosen": chosen(federation, outcome.history),
         "label_owners": _label_owners(holdings, scores, outcome) if several else {},
@@ -349,27 +350,19 @@ def _findings(
     return findings, constant
 
 
-def _label_findings(federation: Trainable) -> list[str]:
-    """Say in sentences what is wrong with the labels, which is told to nobody who may not know them."""
-    holdings = federation.holdings
-    if holdings.encoder.task != "classification":
-        return []
+def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict[str, Record], list[str]]:
+    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. Then
+    say in sentences what is wrong with the labels, which is told to nobody who may not know them. The one label owner
+    knows this of its own rows; of several, none tells the others."""
+    holdings, majorities = federation.holdings, {}
+    if holdings.server or holdings.encoder.task != "classification":
+        return {}, []
     labels = federation.label_owners[holdings.label_owner].labels
-    return rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
-
-
-def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
-    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. The
-    one label owner knows it of its own rows; of several, none tells the others."""
-    holdings = federation.holdings
-    if holdings.encoder.task != "classification":
-        return {}
-    labels, majorities = federation.label_owners[holdings.label_owner].labels, {}
     for split, scores in metrics.items():
         rows = federation.batches.splits[split]
         share, always = majority(labels[rows.to(labels.device)], scores)
         majorities[split] = {"share": share, "always_one": always}
-    return majorities
+    return majorities, rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:
