@@ -48,7 +48,6 @@ from colonnade.optim.descent import Arriving, Captured, Descent, Pass, kernels
 from colonnade.optim.losses import Loss, ZUpdate
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
-
 EMBEDDING = Release(
     Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"
 )
@@ -64,8 +63,6 @@ GRADIENT = Release(
     per_row=True,
     tells="per row how the loss changes with the embedding: labels can be guessed from it",
 )
-
-
 RESIDUAL = Release(
     Kind.RESIDUAL,
     of="labels",
