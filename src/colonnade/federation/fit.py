@@ -259,10 +259,10 @@ def summarise(
     metrics = {split: measured.all for split, measured in scores.items()}
     findings, constant = _findings(federation, metrics, is_noisy=private)
     findings += unfinished(federation, outcome.history)
-    majorities, label_findings = _of_classes(federation, metrics)
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     several, matched = bool(holdings.server), len(settings.keys) > 1
+    majorities, label_findings = ({}, []) if several else _of_classes(federation, metrics)
     only_where_there_is_some: Record = {
         "matched": (holdings.matched or counted(holdings.ids.tolist(), settings.keys)) if matched else {},
         "subsets": {split: measured.subsets for split, measured in scores.items() if measured.subsets},
@@ -355,7 +355,7 @@ def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict
     say in sentences what is wrong with the labels, which is told to nobody who may not know them. The one label owner
     knows this of its own rows; of several, none tells the others."""
     holdings, majorities = federation.holdings, {}
-    if holdings.server or holdings.encoder.task != "classification":
+    if holdings.encoder.task != "classification":
         return {}, []
     labels = federation.label_owners[holdings.label_owner].labels
     for split, scores in metrics.items():
