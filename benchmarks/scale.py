@@ -26,7 +26,8 @@ import torch
 from colonnade import datasets
 from colonnade.algorithms import find
 from colonnade.benchmark import Result, race
-from colonnade.core import Transport, mapped
+from colonnade.core import Transport
+from colonnade.core.files import let_go, mapped_array, mapped_folder
 from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings, LabelledRows
@@ -70,7 +71,7 @@ def run(quick: bool) -> list[Result]:
 
 def _from_files(rows: int) -> list[Result]:
     """Written by one process; read, prepared, trained on for an epoch, scored and saved by another: its peak counts."""
-    with tempfile.TemporaryDirectory(dir=mapped.folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=mapped_folder()) as folder:
         for what in ("write", "train"):
             command = [sys.executable, __file__, what, folder, str(rows)]
             done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
@@ -265,10 +266,10 @@ def _holdings(rows: int, parties: int, columns: int = COLUMNS, classes: int = 2)
     draw = np.random.default_rng(0)
     held = {}
     for name in datasets.party_names(parties):
-        table = mapped.array((rows, columns), np.float32)
+        table = mapped_array((rows, columns), np.float32)
         for start in range(0, rows, BATCH):
             table[start : start + BATCH] = draw.standard_normal((BATCH, columns), dtype=np.float32)
-        mapped.let_go(table)
+        let_go(table)
         held[name] = Columns(torch.from_numpy(table))
     labels = torch.from_numpy(draw.integers(0, classes, rows))
     ids = np.arange(rows).astype(np.str_)
@@ -298,7 +299,7 @@ def write(folder: Path, rows: int) -> None:
 
 
 def train(folder: Path) -> dict[str, float]:
-    from colonnade.rows.tables import read_tables
+    from colonnade.rows.holdings import read_tables
 
     found, marks = {}, [time.process_time()]
 

@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from colonnade import datasets, models
-from colonnade.algorithms.admm import z_update
+from colonnade.algorithms.embedding import make_optimizer
 from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
 from colonnade.core.batches import seed_for
@@ -30,7 +30,7 @@ from colonnade.datasets.preprocess import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
 from colonnade.optim.descent import Descent
-from colonnade.optim.losses import CrossEntropy, make_optimizer
+from colonnade.optim.losses import CrossEntropy, z_update
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.transport.in_process import one_torch_thread, work
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from colonnade import benchmark, datasets
-from colonnade.algorithms.admm import z_update
 from colonnade.benchmark import Result, Share, race
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import ConfigError
 from colonnade.models import build
-from colonnade.optim.losses import CrossEntropy
+from colonnade.optim.losses import CrossEntropy, z_update
 from colonnade.rows.holdings import Columns, Holdings
 
 FILE = """\

@@ -28,10 +28,9 @@ from colonnade import datasets
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction import Study
 from colonnade.reproduction.expected import Plan
-from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.holdings import Columns, Holdings, tables_of
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import tables_of
 
 CREDIT = "fate_vertical/default_credit_hetero_{}.csv.gz"
 BANK = {

@@ -8,9 +8,9 @@ from tests.algorithms.reference import z_by_lbfgs
 from tests.conformance.toy import TASKS, Task, cohorts, federation, sequential
 from torch import Generator
 
-from colonnade.algorithms import admm, vimadmm, vimadmm_joint
+from colonnade.algorithms import vimadmm, vimadmm_joint
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.algorithms.embedding import Embed
+from colonnade.algorithms.embedding import AdmmFeatureOwner, AdmmLabelOwner, Embed
 from colonnade.core.party import Refused
 
 both = pytest.mark.parametrize(
@@ -20,8 +20,8 @@ both = pytest.mark.parametrize(
 
 @both
 def test_both_are_made_of_it(algorithm: AnyAlgorithm) -> None:
-    assert issubclass(algorithm.feature_owner, admm.FeatureOwner)
-    assert issubclass(algorithm.label_owner, admm.LabelOwner)
+    assert issubclass(algorithm.feature_owner, AdmmFeatureOwner)
+    assert issubclass(algorithm.label_owner, AdmmLabelOwner)
 
 
 @both

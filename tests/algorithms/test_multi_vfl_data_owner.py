@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from colonnade.algorithms import multi_vfl
+from colonnade.algorithms.embedding import make_optimizer
 from colonnade.algorithms.multi_vfl_data_owner import Copy, flat, load, refuse_unaveraged, take
 from colonnade.core import Peers, roles
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.models import build, seeded
-from colonnade.optim.losses import make_optimizer
 from colonnade.transport.cohort import Stacked
 
 

@@ -14,7 +14,7 @@ from colonnade.alignment import kept
 from colonnade.datasets.download import cache_folder
 from colonnade.datasets.table import Table, table_from_frame
 from colonnade.federation import Federation, Settings
-from colonnade.rows.tables import in_common
+from colonnade.rows.matching import in_common
 
 pytest.importorskip("coincurve")
 SETTINGS = Settings.from_mapping({"data": {"id": "id", "align": "private"}, "parties": {"a": {"label": "y"}, "b": {}}})

@@ -21,7 +21,7 @@ from colonnade.alignment import AlignmentSettings, Ids, align_here
 from colonnade.alignment.id_owner import Agree
 from colonnade.alignment.keys import counted, keyed, matched, names_of, written_in
 from colonnade.errors import ConfigError, DataError, PartyError
-from colonnade.rows.tables import written_ids
+from colonnade.rows.holdings import written_ids
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import keys_in
 

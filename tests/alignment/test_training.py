@@ -14,8 +14,7 @@ from tests.federation.small import equal, federation, frames, models_of, quick, 
 from colonnade.alignment import REVEALS, Ids, align_here
 from colonnade.alignment.settings import normalised
 from colonnade.errors import ConfigError, DataError
-from colonnade.federation import Federation, Settings
-from colonnade.federation.loading import load
+from colonnade.federation import Federation, Settings, load
 from colonnade.planning.plan import plan
 from colonnade.report import facts
 from colonnade.runs.layout import AFTER

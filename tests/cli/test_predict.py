@@ -20,7 +20,8 @@ from colonnade.cli.predict import _write
 from colonnade.datasets.progress import progress
 from colonnade.federation import Federation, load
 from colonnade.report.words import warnings_of
-from colonnade.rows.holdings import AskedFor, Holdings
+from colonnade.rows.asked import AskedFor
+from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory
 
 

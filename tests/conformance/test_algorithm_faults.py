@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from colonnade.algorithms import ALGORITHMS
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, Released, Request, Transport
+from colonnade.core.answers import Answers
 from colonnade.core.message import batch_of
-from colonnade.core.peers import Answers
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport import Fault, Faulty
 

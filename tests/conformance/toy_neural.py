@@ -13,10 +13,10 @@ from torch import Tensor
 
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
+from colonnade.algorithms.embedding import make_optimizer
 from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.losses import make_optimizer
 
 
 @dataclass(frozen=True)

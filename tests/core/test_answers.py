@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from colonnade.algorithms.algorithm import KEY, Kind, Release
 from colonnade.algorithms.embedding import EMBEDDING, Embed, Embedding
 from colonnade.core import Batches, Outbox
-from colonnade.core.peers import Answers
+from colonnade.core.answers import Answers
 from colonnade.errors import PartyError
 
 BATCH = "train/0/0"

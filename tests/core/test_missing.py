@@ -12,7 +12,7 @@ from tests.conformance.toy import Toy, assert_bit_equal, federation, module_of, 
 from colonnade.algorithms import fdml, splitnn, vafl, vimadmm, vimadmm_joint, vimsgd
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batch, Transport
-from colonnade.core.missing import Missing
+from colonnade.core.answers import Missing
 from colonnade.errors import NoAnswer
 from colonnade.transport import Fault, Faulty
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from colonnade.core import Batches, Envelope, Ledger, Message, Organisation, Party, Peers, Released, Request, serves
-from colonnade.core.peers import R
+from colonnade.core.roles import R
 from colonnade.errors import NoAnswer, PartyError
 from colonnade.transport.in_process import InProcess
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.core import mapped
+from colonnade.core.files import MAP_FROM
 from colonnade.datasets import table as streams
 from colonnade.datasets.fitted import kind_of, numbers, text
 from colonnade.datasets.preprocess import Preprocessor
@@ -30,7 +30,7 @@ ROWS = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["0", "1", "1.5", "no", 
 def both(path: Path, monkeypatch: pytest.MonkeyPatch, piece: int = 3, label: str | None = "y") -> tuple[Table, Table]:
     whole = read_table(path, owner="lab", id="id", label=label)
     with monkeypatch.context() as patch:
-        patch.setenv(mapped.VARIABLE, "0")
+        patch.setenv(MAP_FROM, "0")
         patch.setattr(streams, "PIECE", piece)
         return whole, read_table(path, owner="lab", id="id", label=label)
 
@@ -131,7 +131,7 @@ def test_what_is_refused_whole_is_refused_in_pieces(
     path = tmp_path / "lab.csv"
     path.write_text(content, encoding="utf-8")
     for megabytes in ("64", "0"):
-        monkeypatch.setenv(mapped.VARIABLE, megabytes)
+        monkeypatch.setenv(MAP_FROM, megabytes)
         with pytest.raises(DataError, match=message):
             read_table(path, owner="lab", id="id")
     path = tmp_path / "lab.parquet"
@@ -142,7 +142,7 @@ def test_what_is_refused_whole_is_refused_in_pieces(
 
 @pytest.fixture(params=["0", "64"])
 def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Columns:
-    monkeypatch.setenv(mapped.VARIABLE, request.param)
+    monkeypatch.setenv(MAP_FROM, request.param)
     filling = Filling(["a", "b"], most=9)  # more than there will be
     filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", None]}), 0, {"a": True, "b": False})
     filling.add(pd.DataFrame({"a": [None, 4.5], "b": ["y", "x"]}), 2, {"a": True, "b": False})
@@ -165,7 +165,7 @@ def test_taking_rows_moves_every_column(stored: Columns) -> None:
 
 
 def test_a_column_that_is_read_again_takes_the_place_of_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mapped.VARIABLE, "0")
+    monkeypatch.setenv(MAP_FROM, "0")
     filling = Filling(["a", "b"], most=2)
     filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", "z"]}), 0, {"a": True, "b": False})
     filling.forget(["a"])

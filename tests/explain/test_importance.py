@@ -10,11 +10,11 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, settings, trained
 
+from colonnade.algorithms.embedding import blocks
 from colonnade.errors import ConfigError
 from colonnade.explain import correlation, gather, head_changes, head_norms, permutation, ranking, silenced
 from colonnade.explain.importance import Lost, disagreement, permuted_by
 from colonnade.federation import Federation
-from colonnade.optim.losses import blocks
 
 
 def test_head_norms_are_those_of_each_partys_block() -> None:

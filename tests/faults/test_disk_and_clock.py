@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import THREE, checkpoint_of, equal, federation, models_of, records
 
 from colonnade.core import Step
-from colonnade.core.peers import NUMBERS
+from colonnade.core.roles import NUMBERS
 from colonnade.errors import InputError
 from colonnade.federation.fit import Record
 

@@ -14,10 +14,9 @@ from tests.federation.small import federation, frames, quick
 
 from colonnade import Federation
 from colonnade.algorithms import ALGORITHMS
-from colonnade.algorithms.admm import z_update
 from colonnade.errors import ConfigError
 from colonnade.federation.soundness import constant_loss
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced, z_update
 
 OPEN: dict[str, dict[str, Any]] = {  # the same numbers as encrypted, in a moment
     "boosted_trees": {"encryption": "none"},

@@ -15,7 +15,7 @@ from tests.federation.small import THREE_EACH, Frames, equal, federation, frames
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings, load
-from colonnade.federation.loading import in_pieces
+from colonnade.federation.many_rows import in_pieces
 
 
 @pytest.mark.parametrize("settings", THREE_EACH, ids=["vimadmm", "splitnn"])

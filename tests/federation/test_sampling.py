@@ -40,10 +40,11 @@ def test_the_worst_row_spends_its_budget_exactly_however_batches_are_drawn(sampl
 
 @pytest.mark.parametrize("sampling", ["poisson", "without_replacement"])
 def test_a_plan_expects_what_will_be_drawn(sampling: str) -> None:
+    from colonnade.federation.guarantees import planned_releases
     from colonnade.planning.budgets import epsilon_of, expected
 
     federation = Federation.from_settings(settings(sampling))
-    planned = [one for one in federation.planned() if one[1] == "train"]
+    planned = [one for one in planned_releases(federation) if one[1] == "train"]
     before = epsilon_of(expected(federation, "client_01", planned))
     list(federation.train())
     assert federation.accounts["client_01"].worst == pytest.approx(before, rel=1e-9)

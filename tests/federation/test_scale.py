@@ -10,7 +10,8 @@ import pytest
 import torch
 from tests.federation import small
 
-from colonnade.core import files, mapped, message
+from colonnade.core import files, message
+from colonnade.core.files import MAP_FROM
 from colonnade.datasets import table as streams
 from colonnade.federation import Federation, Settings
 
@@ -53,7 +54,7 @@ def same(a: Any, b: Any) -> bool:
 def test_mapped_and_in_memory_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     file = small.write(tmp_path / "files", settings=RUNS[kind])
     plain = trained(file, tmp_path / "plain")
-    monkeypatch.setenv(mapped.VARIABLE, "0")
+    monkeypatch.setenv(MAP_FROM, "0")
     monkeypatch.setattr(streams, "PIECE", 7)
     assert same(trained(file, tmp_path / "mapped"), plain)
 
@@ -64,7 +65,7 @@ def test_a_mapped_run_that_is_resumed_is_the_run_in_one_go(
 ) -> None:
     file = small.write(tmp_path / "files", settings=RUNS[kind])
     plain = trained(file, tmp_path / "plain")
-    monkeypatch.setenv(mapped.VARIABLE, "0")
+    monkeypatch.setenv(MAP_FROM, "0")
     trained(file, tmp_path / "mapped", epochs=1)
     again = trained(file, tmp_path / "mapped", resume=True)
     books = [key for key in plain if key.endswith("ledger")]  # scoring test rows after the first epoch is in them

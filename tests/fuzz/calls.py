@@ -17,7 +17,7 @@ from tests.fuzz.mutate import mutated
 from colonnade.algorithms import secure_sum
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, roles, wire
-from colonnade.core.peers import NUMBERS
+from colonnade.core.roles import NUMBERS
 from colonnade.errors import ColonnadeError, WireError
 from colonnade.transport import InProcess
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import colonnade
-from colonnade.algorithms.admm import z_update
 from colonnade.optim import written_out
 from colonnade.optim.descent import Arriving, Buffers, Descent, kernels
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, z_update
 from colonnade.transport.cohort import Stacked
 
 GPU = torch.device("cuda")

@@ -13,9 +13,8 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
-from colonnade.algorithms import admm as proximal
-from colonnade.algorithms.admm import z_update
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.optim import losses as proximal
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, z_update
 
 RHOS = [0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 10.0]
 SCALES = [0.1, 1.0, 10.0, 100.0]

@@ -14,7 +14,7 @@ from colonnade import load
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.rows.groups import grouped_table, with_groups
-from colonnade.rows.tables import read_own
+from colonnade.rows.holdings import read_own
 from colonnade.settings.federation_file import Settings
 
 PEOPLE = pd.DataFrame({"no": ["a", "b", "c"], "age": [1.0, 2.0, 3.0]})

@@ -17,10 +17,9 @@ from colonnade.datasets.table import Index, packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
-from colonnade.rows.holdings import Holdings
+from colonnade.rows.holdings import Holdings, tables_of
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import tables_of
 
 PARTIES = {"clinic": {"label": "diagnosis"}, "lab": {}}
 

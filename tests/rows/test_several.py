@@ -16,10 +16,9 @@ from colonnade import datasets
 from colonnade.datasets.table import table_from_frame
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Settings
-from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.holdings import Holdings, LabelledRows, tables_of
 from colonnade.rows.making import divide, from_tables
 from colonnade.rows.public import _in_proportion, from_dataset
-from colonnade.rows.tables import tables_of
 from colonnade.settings.sections import DataSettings
 
 

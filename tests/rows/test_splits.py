@@ -17,9 +17,9 @@ from colonnade import load
 from colonnade.datasets.table import packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
-from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import divide, from_tables, sides_heard, sides_to_tell
-from colonnade.rows.tables import tables_of
+from colonnade.rows.holdings import Holdings, LabelledRows, tables_of
+from colonnade.rows.making import divide, from_tables
+from colonnade.rows.sides import sides_heard, sides_to_tell
 from colonnade.runs import run_directory
 from colonnade.settings.sections import DataSettings
 from colonnade.sites.driving import drive

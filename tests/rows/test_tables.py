@@ -20,7 +20,7 @@ from tests.federation.small_sites import ALONE, saved, sites, told
 from colonnade.alignment.settings import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
-from colonnade.rows.tables import labels_of, read_labels, read_tables, tables_of
+from colonnade.rows.holdings import labels_of, read_labels, read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.serving.batcher import Batcher

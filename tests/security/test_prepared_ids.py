@@ -16,7 +16,7 @@ pytest.importorskip("coincurve", reason='private alignment needs pip install "co
 
 from colonnade.datasets.table import packed
 from colonnade.rows.holdings import LabelledRows
-from colonnade.rows.making import sides_to_tell
+from colonnade.rows.sides import sides_to_tell
 from colonnade.sites.messages import Join, Prepare, Prepared
 from colonnade.sites.site import Site
 

@@ -19,7 +19,7 @@ from colonnade.evaluate.metrics import measure
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import NOBODY, Holdings
-from colonnade.rows.making import sides_to_tell
+from colonnade.rows.sides import sides_to_tell
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.participant import Participant
 from colonnade.sites.reader import own_columns, read_own_table

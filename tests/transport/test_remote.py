@@ -207,6 +207,8 @@ class AddUp(Request[Total]):
 class Head(Party):
     """A party that drives others while it is asked."""
 
+    peers: Peers
+
     @serves
     def add_up(self, request: AddUp) -> Total:
         replies = self.peers.ask(Sleep(0.0))

@@ -103,6 +103,8 @@ def peak() -> int:
 class Host(Party):
     """A site's own part: what it is besides the toy's party."""
 
+    peers: Peers
+
     def __init__(self, name: str) -> None:
         super().__init__(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
         self.party: Party | None = None

@@ -33,11 +33,11 @@ from torch import Tensor, nn
 
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
-from colonnade.algorithms.embedding import Embed, Embedding, predict
+from colonnade.algorithms.embedding import Embed, Embedding, make_optimizer, predict
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.descent import Captured
-from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, make_optimizer
+from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 
 
 @dataclass(frozen=True)

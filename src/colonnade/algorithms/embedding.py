@@ -5,11 +5,19 @@
     party k:      one step of f_k with dloss/dh_k        Descend -> Done
 
 An algorithm takes from here what its box has: many send embeddings, and not all of these a gradient of each row.
+
+VIMADMM and VIMADMM-J (Xie, Chen, Zhang and Li, 2022, arXiv:2207.10226) step towards a target instead. With logits o:
+
+    party k:      sends what its model gives for B, and remembers it              Embed -> Embedding
+    label owner:  z = argmin l(z; y) - lambda^T z + rho/2 ||o - z||^2             Eq. 6 and 17
+                  lambda <- lambda + rho (o - z)                                  Eq. 7 and 18
+    party k:      tau steps towards a target formed from what it sent             Eq. 10, 20 and 21
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -29,14 +37,17 @@ from colonnade.core import (
     Rows,
     State,
     Step,
+    mapped_zeros,
     roles,
 )
 from colonnade.core.batches import seed_for
 from colonnade.core.party import serves
+from colonnade.errors import ConfigError
 from colonnade.models import initialised
-from colonnade.optim.descent import Descent, Pass
-from colonnade.optim.losses import Loss, beside, make_optimizer, norms
+from colonnade.optim.descent import Arriving, Buffers, Captured, Descent, Pass, kernels
+from colonnade.optim.losses import Loss, ZUpdate
 
+Arithmetic = Callable[..., tuple[Tensor, ...]]
 EMBEDDING = Release(
     Kind.EMBEDDING, of="columns", per_row=True, tells="the local model's output for each row, a summary of its columns"
 )
@@ -52,6 +63,47 @@ GRADIENT = Release(
     per_row=True,
     tells="per row how the loss changes with the embedding: labels can be guessed from it",
 )
+RESIDUAL = Release(
+    Kind.RESIDUAL,
+    of="labels",
+    per_row=True,
+    tells="per row a vector that follows the label: labels can be guessed from it",
+)
+
+
+class Optimizing(Protocol):
+    """What an algorithm's Config says about local optimization."""
+
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def _without_compiler() -> None:
+    """Torch puts what makes, saves and loads an optimizer out of its compiler's reach (`torch._disable_dynamo`), and
+    imports that one for it: as long as importing torch itself, where nobody compiles."""
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        plain = inspect.unwrap(vars(torch.optim.Optimizer)[name])
+        vars(plain).setdefault("__dynamo_disable", plain)
+
+
+def make_optimizer(parameters: Iterable[Tensor], settings: Optimizing) -> torch.optim.Optimizer:
+    """SGD with momentum, or Adam with `momentum` as its first decay rate; both act element by element, so that a
+    cohort's stacked parameters move exactly as the members' own would."""
+    rate, momentum, decay = settings.learning_rate, settings.momentum, settings.weight_decay
+    tensors = list(parameters)
+    if not tensors:
+        raise ConfigError("A local model has no parameters, so there is nothing to train. Give it at least one layer.")
+    _without_compiler()
+    if settings.optimizer == "adam":
+        on_gpu = tensors[0].device.type == "cuda"
+        return torch.optim.Adam(tensors, rate, betas=(momentum, 0.999), weight_decay=decay, capturable=on_gpu)
+    return torch.optim.SGD(tensors, rate, momentum=momentum, weight_decay=decay)
 
 
 class Embedding(Message):
@@ -67,12 +119,11 @@ class Descend(Request[Done]):
     gradient: Released  # dloss/dh_k, [rows, width]
 
 
-class FeatureOwner(roles.FeatureOwner):
-    """Holds columns and f_k, and remembers the batch that it last embedded for training."""
+class Embedder(roles.FeatureOwner):
+    """Holds columns, and f_k with what steps it."""
 
-    released_as = "embedding"
+    released_as: str
     optimizer: torch.optim.Optimizer
-    _pending: tuple[str, Pass, Tensor] | None = None
 
     def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
         super().__init__(organisation, features, model, config)
@@ -81,6 +132,13 @@ class FeatureOwner(roles.FeatureOwner):
     @cached_property
     def descent(self) -> Descent:
         return Descent(self.model, self.optimizer)
+
+
+class FeatureOwner(Embedder):
+    """Remembers the batch that it last embedded for training."""
+
+    released_as = "embedding"
+    _pending: tuple[str, Pass, Tensor] | None = None
 
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
@@ -108,6 +166,41 @@ class DescendingFeatureOwner(FeatureOwner):
     @serves
     def descend(self, request: Descend) -> Done:
         return self.step_with(request.gradient.tensor, request.batch)
+
+
+class AdmmFeatureOwner(Embedder):
+    """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
+
+    overlapping = (Embed,)
+    _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
+    _pending: tuple[str, Tensor, Tensor] | None = None
+
+    @cached_property
+    def _descend(self) -> Captured:
+        return Captured(self._local_steps, self.model)
+
+    @property
+    def steps_at_once(self) -> int:
+        return int(self.config.local_steps)
+
+    @serves
+    def embed(self, request: Embed, asker: str | None) -> Embedding:
+        training, x = self.training(request.batch), self.x(request.batch)
+        h = self.descent.outputs(x, kept=training)
+        sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
+        if training:
+            self._pending = request.batch, self.outbox.own(sent), x
+        return Embedding(sent)
+
+    def sent(self, batch: str) -> tuple[Tensor, Tensor]:
+        """What was sent for the pending batch, which is pending no longer, and the columns that it was made of."""
+        _, sent, x = self.expect_pending(self._pending, batch, "variables came")
+        self._pending = None
+        return sent, x
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        vars(self).pop("_descend", None)
 
 
 class LabelOwner(roles.LabelOwner):
@@ -170,10 +263,49 @@ class Concatenating(LabelOwner):
         return {} if (W := self.heads()) is None else norms(W, self.widths)
 
 
+def uniform_heads(widths: Iterable[int], outputs: int, generator: Generator) -> Tensor:
+    """Each block uniform in +-1/sqrt(width), as a linear layer starts."""
+    blocks = (torch.rand(width, outputs, generator=generator) * 2 - 1 for width in widths)
+    return torch.cat([block / len(block) ** 0.5 for block in blocks])
+
+
+def blocks(stacked: Tensor, widths: Iterable[int]) -> tuple[Tensor, ...]:
+    """The rows that belong to each party."""
+    return torch.split(stacked, list(widths))
+
+
+def beside(h: Mapping[str, Tensor], widths: Mapping[str, int], room: Buffers | None = None) -> Tensor:
+    """The embeddings side by side, [rows, all widths], in a buffer where there is room for one. A party that is not in
+    `h` has zeros there, so that its term h_k W_k is left out of the sum."""
+    like = next(iter(h.values()))
+    if len(h) < len(widths):
+        h = {k: h[k] if k in h else like.new_zeros(*like.shape[:-1], width) for k, width in widths.items()}
+    if room is None:
+        return torch.cat(list(h.values()), dim=-1)
+    room.begin()
+    out = room.take((*like.shape[:-1], sum(widths.values())), like)
+    return torch.cat(list(h.values()), dim=-1, out=out)
+
+
+def norms(stacked: Tensor, widths: Mapping[str, int]) -> dict[str, float]:
+    """The Frobenius norm of each party's block."""
+    parts = blocks(stacked.detach(), widths.values())
+    return {party: float(block.norm()) for party, block in zip(widths, parts, strict=True)}
+
+
 class LinearHeads(roles.LabelOwner):
     """Its outputs are sum_k h_k W_k; the heads W have a block of rows per party."""
 
+    loss: Loss
     heads: Tensor
+
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
+        self.room = Buffers()  # for all embeddings of a batch, side by side
+        self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
+
+    def state(self) -> State:
+        return super().state() | {"heads": self.heads}
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
@@ -182,6 +314,58 @@ class LinearHeads(roles.LabelOwner):
     def head_norms(self) -> dict[str, float]:
         """||W_k||, which reflects how much each party matters (VIM, Section 5.2)."""
         return norms(self.heads, self.widths)
+
+
+class AdmmLabelOwner(roles.LabelOwner):
+    """Holds labels, and the duals lambda (one row per training row)."""
+
+    loss: Loss
+    arithmetic: Arithmetic  # of a batch; each algorithm's own
+    looks_at_nothing = True  # whether that depends on no value that is computed in it
+
+    def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
+        super().meet(introductions)
+        self.duals = mapped_zeros((len(self.labels), self.loss.outputs), device=self.device)
+
+    @cached_property
+    def _solve(self) -> ZUpdate:
+        return ZUpdate(self.loss, self.config.rho)
+
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        """A batch's, which a GPU replays where it need not wait for anything."""
+        replays = self.looks_at_nothing and kernels(self.device) is not None
+        return Captured(self.arithmetic) if replays else self.arithmetic
+
+    def split(self, o: Tensor, duals: Tensor, *y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The new z and lambda of a batch's rows; and the loss before, with how far a z is from its minimum at most."""
+        z, worst = self._solve(o, duals, *y)
+        return z, duals + self.config.rho * (o - z), torch.stack([self.loss(o, *y).double(), worst])
+
+    def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
+        """Do a batch's arithmetic, and remember the new lambda; z is found anew from it the next time. Returns what
+        `loss_of` reads, r, and more."""
+        rows = self.rows(batch)
+        counts = self.counts(rows)
+        known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
+        r, self.duals[rows], measures, *more = self._arithmetic(*tensors, *known)
+        return Arriving(measures), r, more
+
+    def loss_of(self, measures: Arriving) -> float:
+        """A batch's loss; where its z was not found, that is said."""
+        loss, worst = measures.read()
+        self._solve.judge(worst)
+        return loss
+
+    def state(self) -> State:
+        return super().state() | {"duals": self.duals}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        if state["duals"].shape == self.duals.shape:
+            self.duals.copy_(state["duals"])
+        else:  # loaded to predict other rows than it was trained with
+            self.duals = state["duals"].to(self.device)
 
 
 class Combining(Protocol):

@@ -249,6 +249,8 @@ class LabelOwner(Reachable, HoldsLabels):
 class AggregationServer(Party):
     """Holds no data: W, and what the server optimizer remembers; drives the label owners."""
 
+    peers: Peers
+
     def __init__(self, organisation: Organisation, config: Config, rounds: int) -> None:
         super().__init__(organisation)
         self.config, self.optimizer = config, config.server_optimizer(rounds)

@@ -15,15 +15,15 @@ import torch
 from torch import Generator, Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind
+from colonnade.algorithms.embedding import Optimizing, make_optimizer
 from colonnade.core import Agreed, Done, Message, Organisation, Released, Request, State, serves
 from colonnade.core.roles import Introduce, Introduction, Reachable
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import Captured
-from colonnade.optim.losses import Settings, make_optimizer
 from colonnade.optim.server import mean
 
 
-class Weighting(Settings, Protocol):
+class Weighting(Optimizing, Protocol):
     """What the algorithm's Config says to a data owner."""
 
     def weight(self, rows: int) -> float:
@@ -57,7 +57,7 @@ class Average(Request[Done]):
 class Copy:
     """A model trained for one round from given weights, or a stack of K of them, of which none moves another."""
 
-    def __init__(self, model: nn.Module, settings: Settings, generator: Generator | None = None) -> None:
+    def __init__(self, model: nn.Module, settings: Optimizing, generator: Generator | None = None) -> None:
         """A copy with the same weights; dropout goes on drawing from the party's generator."""
         self.model = copy.deepcopy(model, {id(generator): generator})
         self.settings = settings

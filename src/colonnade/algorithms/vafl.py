@@ -40,7 +40,7 @@ from torch import Generator, Tensor, nn
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
 from colonnade.algorithms.embedding import Descend, Embed, Embedding
-from colonnade.core import Batches, Organisation, Peers, Released, Request, State, Step, mapped, roles, serves
+from colonnade.core import Batches, Organisation, Peers, Released, Request, State, Step, mapped_zeros, roles, serves
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.models import initialised
@@ -166,7 +166,7 @@ class LabelOwner(embedding.LabelOwner):
         batch, parties = self.next_batch(party), list(self.widths)
         if self.latest is None:
             train = self.organisation.batches.splits["train"]
-            self.latest = mapped.zeros((len(parties), len(train), h_k.shape[-1]), h_k.dtype, self.device)
+            self.latest = mapped_zeros((len(parties), len(train), h_k.shape[-1]), h_k.dtype, self.device)
         rows = self.place[self.rows(batch)]
         self.latest[parties.index(party), rows] = h_k
         loss, gradients = self.learn(dict(zip(parties, self.latest[:, rows], strict=True)), batch)
@@ -184,7 +184,7 @@ class LabelOwner(embedding.LabelOwner):
         if self.config.schedule != "rounds":
             self.latest, self.epoch, self.taken, self.owed = state["latest"], state["epoch"], dict(state["taken"]), {}
             if self.latest is not None:  # a file of its own: what was read may be a checkpoint's
-                self.latest = mapped.zeros(self.latest.shape, self.latest.dtype, self.device).copy_(self.latest)
+                self.latest = mapped_zeros(self.latest.shape, self.latest.dtype, self.device).copy_(self.latest)
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:

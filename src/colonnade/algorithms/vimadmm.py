@@ -29,16 +29,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
-from colonnade.algorithms.embedding import EMBEDDING, Embed, LinearHeads, predict
+from colonnade.algorithms.embedding import (
+    EMBEDDING,
+    RESIDUAL,
+    AdmmFeatureOwner,
+    AdmmLabelOwner,
+    Embed,
+    LinearHeads,
+    beside,
+    blocks,
+    predict,
+)
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.release import TASKS
 from colonnade.errors import Diverged
-from colonnade.optim.descent import Arriving, Buffers
-from colonnade.optim.losses import beside, blocks, uniform_heads
+from colonnade.optim.descent import Arriving
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Improve(Request[Done]):
     head: Released  # W_k, [width, outputs]
 
 
-class FeatureOwner(admm.FeatureOwner):
+class FeatureOwner(AdmmFeatureOwner):
     """Holds columns, f_k, and the head it was last told."""
 
     config: Config
@@ -126,7 +134,7 @@ class FeatureOwner(admm.FeatureOwner):
         self.head = state["head"]
 
 
-class LabelOwner(LinearHeads, admm.LabelOwner):
+class LabelOwner(LinearHeads, AdmmLabelOwner):
     """Holds labels, heads W (one block of rows per party), and the duals lambda (one row per training row)."""
 
     config: Config
@@ -134,8 +142,6 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
-        self.room = Buffers()
-        self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
@@ -182,9 +188,6 @@ class LabelOwner(LinearHeads, admm.LabelOwner):
         heads = self.outbox.release_each(blocks(self.heads, self.widths.values()), "head", batch)
         return {k: Improve(batch, r, W_k) for k, W_k in zip(self.widths, heads, strict=True)}
 
-    def state(self) -> State:
-        return super().state() | {"heads": self.heads}
-
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.heads = state["heads"]
@@ -215,7 +218,7 @@ ALGORITHM = Algorithm(
     weighs_rows=True,
     releases={
         "embedding": EMBEDDING,
-        "residual": admm.RESIDUAL,
+        "residual": RESIDUAL,
         "head": Release(
             Kind.HEAD, of="labels", per_row=False, tells="how the label owner weighs this party's embedding"
         ),

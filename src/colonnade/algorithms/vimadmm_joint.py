@@ -27,9 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms import admm
 from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
-from colonnade.algorithms.embedding import with_head
+from colonnade.algorithms.embedding import RESIDUAL, AdmmFeatureOwner, AdmmLabelOwner, with_head
 from colonnade.algorithms.heads import Summed
 from colonnade.algorithms.secure_sum import Masked, Summing
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
@@ -69,7 +68,7 @@ class Improve(Request[Done]):
     residual: Released  # r, [rows, outputs]
 
 
-class FeatureOwner(Masked, admm.FeatureOwner):
+class FeatureOwner(Masked, AdmmFeatureOwner):
     """Holds columns and the whole local model, f_k with its head W_k."""
 
     config: Config
@@ -96,7 +95,7 @@ class FeatureOwner(Masked, admm.FeatureOwner):
         self.descent.towards(steps, x, target, rho=rho, last_first=head_first)
 
 
-class LabelOwner(admm.LabelOwner):
+class LabelOwner(AdmmLabelOwner):
     """Holds labels, and the duals lambda (one row per training row)."""
 
     config: Config
@@ -157,7 +156,7 @@ ALGORITHM = Algorithm(
             tells="what each row's columns say about its label, in the local model's view; with secure aggregation a "
             "share that is uniform by itself, and from all shares together only the parties' sum",
         ),
-        "residual": admm.RESIDUAL,
+        "residual": RESIDUAL,
     },
     crossing=crossing,
     modes={how: Config(aggregation=how) for how in ("plain", "secure")},

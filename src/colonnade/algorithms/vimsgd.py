@@ -26,10 +26,10 @@ from torch import Tensor
 
 from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import Algorithm
+from colonnade.algorithms.embedding import beside, blocks, make_optimizer
 from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
 from colonnade.core.checks import fraction, not_negative, one_of, positive
-from colonnade.optim.losses import Loss, beside, blocks, make_optimizer, uniform_heads
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,11 @@ class FeatureOwner(embedding.DescendingFeatureOwner):
 class LabelOwner(embedding.LinearHeads):
     """Holds labels and the heads W (one block of rows per party); drives."""
 
-    loss: Loss
     config: Config
     optimizer: torch.optim.Optimizer | None  # of the heads; None: Eq. 12
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
         self.optimizer = make_optimizer([self.heads], self.config) if self.config.optimizer == "adam" else None
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
@@ -76,7 +74,7 @@ class LabelOwner(embedding.LinearHeads):
         return loss, {k: slope @ W_k.T for k, W_k in by_party}
 
     def state(self) -> State:
-        state = super().state() | {"heads": self.heads}
+        state = super().state()
         return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
 
     def load_state(self, state: State) -> None:

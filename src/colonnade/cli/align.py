@@ -21,7 +21,7 @@ from colonnade.core.files import write_text
 from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
 from colonnade.report.words import size
-from colonnade.rows.tables import lost, read_keyed
+from colonnade.rows.groups import lost, read_keyed
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS

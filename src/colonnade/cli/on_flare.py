@@ -24,7 +24,7 @@ from colonnade.explain.report import Report
 from colonnade.federation import Settings
 from colonnade.flare.engines import Engine, OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
-from colonnade.rows.tables import read_labels, read_tables
+from colonnade.rows.holdings import read_labels, read_tables
 from colonnade.runs.layout import ALIGNMENT, ANSWERS, AUDIT, EXPLANATION, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings

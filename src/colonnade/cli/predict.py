@@ -32,9 +32,9 @@ from colonnade.datasets.table import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
-from colonnade.federation.loading import in_pieces
+from colonnade.federation.many_rows import in_pieces
 from colonnade.report.words import warnings_of
-from colonnade.rows.tables import written_pieces
+from colonnade.rows.holdings import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_of
 

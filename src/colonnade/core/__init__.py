@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING
 from colonnade.first_use import on_first_use
 
 if TYPE_CHECKING:
-    from colonnade.core import mapped, roles
+    from colonnade.core import roles
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
+    from colonnade.core.files import mapped_zeros
     from colonnade.core.message import Done, Entry, Ledger, Message, Request, Transcript
     from colonnade.core.party import Organisation, Party, State, serves
-    from colonnade.core.peers import Peer, Peers, Transport
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
+    from colonnade.core.roles import Peer, Peers, Transport
     from colonnade.core.wire import Envelope
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
         "batches Agreed Batch Batches Rounds Rows Step",
         "cipher Ciphertext Encrypted",
+        "files mapped_zeros",
         "message Done Entry Ledger Message Request Transcript",
         "party Organisation Party State serves",
-        "peers Peer Peers Transport",
         "receipt NON_PRIVATE DpEvent Receipt",
         "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
+        "roles Peer Peers Transport",
         "wire Envelope",
-        "mapped",
         "roles",
     )
 
@@ -65,7 +66,7 @@ __all__ = [
     "Step",
     "Transcript",
     "Transport",
-    "mapped",
+    "mapped_zeros",
     "roles",
     "serves",
 ]

@@ -22,7 +22,8 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import by_id, mapped
+from colonnade.core import by_id
+from colonnade.core.files import mapped_from, mapped_zeros
 from colonnade.errors import ConfigError, WireError
 
 COUNT = r"(0|[1-9][0-9]{0,11})"  # one spelling per number, so one name per batch
@@ -65,6 +66,12 @@ def seed_for(seed: int, *words: str) -> int:
     """A seed of its own for each use, so that nobody shares a stream of random numbers."""
     digest = hashlib.sha256("/".join([str(seed), *words]).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Row numbers in random order."""
+    drawn = torch.randperm(len(rows), generator=generator, out=mapped_zeros((len(rows),), torch.int64))
+    return torch.index_select(rows, 0, drawn, out=mapped_zeros((len(rows),), torch.int64))
 
 
 class Batches:
@@ -253,10 +260,10 @@ class Batches:
         if order is None:
             train = self.splits["train"]
             if self.numbers is None:
-                order = mapped.permutation(train, self._generator(str(epoch))).to(device)
+                order = shuffled(train, self._generator(str(epoch))).to(device)
             else:
                 order = train[by_id.of_epoch(self.numbers[train], epoch).argsort(stable=True)].to(device)
-            kept = 3 if order.nbytes < mapped.threshold() else 1  # of large ones this epoch's and the last
+            kept = 3 if order.nbytes < mapped_from() else 1  # of large ones this epoch's and the last
             self._shuffled = dict([*self._shuffled.items()][-kept:]) | {(epoch, device): order}
         return order
 

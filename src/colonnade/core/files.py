@@ -17,22 +17,33 @@ of tensors.safetensors, too. Other files of a run do as well:
 
 It is no signature: who may write a file may write another digest. A file without one is taken as it is: one of an
 earlier version, or one from which its owner removed the digest to edit it.
+
+Arrays that grow with the rows are in memory while they are small, and from a size on in a file that is mapped into
+memory. The system keeps of a mapped array what is in use and takes the rest back when memory is short, so a table may
+be larger than memory. Values and results are the same either way. The file has no name: nobody else can open it, and
+it is gone with the array, even if the process is killed. It lies in the folder TMPDIR, or else in /var/tmp, which must
+be on a disk: in a file system that lives in memory nothing is gained. COLONNADE_MAP_FROM is the size in megabytes from
+which arrays are mapped; 0 maps all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from colonnade.errors import CheckpointError, ConfigError, InputError
@@ -328,3 +339,74 @@ def check_format(run: Path, found: int, split: int, newest: int) -> None:
             f"{run} was written by a newer Colonnade: its format is {found}.{split}, and this one reads up to "
             f"{FORMAT}.{newest}. It stays as it is. Upgrade Colonnade here, too, or start a new run."
         )
+
+
+MAP_FROM = "COLONNADE_MAP_FROM"
+DEFAULT = 64.0
+"""Megabytes. Less is not worth a file; a hundred parties in one process still fit into memory with what is below."""
+
+MAPPABLE = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
+
+
+def mapped_from() -> float:
+    """The bytes above which an array is mapped."""
+    given = os.environ.get(MAP_FROM, str(DEFAULT))
+    try:
+        megabytes = float(given)
+    except ValueError:
+        megabytes = -1.0
+    if not megabytes >= 0:
+        raise ConfigError(f"{MAP_FROM} is the size in megabytes from which arrays are mapped; found {given!r}.")
+    return megabytes * 1e6
+
+
+def mapped_folder() -> str:
+    """Where mapped arrays lie."""
+    return tempfile.gettempdir() if "TMPDIR" in os.environ or not os.access("/var/tmp", os.W_OK) else "/var/tmp"
+
+
+def mapped_array(shape: Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """A new array of zeros, mapped where it is large."""
+    kind = np.dtype(dtype)
+    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    if size <= mapped_from():
+        return np.zeros(shape, kind)
+    with tempfile.TemporaryFile(dir=mapped_folder()) as file:
+        try:
+            if hasattr(os, "posix_fallocate"):  # a disk that is full is told now; later it would kill the process
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise InputError(
+                f"{size / 1e9:.1f} GB are needed in {mapped_folder()} for an array of shape {tuple(shape)}, and cannot "
+                f"be had: {error.strerror}. Make room there, or set TMPDIR to a folder on a larger disk."
+            ) from None
+        return np.memmap(file, kind, "w+", shape=tuple(shape))
+
+
+def mapped_zeros(
+    shape: Sequence[int], dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """A new tensor of zeros; on a GPU it is in the GPU's memory, whatever its size."""
+    dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
+    if device.type != "cpu" or dtype not in MAPPABLE:
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    return torch.from_numpy(mapped_array(shape, MAPPABLE[dtype]))
+
+
+def mapped_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """As torch.stack; large ones on the CPU are copied one after the other into a file."""
+    first = tensors[0]
+    if first.device.type != "cpu" or first.dtype not in MAPPABLE or first.nbytes * len(tensors) <= mapped_from():
+        return torch.stack(list(tensors))
+    out = mapped_array((len(tensors), *first.shape), MAPPABLE[first.dtype])
+    for part, tensor in zip(out, tensors, strict=True):
+        part[...] = tensor.numpy()
+    let_go(out)
+    return torch.from_numpy(out)
+
+
+def let_go(values: NDArray[Any]) -> None:
+    """Take a mapped array out of this process's memory until it is read again."""
+    held = getattr(values, "_mmap", None)
+    if isinstance(held, mmap.mmap) and hasattr(held, "madvise"):
+        held.madvise(mmap.MADV_DONTNEED)

@@ -10,21 +10,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import torch
 from torch import Generator
 
-from colonnade.core import mapped
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
+from colonnade.core.files import mapped_zeros
 from colonnade.core.message import Done, Ledger, Message, Request, batch_of
 from colonnade.core.release import TASKS, Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
-
-if TYPE_CHECKING:
-    from colonnade.core.peers import Peers
 
 State = dict[str, Any]
 """Nested dicts and lists of tensors and plain scalars: what a checkpoint can hold."""
@@ -205,7 +202,7 @@ def copied(state: State) -> State:
 
     def copy(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return mapped.zeros(value.shape, value.dtype, value.device).copy_(value.detach())
+            return mapped_zeros(value.shape, value.dtype, value.device).copy_(value.detach())
         if isinstance(value, dict):
             return {key: copy(inner) for key, inner in value.items()}
         return [copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -266,7 +263,6 @@ def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
 class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
-    peers: Peers
     stackable = False  # True: a cohort may compute for it, since it uses no keys of its own
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them

@@ -1,24 +1,34 @@
-"""The two roles that every algorithm has: algorithms subclass them and add the requests they serve.
+"""The two roles that every algorithm has, and the peers that a driver asks. Algorithms subclass the roles and add the
+requests they serve; of the others they know `Peers` only, and what carries the calls is a `Transport`.
 
 Methods are written for `[..., rows, features]`: the same method serves one party and a cohort of stacked ones.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from colonnade.core.answers import Answers, Declared, Missing
 from colonnade.core.batches import Agreed
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.message import Message, Ping, Pong, Request
+from colonnade.core.message import Done, Ledger, Message, Ping, Pong, Request, answered_by
 from colonnade.core.party import Organisation, Party, State, serves
+from colonnade.core.presence import Presence
 from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released
-from colonnade.errors import BudgetExhausted, ConfigError
+from colonnade.core.wire import Envelope
+from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, NoAnswer, PartyError
 
 Kept = TypeVar("Kept", bound=tuple[Any, ...])
 R = TypeVar("R", bound=Message)
@@ -26,8 +36,6 @@ NUMBER = 4
 """Bytes of one."""
 MOST_WIDTH = 1 << 18
 """Numbers that a party may send for a row: whoever is told makes room for a model of so many inputs."""
-SAME = 1e-6
-"""Outputs that differ by less than this share of their size are taken for one."""
 
 
 class Introduction(Message):
@@ -103,33 +111,6 @@ class FeatureOwner(Reachable):
             self.model.train(training)
         return training
 
-    def constant(self, rows: Tensor) -> tuple[int, int]:
-        """How many of the numbers that its model gives for a row are the same in all of these rows, and how many it
-        gives: of a dead ReLU all are 0, and say nothing."""
-        self.model.eval()
-        with torch.no_grad():
-            outputs = self.model(self.features.index_select(self.row_axis, rows.to(self.device))).flatten(1)
-        spread = outputs.amax(0) - outputs.amin(0)
-        return int((spread <= SAME * outputs.abs().amax(0).clamp_min(SAME)).sum()), spread.numel()
-
-    def column_shares(self, spans: Mapping[str, slice], rows: Tensor) -> dict[str, float]:
-        """By column what share of the variance of what its model gives depends on it, alone or together with others
-        (Jansen's estimate of Sobol's total effect): its values are shuffled between these rows. Nothing leaves, and no
-        label is needed."""
-        self.model.eval()
-        x = self.features.index_select(self.row_axis, rows.to(self.device))
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(self.device)
-        shares = {}
-        with torch.no_grad():
-            outputs = self.model(x).flatten(1)
-            total = 2 * float(outputs.double().var(0, correction=0).sum())
-            for name, span in spans.items():
-                shuffled = x.clone()
-                shuffled[:, span] = x[order][:, span]
-                change = (self.model(shuffled).flatten(1) - outputs).double().square().sum(1).mean()
-                shares[name] = float(change) / total if total else 0.0
-        return shares
-
     @serves
     def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         self.model.eval()
@@ -158,9 +139,241 @@ def check_shape(party: str, shape: tuple[int, ...]) -> None:
         )
 
 
+NUMBERS = itertools.count(time.time_ns())
+"""Of all calls from this process. They start at the clock, in nanoseconds, and nobody makes a call in each: so those of
+a restarted driver are above those it had, and a party can tell an old call by its number (`party.Calls`)."""
+
+
+class Transport(Protocol):
+    """Carries a call to a party and its answer back. A failure is a PartyError that names the party."""
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R: ...
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        """Several at once, answers in the order of `envelopes`; when one fails, the first failure is raised."""
+        ...
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """A transport that lets calls wait for the next one to the same party (`transport.holding`)."""
+
+    def send_held(self) -> None: ...
+
+
+@runtime_checkable
+class Attempting(Transport, Protocol):
+    """A transport that can ask several so that the failure of one does not end the call."""
+
+    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]: ...
+
+
+class Peer:
+    """One other party."""
+
+    def __init__(self, name: str, peers: Peers) -> None:
+        self.name, self._peers = name, peers
+
+    def ask(self, request: Request[R]) -> R:
+        return self._peers.ask_one(self.name, request)
+
+
+class Peers(Mapping[str, Peer]):
+    """The parties that one party may ask, in their agreed order.
+
+    `answers`, where set, looks at every answer before it is used; `missing` goes on without those that do not come;
+    `presence` asks each for the rows it holds.
+    """
+
+    answers: Answers | None = None
+    missing: Missing | None = None
+    presence: Presence | None = None
+    waited: ClassVar[int] = 0  # how often anybody in this process had to wait for answers, were all others elsewhere
+    _untold = False  # whether the last call was answered by Done, which may travel with the next
+
+    def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
+        self.owner, self.transport, self.ledger = owner, transport, ledger
+        self._peers = {name: Peer(name, self) for name in names}
+        self._calls = NUMBERS
+
+    def __getitem__(self, name: str) -> Peer:
+        return self._peers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._peers)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def ask(self, request: Request[R]) -> dict[str, R]:
+        """The same question to all; answers in party order."""
+        envelope = Envelope(self.owner, next(self._calls), request)
+        return self._exchange(dict.fromkeys(self._peers, envelope))
+
+    def ask_each(self, requests: Mapping[str, Request[R]]) -> dict[str, R]:
+        """To each its own question; answers in the order of `requests`."""
+        number = next(self._calls)
+        return self._exchange({name: Envelope(self.owner, number, r) for name, r in requests.items()})
+
+    def ask_one(self, name: str, request: Request[R]) -> R:
+        self.note("out", name, request)
+        self._count([request])
+        reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
+        self.take(name, request, reply)
+        return reply
+
+    def attempt(self, requests: Mapping[str, Request[R]]) -> tuple[dict[str, R], dict[str, PartyError]]:
+        """To each its own question; the answers, and the failures of those that did not answer. All are asked at once,
+        unless the transport knows better (`Attempting`); anything but a PartyError is raised when all are done."""
+        number = next(self._calls)
+        return self._attempt({name: Envelope(self.owner, number, request) for name, request in requests.items()})
+
+    def _attempt(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> tuple[dict[str, Any], dict[str, PartyError]]:
+        found: dict[str, Any] = {}
+        self._count([])
+        try:
+            if isinstance(self.transport, Attempting):
+                found = self.transport.attempt_each(envelopes)
+            else:
+                with ThreadPoolExecutor(max(len(envelopes), 1), thread_name_prefix="attempt") as pool:
+                    calls = {name: pool.submit(self.transport.exchange, name, e) for name, e in envelopes.items()}
+                for name, call in calls.items():
+                    error = call.exception()
+                    if error is not None and not isinstance(error, PartyError):
+                        raise error
+                    found[name] = error or call.result()
+        finally:
+            self._note_asked(envelopes)
+        replies: dict[str, Any] = {}
+        failures: dict[str, PartyError] = {}
+        for name, answer in found.items():
+            if isinstance(answer, PartyError):
+                failures[name] = answer
+            else:
+                replies[name] = self._taken(name, envelopes[name].message, answer)
+        return replies, failures
+
+    def heartbeat(self) -> dict[str, float | None]:
+        """By peer the seconds until it said that it is there, or None."""
+
+        def beat(name: str) -> float | None:
+            start = time.perf_counter()
+            try:
+                self.transport.exchange(name, Envelope(self.owner, next(self._calls), Ping()))
+            except NoAnswer:
+                return None
+            except (BoundaryError, PartyError):  # it is there to say so
+                pass
+            return time.perf_counter() - start
+
+        with ThreadPoolExecutor(max(len(self), 1), thread_name_prefix="heartbeat") as pool:
+            return dict(zip(self, pool.map(beat, self), strict=True))
+
+    def stream(
+        self, make: Callable[[str], Request[R] | None], turns: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, R]]:
+        """Asynchrony: answers one at a time, each followed by that party's next question, until `make` gives None.
+
+        With `turns` the parties are asked in that order, so a seeded order reproduces. Without, every party has one
+        call under way and answers come as they arrive. When one fails, or the answers are no longer wanted, the calls
+        under way are waited for: what is saved or asked next must not meet a party that still computes.
+        """
+        if turns is not None:
+            for name in turns:
+                if (request := make(name)) is not None:
+                    yield name, self.ask_one(name, request)
+            return
+        answers: queue.SimpleQueue[tuple[str, R | BaseException]] = queue.SimpleQueue()
+
+        def call(name: str, request: Request[R]) -> None:
+            try:
+                answers.put((name, self.ask_one(name, request)))
+            except BaseException as error:
+                answers.put((name, error))
+
+        def start(name: str) -> int:
+            if (request := make(name)) is None:
+                return 0
+            threading.Thread(target=call, args=(name, request), daemon=True).start()
+            return 1
+
+        under_way = 0
+        try:
+            for name in self:
+                under_way += start(name)
+            while under_way:
+                name, answer = answers.get()
+                under_way -= 1
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield name, answer
+                under_way += start(name)
+        finally:
+            while under_way and not sys.is_finalizing():  # by then threads are gone
+                answers.get()
+                under_way -= 1
+
+    def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        if self.presence is not None:
+            envelopes = self.presence.to_ask(envelopes)
+        if self.missing is not None:
+            answered, failures = self._attempt(self.missing.to_ask(envelopes))
+            return self.missing.complete(envelopes, answered, failures)
+        self._count([envelope.message for envelope in envelopes.values()])
+        try:
+            replies = self.transport.exchange_each(envelopes)
+        finally:
+            self._note_asked(envelopes)
+        return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
+
+    def settle(self) -> None:
+        """When this returns, everything that was asked is done: what waits for a next call is sent without one."""
+        if self._untold:
+            self._count([])
+        if isinstance(self.transport, Holds):
+            self.transport.send_held()
+
+    def _count(self, requests: Sequence[Request[Any]]) -> None:
+        """Whether these calls may wait for the next; where they may not, that is waited once."""
+        self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
+        Peers.waited += not self._untold
+
+    def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
+        """What was asked is written down however it ended; while a GPU works on the answer."""
+        for name, envelope in envelopes.items():
+            self.note("out", name, envelope.message)
+
+    def _taken(self, name: str, request: Request[Any], reply: Message) -> Any:
+        self.take(name, request, reply)
+        return reply if self.presence is None else self.presence.complete(name, request, reply)
+
+    def take(self, name: str, request: Request[Any], reply: Message) -> None:
+        """An answer came: it is written down, and looked at before anybody uses it."""
+        self.note("in", name, reply)
+        if self.answers is not None:
+            self.answers.check(name, request, reply)
+
+    def look(
+        self,
+        rows: Callable[[str], Tensor],
+        widths: Mapping[str, int],
+        releases: Mapping[str, Declared],
+        wide: Collection[str],
+    ) -> None:
+        """From here on every answer is looked at before it is used."""
+        held = None if self.presence is None else self.presence.size
+        self.answers = Answers(rows, widths, releases=releases, wide=wide, held=held)
+
+    def note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
+        """Between two roles of one organisation the one that answers writes it down, once."""
+        if name != self.owner:
+            self.ledger.write(direction, name, message)
+
+
 class LabelOwner(Party):
     """Holds labels and drives. `meet` is called once, with the introductions of all feature owners."""
 
+    peers: Peers
     shapes: dict[str, tuple[int, ...]]  # what each party sends per row
     row_weights: Tensor | None = None  # how much each row counts, as a column of its own says; None: all alike
     drawn: DpEvent | None = None  # how its labels were drawn, where it learns from labels drawn at random

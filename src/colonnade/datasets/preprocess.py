@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import mapped
 from colonnade.core.checks import did_you_mean
+from colonnade.core.files import let_go, mapped_array
 from colonnade.datasets import fitted
 from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.readings import cells_no_numbers, read, recognise
@@ -145,7 +145,7 @@ class Preprocessor:
         ways = self._check_columns(table) if ways is None else ways
         spans, large = self.spans, set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
-        out = mapped.array((len(table), len(self.names)), np.float32)
+        out = mapped_array((len(table), len(self.names)), np.float32)
         for start in range(0, len(table), PIECE):
             piece = slice(start, start + PIECE)
             for column in self.columns:
@@ -163,7 +163,7 @@ class Preprocessor:
                 f"'{self.owner}' has values too large for float32 in {listing([n for n in spans if n in large])}. "
                 f"Rescale these columns, for instance by a logarithm, or leave them out with columns=[...]."
             )
-        mapped.let_go(out)
+        let_go(out)
         return torch.from_numpy(out)
 
     def state(self) -> dict[str, Any]:

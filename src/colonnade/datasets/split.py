@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import mapped
+from colonnade.core.batches import shuffled
 from colonnade.datasets.table_files import check_present, listing
 from colonnade.errors import ConfigError
 from colonnade.first_use import pandas as pd
@@ -143,7 +143,7 @@ def train_validation_test(rows: int, *, validation: float, test: float, seed: in
             f"validation={validation} and test={test} take {held_out} of {rows} rows and leave none for training. "
             f"Make them smaller."
         )
-    order = mapped.permutation(torch.arange(rows), torch.Generator().manual_seed(seed))
+    order = shuffled(torch.arange(rows), torch.Generator().manual_seed(seed))
     part = torch.zeros(rows, dtype=torch.uint8)
     part[order[rows - held_out :]] = 1
     part[order[rows - sizes["test"] :]] = 2

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core import mapped
+from colonnade.core.files import let_go, mapped_array
 from colonnade.datasets.fitted import numbers, text
 from colonnade.first_use import pandas as pd
 
@@ -37,11 +37,11 @@ class Columns:
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
         """These rows in this order, one column after the other."""
-        moved = mapped.array((len(self.columns), len(rows)))
+        moved = mapped_array((len(self.columns), len(rows)))
         for place in range(len(self.columns)):
             np.take(self.cells[place], rows, out=moved[place])
-        mapped.let_go(self.cells)
-        mapped.let_go(moved)
+        let_go(self.cells)
+        let_go(moved)
         return Columns(self.columns, moved, self.words)
 
 
@@ -50,7 +50,7 @@ class Filling:
 
     def __init__(self, names: Sequence[str], most: int) -> None:
         self.names, self.rows = list(names), 0
-        self.cells = mapped.array((len(self.names), most))
+        self.cells = mapped_array((len(self.names), most))
         self.words: dict[str, dict[str, int]] = {}
 
     def add(self, frame: pd.DataFrame, at: int, as_numbers: Mapping[str, bool]) -> None:
@@ -60,7 +60,7 @@ class Filling:
                 values = numbers(frame[name]) if as_numbers[name] else self._codes(name, frame[name])
                 self.cells[place, at : at + len(frame)] = values
         self.rows = max(self.rows, at + len(frame))
-        mapped.let_go(self.cells)
+        let_go(self.cells)
 
     def done(self) -> Columns:
         words = {name: list(places) for name, places in self.words.items()}

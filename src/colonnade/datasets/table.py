@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core import mapped
+from colonnade.core.files import mapped_from
 from colonnade.datasets import table_files
 from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
@@ -358,8 +358,8 @@ def is_large(path: Path, columns: Sequence[str] | None) -> bool:
         return False
     if name.endswith(".parquet"):
         rows, present = table_files.parquet_shape(path)
-        return rows * (present if columns is None else len(columns) + 2) * 8 > mapped.threshold() / BESIDE
-    return path.stat().st_size * (4 if name.endswith(".gz") else 1) > mapped.threshold() / BESIDE
+        return rows * (present if columns is None else len(columns) + 2) * 8 > mapped_from() / BESIDE
+    return path.stat().st_size * (4 if name.endswith(".gz") else 1) > mapped_from() / BESIDE
 
 
 def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Columns, dict[str, pd.Series[Any]]]:

@@ -1,8 +1,7 @@
 """From a TOML file or data frames to parties, roles, engine and driver."""
 
-from colonnade.federation.federation import Federation
+from colonnade.federation.federation import Federation, load
 from colonnade.federation.fit import Outcome
-from colonnade.federation.loading import load
 from colonnade.rows.holdings import Predictions
 from colonnade.settings.federation_file import Settings
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.algorithms import find
-from colonnade.core import Agreed, DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
+from colonnade.core import DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets.table import Table
-from colonnade.errors import ConfigError, Diverged
+from colonnade.errors import ConfigError, DataError, Diverged
 from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
-from colonnade.federation.fit import REPORTED, Outcome, Record, Watch, fit
+from colonnade.federation.fit import Outcome, Record, Watch, fit
 from colonnade.federation.frames import check_frames, settings_for
 from colonnade.federation.organisation import (
     accounts_of,
@@ -42,21 +42,19 @@ from colonnade.federation.organisation import (
     check_parties,
     check_starts,
     device_of,
-    epochs_of,
     holdings_of,
     organise,
     training_rows,
     warn_untrained,
 )
-from colonnade.federation.scores import Scores, by_subset, mean_scores, measured, quality_of
+from colonnade.federation.scores import Scores, scored
 from colonnade.privacy import Account
-from colonnade.rows.holdings import Holdings, Predictions, asked_for
+from colonnade.rows.asked import asked_for, each_once, rows_asked_for
+from colonnade.rows.holdings import Holdings, Predictions, labels_of, tables_of, with_tables
 from colonnade.rows.making import from_tables
-from colonnade.rows.tables import each_once, labels_of, rows_asked_for, tables_of
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.rules import planned
 from colonnade.transport import Cohort, Cohorts, Drivers, Holding, InProcess, Recording, groups, worth_stacking
 
 if TYPE_CHECKING:
@@ -209,14 +207,9 @@ class Federation:
                         "or local_steps, local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
-            self.settle()
-        except GeneratorExit:  # whoever leaves the loop finds done what was asked
+        finally:  # whoever leaves the loop finds done what was asked
             if not sys.is_finalizing():
                 self.settle()
-            raise
-        finally:
-            for cohort in self.cohorts:
-                cohort.settle()
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
@@ -255,24 +248,7 @@ class Federation:
         """Do as `evaluate`, and give beside it the scores on the rows of each of several label owners."""
         if self.elsewhere.score is not None:
             return self.elsewhere.score(split, model)
-        each, rows, qualities = {}, {}, {}
-        subsets: dict[str, dict[str, float]] = {}
-        for name, batches in self.agreed.items():
-            if name in self.label_owners and split in batches.splits:
-                mine = batches.splits[split]
-                labels = self.label_owners[name].labels[mine.to(self.device)]  # drawn ones where its rule draws
-                outputs = self.outputs(split, name, model)
-                weighted = self.label_owners[name].weighted_loss(outputs, mine.to(self.device))
-                each[name], rows[name] = measured(self.holdings, outputs, labels, weighted), len(mine)
-                if split in REPORTED:
-                    qualities[name] = quality_of(self.holdings, outputs, labels)
-                if self.settings.rows_differ:
-                    partners = [party for party in self.label_owners[name].peers if party != name]
-                    subsets |= by_subset(self.holdings, partners, outputs, labels, mine)
-        if not each:
-            there = ", ".join(map(repr, self.batches.splits))
-            raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
-        return Scores(mean_scores(each, rows), each if self.holdings.server else {}, qualities, subsets)
+        return scored(self, split, model)
 
     def predict(
         self,
@@ -404,42 +380,10 @@ class Federation:
         """How many numbers one row's embedding has at each party with columns."""
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
-    def planned(self, party: str = "") -> list[tuple[Agreed, str, int]]:
-        """Count how often a run releases the rows of each label owner's splits; of a party, those that it holds."""
-        times = planned(self.algorithm.passes(self.settings.train.epochs)) | {"train": epochs_of(self.settings)}
-        agreed = self.agreed_apart.get(party, self.agreed)
-        alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
-        return [(batches, split, n) for batches in alone for split, n in times.items() if split in batches.splits]
-
     @property
     def accounts(self) -> dict[str, Account]:
         """The accounts of all parties whose rules promise something for their columns."""
         return accounts_of(self.organisations)
-
-    def keep_best(self) -> None:
-        """Everybody remembers its models as they are now, the best so far. Where somebody elsewhere could not be told,
-        nobody here does: models of two epochs do not fit together."""
-        self.settle()
-        all_keep = self.elsewhere.best(False)
-        for organisation in self.organisations.values():
-            organisation.keep_best() if all_keep else organisation.drop_best()
-
-    def take_best(self) -> bool:
-        """Training has ended, and everybody has its best models again; False where they are not known to all."""
-        self.settle()
-        if any(organisation.best is None for organisation in self.organisations.values()):
-            return False
-        for organisation in self.organisations.values():
-            organisation.take_best()
-        self.restack()
-        return self.elsewhere.best(True)
-
-    def go_on(self) -> None:
-        """Train further from where training stopped, though everybody had its best models since."""
-        self.settle()
-        for organisation in self.organisations.values():
-            organisation.go_on()
-        self.restack()
 
     def settle(self) -> None:
         """Give stacked parties their own parameters back, and parties elsewhere what waits for their next call."""
@@ -504,3 +448,53 @@ class Federation:
             self.peers.transport = Cohorts(self.peers.transport, self.cohorts)
         elif isinstance(self.peers.transport, InProcess):
             self.peers.transport = Holding(self.peers.transport)
+
+
+def load(
+    folder: str | Path,
+    *,
+    ids: Sequence[str] | Literal["all"] | None = None,
+    owner: str | None = None,
+    frames: Mapping[str, pd.DataFrame] | None = None,
+    tables: Mapping[str, str] | None = None,
+    record: bool = False,
+    allow_models: Sequence[str] = (),
+) -> Federation:
+    """A saved federation, trained as far as it was: to go on with, to explain, or to predict rows that may be new. What
+    crosses between parties from here on is in every party's ledger-after.jsonl.
+
+    With `ids` it is loaded for prediction: only those rows are read, and they may be new since training; "all" reads
+    every row that can be predicted. Of several label owners the first asks, unless `owner` is named. Tables of those
+    with columns come from where the run's settings say, or from `frames` (needed when it was made from frames) or
+    `tables` (files). A run with a model of your own names its import path, which must be among `allow_models`: a run
+    directory may be somebody else's, and importing runs code.
+    """
+    run = RunDirectory(Path(folder))
+    settings = run.settings(allow_models)
+    run.check_whole()
+    if frames is not None:
+        check_frames(frames)
+        if tables:
+            raise ConfigError("New rows come from `frames` or from `tables` (files), and not from both.")
+    public = settings.data.dataset is not None and frames is None  # its rows are those of the data set
+    settings = settings if public else with_tables(settings, tables or {})
+    if ids is None or public:
+        for name, party in settings.parties.items():
+            if frames is not None and name in frames and party.label not in (None, *frames[name].columns):
+                raise DataError(
+                    f"'{name}' has no column {party.label!r}, its label, which measuring needs. To predict rows "
+                    'without labels, load them: colonnade.load(folder, ids="all", frames=frames).'
+                )
+        held = None if frames is None else tables_of(settings, frames)
+        fitted = run.fitted_earlier(settings)
+        federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
+        run.read(federation)
+    else:
+        wanted = None if ids == "all" else each_once(settings, ids)
+        rows = rows_asked_for(settings, run.all_fitted(settings), wanted, owner, frames)
+        federation = Federation(settings, rows.holdings(rows.ids), record=record)
+        run.load(federation, run.mark())
+    federation.owner_named(owner)
+    run.follow(federation)
+    run.warn_unfinished(trains=federation.algorithm.trains)
+    return federation

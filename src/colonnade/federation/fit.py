@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from colonnade.alignment.keys import counted
-from colonnade.core import DpEvent, Ledger, Step
+from colonnade.core import Step
 from colonnade.core.batches import RoundDone
 from colonnade.errors import BudgetExhausted, ConfigError
 from colonnade.evaluate import metric
@@ -21,9 +21,19 @@ from colonnade.evaluate.metrics import WEIGHTED, beside_majority, in_order, majo
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import models_told
-from colonnade.federation.scores import Scores
+from colonnade.federation.scores import REPORTED, Scores
 from colonnade.federation.soundness import Finding, learned_nothing, rare_classes, say_nothing, silent
-from colonnade.federation.stopping import Watched, best_of, chosen, is_best, unfinished, why_stop
+from colonnade.federation.stopping import (
+    Trainable,
+    best_of,
+    chosen,
+    go_on,
+    is_best,
+    keep_best,
+    take_best,
+    unfinished,
+    why_stop,
+)
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.tracking import About, parameters_of, trackers_of
@@ -34,26 +44,6 @@ Watch = Callable[["Step | Record"], None]
 """Called with every step, and after each epoch with its record: for progress bars and live views."""
 
 
-class Trainable(Watched, Protocol):
-    """What can be trained: a `Federation`."""
-
-    owners: dict[str, Any]
-    elsewhere: Any
-    history: list[Record]
-
-    @property
-    def ledgers(self) -> dict[str, Ledger]: ...
-    @property
-    def drawn_by(self) -> dict[str, DpEvent]: ...
-    def train(self) -> Iterator[Step]: ...
-    def keep_best(self) -> None: ...
-    def take_best(self) -> bool: ...
-    def go_on(self) -> None: ...
-    def score(self, split: str) -> Scores: ...
-
-
-REPORTED = ("test", "validation")
-"""The rows that a report is about: the first of these that there are."""
 COSTS_PRIVACY = "releasing training rows once more would cost privacy"
 KEPT_APART = "they were kept apart for whoever trains with the settings that are chosen"
 REMEMBERED = "they are the model, and each is the row that is nearest to itself"
@@ -127,7 +117,7 @@ def fit(
         nothing_left = "" if resume else _go_on(federation, outcome)
         trackers.begin(_about(federation, run, resumed=resume))
         if is_best(federation, outcome.history):  # where it is resumed, nobody has trained since
-            federation.keep_best()
+            keep_best(federation)
 
         def tell(event: Step | Record) -> None:
             trackers(event)
@@ -136,7 +126,7 @@ def fit(
 
         _train(federation, run, outcome, clock, tell)
         best = best_of(federation, outcome.history)
-        if best is not None and federation.take_best():
+        if best is not None and take_best(federation):
             outcome.best = best
         if nothing_left:
             outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
@@ -200,7 +190,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     if not done:
         return ""
     if outcome.history:
-        federation.go_on()
+        go_on(federation)
     if 0 < len(federation.batches) <= done:
         return f"all {federation.settings.train.epochs} epochs were done before. Set more epochs, or build"
     if reason := why_stop(federation, outcome.history):
@@ -234,7 +224,7 @@ def _train(
             epoch.clear()
             outcome.history.append(record)
             if is_best(federation, outcome.history):
-                federation.keep_best()
+                keep_best(federation)
             if run is not None:
                 run.add_metrics(record)  # first: what a lost checkpoint leaves over is cut off when resuming
                 if every and (step.batch.epoch + 1) % every == 0:
@@ -272,12 +262,13 @@ def summarise(
     missing = missing_of(federation)
     seen = [record.get("missing", {}) for record in outcome.history]
     several, matched = bool(holdings.server), len(settings.keys) > 1
+    majorities, label_findings = ({}, []) if several else _of_classes(federation, metrics)
     only_where_there_is_some: Record = {
         "matched": (holdings.matched or counted(holdings.ids.tolist(), settings.keys)) if matched else {},
         "subsets": {split: measured.subsets for split, measured in scores.items() if measured.subsets},
-        "majority": {} if several else _majority(federation, metrics),
+        "majority": majorities,
         "findings": findings,
-        "label_findings": [] if several else _label_findings(federation),
+        "label_findings": label_findings,
         "constant_outputs": constant,
         "chosen": chosen(federation, outcome.history),
         "label_owners": _label_owners(holdings, scores, outcome) if several else {},
@@ -359,27 +350,19 @@ def _findings(
     return findings, constant
 
 
-def _label_findings(federation: Trainable) -> list[str]:
-    """Say in sentences what is wrong with the labels, which is told to nobody who may not know them."""
-    holdings = federation.holdings
+def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict[str, Record], list[str]]:
+    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. Then
+    say in sentences what is wrong with the labels, which is told to nobody who may not know them. The one label owner
+    knows this of its own rows; of several, none tells the others."""
+    holdings, majorities = federation.holdings, {}
     if holdings.encoder.task != "classification":
-        return []
+        return {}, []
     labels = federation.label_owners[holdings.label_owner].labels
-    return rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
-
-
-def _majority(federation: Trainable, metrics: dict[str, Record]) -> dict[str, Record]:
-    """By split, tell the largest class's share, and whether of two classes one was always said; no class is named. The
-    one label owner knows it of its own rows; of several, none tells the others."""
-    holdings = federation.holdings
-    if holdings.encoder.task != "classification":
-        return {}
-    labels, majorities = federation.label_owners[holdings.label_owner].labels, {}
     for split, scores in metrics.items():
         rows = federation.batches.splits[split]
         share, always = majority(labels[rows.to(labels.device)], scores)
         majorities[split] = {"share": share, "always_one": always}
-    return majorities
+    return majorities, rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:

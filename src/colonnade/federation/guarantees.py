@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from colonnade.algorithms import find
 from colonnade.algorithms.algorithm import Crossing
-from colonnade.core import NON_PRIVATE, Batches, DpEvent, files, roles
+from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, files, roles
 from colonnade.errors import CheckpointError
+from colonnade.federation.organisation import epochs_of
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import Guarantee, Release, describe, for_columns, for_labels, nothing
 from colonnade.runs.layout import COLUMNS, JOURNAL, PARTIES
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.rules import LABELS
+from colonnade.settings.rules import LABELS, planned
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
@@ -32,6 +34,15 @@ def guarantees(trained: Trained, accounts: Mapping[str, Account] | None = None) 
     labelled = {name: organisation.roles.get("labels") for name, organisation in trained.organisations.items()}
     drawn = {n: role.drawn for n, role in labelled.items() if isinstance(role, roles.LabelOwner) and role.drawn}
     return _promised(parties, trained.accounts if accounts is None else accounts, drawn, trained.settings)
+
+
+def planned_releases(federation: Any, party: str = "") -> list[tuple[Agreed, str, int]]:
+    """Count how often a run releases the rows of each label owner's splits; of a party, those that it holds."""
+    settings = federation.settings
+    times = planned(federation.algorithm.passes(settings.train.epochs)) | {"train": epochs_of(settings)}
+    agreed = federation.agreed_apart.get(party, federation.agreed)
+    alone = [Agreed({name: (agreed[name], agreed.orders[name])}) for name in agreed]
+    return [(batches, split, n) for batches in alone for split, n in times.items() if split in batches.splits]
 
 
 def of_run(run: RunDirectory) -> list[Guarantee]:

@@ -31,10 +31,9 @@ from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
 from colonnade.privacy import Account, TwoStage
 from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.rows.holdings import Holdings, LabelledRows
+from colonnade.rows.holdings import Holdings, LabelledRows, read_labels, read_tables
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import read_labels, read_tables
 from colonnade.runs.run_directory import Trained
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from colonnade.errors import ConfigError
 from colonnade.evaluate.metrics import WEIGHTED, Quality, measure, quality
 from colonnade.rows.holdings import Holdings
 
 EVERYBODY, ALONE = "everybody", "label owner alone"
+REPORTED = ("test", "validation")
+"""The rows that a report is about: the first of these that there are."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,28 @@ class Scores:
     each: dict[str, dict[str, float]] = field(default_factory=dict)
     quality: dict[str, Quality] = field(default_factory=dict)  # by label owner, for its own folder
     subsets: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def scored(federation: Any, split: str, model: str | None) -> Scores:
+    """Measure how good a federation's joint model is on a split, at the label owners that are here."""
+    each, rows, qualities = {}, {}, {}
+    holdings, subsets = federation.holdings, dict[str, dict[str, float]]()
+    for name, batches in federation.agreed.items():
+        if name in federation.label_owners and split in batches.splits:
+            owner, mine = federation.label_owners[name], batches.splits[split]
+            at = mine.to(federation.device)
+            labels = owner.labels[at]  # drawn ones where its rule draws
+            outputs = federation.outputs(split, name, model)
+            each[name], rows[name] = measured(holdings, outputs, labels, owner.weighted_loss(outputs, at)), len(mine)
+            if split in REPORTED:
+                qualities[name] = quality_of(holdings, outputs, labels)
+            if federation.settings.rows_differ:
+                partners = [party for party in owner.peers if party != name]
+                subsets |= by_subset(holdings, partners, outputs, labels, mine)
+    if not each:
+        there = ", ".join(map(repr, federation.batches.splits))
+        raise ConfigError(f"There are no rows called {split!r}; there are {there}.")
+    return Scores(mean_scores(each, rows), each if holdings.server else {}, qualities, subsets)
 
 
 def measured(holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: float | None = None) -> dict[str, float]:

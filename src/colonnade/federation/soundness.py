@@ -18,6 +18,8 @@ FEW = 5
 """A class with fewer rows cannot be learned and measured."""
 ROWS = 1000
 """So many training rows show whether an output of a model is the same in all."""
+SAME = 1e-6
+"""Outputs that differ by less than this share of their size are taken for one."""
 
 NOISY = (
     "Noise hides what the columns tell, and a budget makes more of it for every epoch: train fewer epochs, as "
@@ -111,9 +113,19 @@ def silent(owners: Mapping[str, roles.FeatureOwner]) -> dict[str, list[int]]:
     for name, owner in owners.items():
         rows = owner.organisation.batches.splits.get("train")
         if rows is not None and len(rows) > 1 and owner.optimizer is not None:
-            same, width = owner.constant(rows[:ROWS])
+            same, width = _constant(owner, rows[:ROWS])
             constant |= {name: [same, width]} if same else {}
     return constant
+
+
+def _constant(owner: roles.FeatureOwner, rows: Tensor) -> tuple[int, int]:
+    """Count how many of the numbers that its model gives for a row are the same in all of these rows, and how many it
+    gives: of a dead ReLU all are 0, and say nothing."""
+    owner.model.eval()
+    with torch.no_grad():
+        outputs = owner.model(owner.features.index_select(0, rows.to(owner.device))).flatten(1)
+    spread = outputs.amax(0) - outputs.amin(0)
+    return int((spread <= SAME * outputs.abs().amax(0).clamp_min(SAME)).sum()), spread.numel()
 
 
 def say_nothing(constant: Mapping[str, list[int]]) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+from colonnade.core import Ledger, Step
 from colonnade.evaluate.metrics import HEADLINE, WEIGHTED
+from colonnade.federation.scores import Scores
 from colonnade.rows.holdings import Holdings
 from colonnade.runs.run_directory import Trained
 from colonnade.settings.federation_file import Settings
@@ -26,16 +28,24 @@ RANKED = 200
 Record = dict[str, Any]
 
 
-class Watched(Trained, Protocol):
-    """The part of a federation that says when to stop."""
+class Trainable(Trained, Protocol):
+    """What can be trained: a `Federation`."""
 
     given: Settings  # before rows decided what they leave open
     holdings: Holdings
     algorithm: Any
+    owners: dict[str, Any]
     label_owners: dict[str, Any]
+    elsewhere: Any
+    history: list[Record]
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]: ...
+    def train(self) -> Iterator[Step]: ...
+    def score(self, split: str) -> Scores: ...
 
 
-def judged(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
+def judged(trained: Trainable, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
     """The validation score that decides, and what it was after each epoch: larger is better, and of equal scores that
     with the lower loss. Of two classes it is AUC, which a few rows at the threshold do not move, where there are rows
     enough for it to be more than chance; else the loss, of which every row is a part."""
@@ -54,7 +64,7 @@ def judged(trained: Watched, history: Sequence[Record]) -> tuple[str, list[tuple
     return "loss", []
 
 
-def best_of(trained: Watched, history: Sequence[Record]) -> Record | None:
+def best_of(trained: Trainable, history: Sequence[Record]) -> Record | None:
     """Find the epoch whose models are kept: the first of those that validated best; None to keep the last ones."""
     if not trained.settings.train.early_stop or trained.algorithm.converges:
         return None
@@ -62,11 +72,39 @@ def best_of(trained: Watched, history: Sequence[Record]) -> Record | None:
     return history[scores.index(max(scores))] if scores else None
 
 
-def is_best(trained: Watched, history: Sequence[Record]) -> bool:
+def is_best(trained: Trainable, history: Sequence[Record]) -> bool:
     return bool(history) and best_of(trained, history) is history[-1]
 
 
-def why_stop(trained: Watched, history: Sequence[Record]) -> tuple[str, str] | None:
+def keep_best(trained: Trainable) -> None:
+    """Let everybody remember its models as they are now, the best so far. Where somebody elsewhere could not be told,
+    nobody here does: models of two epochs do not fit together."""
+    trained.settle()
+    all_keep = trained.elsewhere.best(False)
+    for organisation in trained.organisations.values():
+        organisation.keep_best() if all_keep else organisation.drop_best()
+
+
+def take_best(trained: Trainable) -> bool:
+    """Give everybody its best models again, since training has ended; False where they are not known to all."""
+    trained.settle()
+    if any(organisation.best is None for organisation in trained.organisations.values()):
+        return False
+    for organisation in trained.organisations.values():
+        organisation.take_best()
+    trained.restack()
+    return bool(trained.elsewhere.best(True))
+
+
+def go_on(trained: Trainable) -> None:
+    """Train further from where training stopped, though everybody had its best models since."""
+    trained.settle()
+    for organisation in trained.organisations.values():
+        organisation.go_on()
+    trained.restack()
+
+
+def why_stop(trained: Trainable, history: Sequence[Record]) -> tuple[str, str] | None:
     """Say why to stop, in full and as all are told: the loss converged, or validation was not better for as long as
     patience lasts. VIM's criterion, a fall by two points, is patience_drop = 0.02."""
     train = trained.settings.train
@@ -95,7 +133,7 @@ def changed(history: Sequence[Record]) -> float:
     return max(changes) if len(changes) == 3 else math.inf
 
 
-def unfinished(trained: Watched, history: Sequence[Record]) -> list[str]:
+def unfinished(trained: Trainable, history: Sequence[Record]) -> list[str]:
     """Write a sentence where an algorithm that trains to the one optimum ended on the way to it."""
     if not trained.algorithm.converges or not history or (change := changed(history)) < NEAR:
         return []
@@ -106,7 +144,7 @@ def unfinished(trained: Watched, history: Sequence[Record]) -> list[str]:
     ]
 
 
-def chosen(trained: Watched, history: Sequence[Record]) -> Record:
+def chosen(trained: Trainable, history: Sequence[Record]) -> Record:
     """Tell what settings became that say "auto", by their names in a file, as far as it is known in this process."""
     by, validated = judged(trained, history)
     ways = {

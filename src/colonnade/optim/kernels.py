@@ -155,7 +155,7 @@ def _newton(  # type: ignore[no-untyped-def]
     o, pull, counts, out, worst, rows, columns, most,
     RHO: tl.constexpr, TOLERANCE: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The steps of `admm.ZUpdate`; each program goes on until its own rows are done."""
+    """The steps of `losses.ZUpdate`; each program goes on until its own rows are done."""
     r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     k = tl.arange(0, C)[None, :]
     at = (r < rows) & (k < columns)

@@ -11,7 +11,7 @@ import torch
 
 from colonnade.core import NON_PRIVATE, Agreed, Plain
 from colonnade.federation import Federation
-from colonnade.federation.guarantees import guarantees
+from colonnade.federation.guarantees import guarantees, planned_releases
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import Key, costs_nothing, known_batch
 from colonnade.privacy.report import Guarantee
@@ -48,8 +48,8 @@ def _end(federation: Federation, party: str, purpose: str) -> End | None:
     most = (epochs or 1) if purpose != "test" else 1
 
     def after(number: int) -> Account:
-        planned = [(batches, n * number // most) for batches, split, n in federation.planned(party) if split == purpose]
-        return expected(federation, party, [(batches, purpose, times) for batches, times in planned])
+        planned = [one for one in planned_releases(federation, party) if one[1] == purpose]
+        return expected(federation, party, [(batches, split, n * number // most) for batches, split, n in planned])
 
     def lasts(number: int) -> bool:
         account = after(number)
@@ -93,7 +93,7 @@ def in_words(end: End, epochs: int) -> str:
 
 def plan(federation: Federation) -> list[Guarantee]:
     """What a whole run will have spent: every epoch, its validation, and the test at the end."""
-    accounts = {name: expected(federation, name, federation.planned(name)) for name in federation.accounts}
+    accounts = {name: expected(federation, name, planned_releases(federation, name)) for name in federation.accounts}
     return guarantees(federation, accounts)
 
 

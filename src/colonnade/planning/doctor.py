@@ -284,9 +284,9 @@ def data() -> str:
 
 
 def disk() -> str:
-    from colonnade.core.mapped import folder
+    from colonnade.core.files import mapped_folder
 
-    places = {"here": Path.cwd(), "for large tables": Path(folder())}
+    places = {"here": Path.cwd(), "for large tables": Path(mapped_folder())}
     free = {place: shutil.disk_usage(path).free for place, path in places.items()}
     for place, size in free.items():
         if size < LEAST_DISK:

@@ -10,7 +10,7 @@ from colonnade.alignment.settings import normalised
 from colonnade.datasets.table import WRITINGS, how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, SeenTable
-from colonnade.rows.making import SIDES, named_sides
+from colonnade.rows.sides import SIDES, named_sides
 
 LABEL_NAME = re.compile(
     r"(^|_)(y|label|target|class|outcome|diagnosis|default|defaulted|churn|churned|fraud|response|result|survived|price"

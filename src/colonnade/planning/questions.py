@@ -21,8 +21,8 @@ from colonnade.planning import guesses
 from colonnade.planning.tables import Column, SeenTable, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
+from colonnade.rows.holdings import read_tables
 from colonnade.rows.making import from_tables
-from colonnade.rows.tables import read_tables
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}

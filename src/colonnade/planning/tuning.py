@@ -24,6 +24,7 @@ from colonnade.core.files import write_text
 from colonnade.errors import CheckpointError, ConfigError, Diverged, PartyError
 from colonnade.federation import Federation, Settings
 from colonnade.federation.fit import fit
+from colonnade.federation.guarantees import planned_releases
 from colonnade.federation.stopping import judged
 from colonnade.planning.budgets import ROOM, epsilon_of, expected
 from colonnade.planning.plan import plan
@@ -124,7 +125,7 @@ def forecast(federation: Federation, trials: Sequence[Trial], done: Mapping[int,
     again = f" ({runs - len(trials)} of them broken off)" if runs > len(trials) else ""
     epsilon = {}
     for party, account in federation.accounts.items():
-        planned = [(b, split, n * runs) for b, split, n in federation.planned(party) if split != UNSEEN]
+        planned = [(b, split, n * runs) for b, split, n in planned_releases(federation, party) if split != UNSEEN]
         epsilon[party] = spent = epsilon_of(expected(federation, party, planned))
         if account.budget is not None and spent > account.budget.epsilon * ROOM:
             raise ConfigError(

@@ -27,10 +27,10 @@ from colonnade.federation import Federation, Settings
 from colonnade.federation.scores import measured
 from colonnade.report.facts import BASELINES
 from colonnade.report.words import capital
-from colonnade.rows.holdings import Columns, Holdings
+from colonnade.rows.holdings import Columns, Holdings, read_tables
 from colonnade.rows.making import from_tables
+from colonnade.rows.matching import in_common
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import in_common, read_tables
 from colonnade.runs.run_directory import RunDirectory, plain
 
 Scores = dict[str, float]

@@ -1,4 +1,8 @@
-"""Tables with many rows for one person, such as purchases: their owner makes one row of them before anything is sent.
+"""Tables that are read into memory whole: where rows have several keys, are written in many ways, or have other tables
+beside them. Rows without any key are left out, which is said. Columns of keys are no features, unless `columns` names
+them.
+
+Of a table with many rows for one person, such as purchases, its owner makes one row before anything is sent:
 
     [tables.purchases]                                 in its party.toml; in a file for one machine
     table = "purchases.csv"                            [parties.shop.tables.purchases]
@@ -12,17 +16,27 @@ a sum of 0, and a gap in the others.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from colonnade.alignment.keys import Keyed, keyed
+from colonnade.alignment.settings import in_words
 from colonnade.datasets import readings
-from colonnade.datasets.table_files import ColumnRoles, read_columns, read_frame
+from colonnade.datasets.table import Table, table_from_frame
+from colonnade.datasets.table_files import ColumnRoles, check_present, read_columns, read_frame
 from colonnade.errors import ConfigError, DataError
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Owner = PartySettings | LabelOwnerSettings
+ROW = "the owner's name of a row"
 WAYS = ("count", "sum", "mean", "last")
 
 
@@ -113,3 +127,60 @@ def _as_numbers(cells: pd.Series[Any], owner: str, table: str) -> Any:
             'summed or ordered by. Take "count" or "last" of it, or write numbers.'
         )
     return readings.read(cells, way)
+
+
+def people(
+    settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame, columns: Sequence[str] | None
+) -> Table:
+    """Build an owner's table whose rows have several keys, are written in many ways, or have tables beside them."""
+    label, groups = owner.label, []
+    aside, named = settings.aside_of(owner), [column for key in settings.keys_of(owner) for column in key if column]
+    if isinstance(owner, PartySettings):
+        where, id_column = place_of(settings.section, name), settings.id_of(owner)
+        groups = [grouped_table(beside, given, where, id_column) for beside, given in owner.tables.items()]
+    if isinstance(source, str):
+        added = [column for group in groups for column in group.columns]
+        own = None if columns is None else [column for column in columns if column not in added]
+        if own == [] and label is None:  # its features are of other tables alone
+            frame = read_columns(source, owner=name, columns=named[:1])
+        else:
+            frame = read_frame(source, ColumnRoles(name, named[0], label, own, aside))
+        frame = with_groups(frame, source, name, groups)
+    else:
+        frame = with_groups(source.reset_index(drop=True), None, name, groups)
+    known = read_keyed(settings, name, owner, source)
+    held, every = np.flatnonzero(known.own != ""), " or ".join(f"'{in_words(key)}'" for key in settings.keys)
+    if not len(held):
+        raise DataError(f"'{name}' has no row with {every} that can be read. Compare how they are written.")
+    if len(held) < len(known.own):
+        warnings.warn(
+            f"'{name}' has {len(known.own) - len(held):,} rows, of {len(known.own):,}, without any of {every} that is "
+            "theirs alone and can be read. They are left out.",
+            stacklevel=2,
+        )
+    beside = [column for column in (label, *aside.values()) if column is not None]
+    chosen = list(columns) if columns is not None else [c for c in frame.columns if c not in (*named, *beside)]
+    check_present(chosen, [str(column) for column in frame.columns], owner=name, part="feature")
+    wanted = list(dict.fromkeys([*chosen, *beside]))
+    chosen_rows = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
+    table = table_from_frame(chosen_rows, owner=name, id=ROW, label=label, columns=chosen, aside=aside)
+    return replace(table, keys=tuple(texts[held] for texts in known.texts)) if len(settings.keys) > 1 else table
+
+
+def read_keyed(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Keyed:
+    """Read the keys in an owner's file or frame, and no other column."""
+    keys = settings.keys_of(owner)
+    columns = list(dict.fromkeys(column for key in keys for column in key if column))
+    if isinstance(source, str):
+        frame = read_columns(source, owner=name, columns=columns)
+    else:
+        check_present(columns, [str(column) for column in source.columns], owner=name, part="id")
+        frame = source
+    cells = {column: frame[column].tolist() for column in columns}
+    return keyed(name, cells, keys, settings.keys, settings.alignment)
+
+
+def lost(known: Keyed, settings: Settings) -> dict[str, Any]:
+    """Count the rows that no key can match, and for each key those that it cannot match, and why."""
+    by_key: Mapping[str, Any] = {in_words(key): why for key, why in zip(settings.keys, known.lost, strict=True)}
+    return {"without any key": int((known.own == "").sum()), "by key": by_key}

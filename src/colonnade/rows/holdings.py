@@ -1,17 +1,20 @@
-"""What each organisation holds: columns of all rows, and labels of the rows of each label owner.
+"""What each organisation holds: its table, read as the settings say, with ids as all compare them; and what comes of
+all tables (`making`): columns of all rows, and labels of the rows of each label owner.
 
     clinic   a label owner: its ids in one order, its labels, its own training, validation and test rows
     lab      columns of the rows of all label owners, prepared once, on the training rows of all of them
 
 One label owner is the case of one: then all rows are its rows, in its order. `Predictions` are what a joint model says
-about rows that are asked for by their ids.
+about rows that are asked for by their ids (`asked`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,18 +22,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.alignment.ids import with_normalised_ids
+from colonnade.alignment.keys import written_in
+from colonnade.alignment.settings import Key
 from colonnade.core import Agreed, Batches
+from colonnade.core.checks import did_you_mean
 from colonnade.core.message import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.table import Index, Table, packed, unpacked
+from colonnade.datasets.table import Index, Table, packed, read_table, table_from_frame, unpacked
+from colonnade.datasets.table_files import check_present, dialect_of
 from colonnade.errors import ConfigError, DataError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
+from colonnade.rows.groups import Owner, people
 from colonnade.settings.federation_file import Settings
+from colonnade.settings.sections import PartySettings, place_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PIECE = 65_536  # rows read at a time
 State = dict[str, Any]
 Ids = NDArray[np.str_]
 Crossed = dict[str, list[Entry]]
@@ -268,83 +279,6 @@ def labelled_rows(
     return LabelledRows(kept, labels, splits, at, owner) if settings.shared else LabelledRows(kept, labels, splits)
 
 
-def asked_by(settings: Settings, owner: str, owners: Sequence[str], ids: Ids) -> dict[str, LabelledRows]:
-    """Describe rows that one label owner is to predict, and no rows of the others; no label is known."""
-    every = torch.arange(len(ids))
-    asks = labelled_rows(settings, owner, ids, {"predict": every}, every, torch.zeros(len(ids), dtype=torch.int64))
-    nothing = {name: labelled_rows(settings, name, ids[:0], {}, NOBODY) for name in owners}
-    return {name: asks if name == owner else other for name, other in nothing.items()}
-
-
-class AskedFor:
-    """The rows of these ids, all of one label owner (the first unless named), prepared as `Holdings.state_of`
-    remembers: nothing is learned, and no labels are needed. `columns` are the tables of those with columns; they may
-    hold rows that are new since training. Where settings say that rows may lack a party, it may hold some of the rows
-    only, or have no table at all; but every row must be held by somebody. All that can be wrong with any of the rows is
-    told here, before somebody is asked for the first."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        columns: Mapping[str, Table],
-        fitted: Mapping[str, State],
-        ids: Sequence[str] | Ids,
-        owner: str | None = None,
-    ) -> None:
-        self.settings, self.columns, self.may_lack = settings, columns, settings.may_lack
-        self.owners = [name for name, state in fitted.items() if "labels" in state]
-        self.asks = owner if owner in self.owners else self.owners[0]
-        self.ids = ids = np.asarray(ids, dtype=np.str_)
-        self.prepared = {
-            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
-        }
-        self.encoder = Labels.from_state(fitted[self.asks]["labels"])
-        self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
-        self.ways: dict[str, dict[str, str]] = {}
-        nobody = np.ones(len(ids), dtype=bool)
-        for name, prepared in self.prepared.items():
-            rows, held = self._rows(name, ids)
-            self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
-            nobody &= ~held
-        if nobody.any():
-            raise DataError(
-                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as {str(ids[nobody][0])!r}."
-            )
-
-    def holdings(self, wanted: Sequence[str] | Ids) -> Holdings:
-        """Say what organisations hold of the rows, or of some of them, in the order of these ids."""
-        ids = np.asarray(wanted, dtype=np.str_)
-        held_columns, away = {}, {}
-        for name, prepared in self.prepared.items():
-            rows, held = self._rows(name, ids)
-            own, features = None, torch.zeros(0, len(prepared.names))
-            if len(rows):
-                mine = self.columns[name].taking(rows)
-                features, own = prepared.transform(mine, self.ways[name]), mine.own
-            if not held.all():
-                away[name] = torch.from_numpy(~held)
-                known, features = features, torch.zeros(len(ids), len(prepared.names))
-                features[~away[name]] = known  # nobody is asked for a row that it lacks
-                own = None if own is None else own_names(own, ids, ~away[name])
-            held_columns[name] = Columns(features, prepared, own)
-        asked = asked_by(self.settings, self.asks, self.owners, ids)
-        return Holdings(held_columns, asked, packed(ids), self.encoder, self.known_to, self.settings.server, away)
-
-    def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the rows of a party's table that have these ids, and which of the ids they are."""
-        if name in self.columns and not self.may_lack:
-            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
-        if name in self.columns:
-            rows, held = self.columns[name].find(ids)
-            return rows[held], held
-        if self.may_lack:
-            return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
-        raise DataError(
-            f"'{name}' took part in training, and there is no table of it. Give it: frames={{{name!r}: frame}}, "
-            f'or --table {name}=FILE. To predict without a party, train with [federation] on_missing = "skip".'
-        )
-
-
 def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
     """List what an owner calls each row that it holds; the other rows keep their ids."""
     own = ids.astype(object)
@@ -360,28 +294,114 @@ def loss_for(encoder: Labels) -> Loss:
     return Logistic() if classes == 2 else CrossEntropy(classes)
 
 
-def listed(ids: Sequence[object]) -> list[str]:
-    """Give the ids to predict as text; there must be at least one."""
-    if isinstance(ids, str):
-        raise DataError(f"The ids to predict are a list; found the text {ids!r}. Write [{ids!r}].")
-    if not len(ids):
-        raise DataError("There are no ids to predict. Give at least one.")
-    return [str(name) for name in ids]
+def read_tables(settings: Settings) -> dict[str, Table]:
+    """Read the tables of all that hold columns, and of the one label owner."""
+    if not settings.parties:
+        where = place_of(settings.section, "NAME")
+        raise ConfigError(f"Nobody holds columns. Add {where} with table = ..., or [data] dataset = ...")
+    return {name: read_own(settings, name) for name in settings.parties}
 
 
-def asked_for(
-    ids: Sequence[str] | None, index: Index, whose: str, names_of: Callable[[list[str]], list[str]]
-) -> tuple[Ids, Tensor]:
-    """Give the ids to predict as they are spelled, or all known ones where none are given, and their row numbers.
-    `names_of` says what rows are called that are spelled so."""
-    if ids is None:
-        return unpacked(index.packed), torch.arange(len(index))
-    wanted = np.array(listed(ids), dtype=np.str_)
-    rows, there = index.find(np.array(names_of(wanted.tolist())))
-    if not there.all():
-        absent = wanted[~there]
-        raise DataError(
-            f"{len(absent)} of {len(wanted)} ids are not among the {len(index)} rows that {whose}, such as "
-            f"{str(absent[0])!r}. Predict ids that every party's table holds."
+def read_labels(settings: Settings) -> dict[str, Table]:
+    """Read the tables of several label owners."""
+    return {name: read_own_labels(settings, name) for name in settings.label_owners}
+
+
+def read_own(settings: Settings, name: str) -> Table:
+    """Read the table of a party that holds columns, and perhaps the labels."""
+    party = settings.parties[name]
+    if party.table is None:
+        raise ConfigError(
+            f'{place_of(settings.section, name)} must name its table, as in table = "{name}.csv". '
+            "A run that was made from data frames is loaded with them: colonnade.load(DIR, frames=...)."
         )
-    return wanted, torch.from_numpy(rows)
+    return _table_of(settings, name, party, party.table)
+
+
+def read_own_labels(settings: Settings, name: str) -> Table:
+    """Read the ids and labels of one of several label owners, whatever else its file holds."""
+    owner = settings.label_owners[name]
+    for key, value, example in (("table", owner.table, f"{name}.csv"), ("label", owner.label, "diagnosis")):
+        if value is None:
+            raise ConfigError(f'[[label_owners]] {name!r} must name its {key}, as in {key} = "{example}".')
+    return _table_of(settings, name, owner, str(owner.table))
+
+
+def tables_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Do as `read_tables`, with data frames."""
+    tables = {}
+    for name, frame in frames.items():
+        party = settings.parties.get(name)
+        if party is None:
+            there = ", ".join(map(repr, settings.parties))
+            raise ConfigError(f"There is a frame for {name!r}, which is no party here; there are {there}.")
+        tables[name] = _table_of(settings, name, party, frame)
+    return tables
+
+
+def labels_of(settings: Settings, frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Do as `read_labels`, with data frames."""
+    return {name: _table_of(settings, name, settings.label_owners[name], frame) for name, frame in frames.items()}
+
+
+def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
+    """Put these files in the place of those that the settings name."""
+    given = dict(tables)
+    parties = {name: replace(party, table=given.pop(name, party.table)) for name, party in settings.parties.items()}
+    for name in given:
+        there = f"{did_you_mean(name, list(parties))}; there are {', '.join(parties)}"
+        raise ConfigError(f"There is a table for {name!r}, which is no party here{there}.")
+    return replace(settings, parties=parties)
+
+
+def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
+    """Build an owner's table from its file or frame."""
+    if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
+        return people(settings, name, owner, source, _columns_of(owner))
+    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": _columns_of(owner)}
+    how["aside"] = settings.aside_of(owner)
+    table = read_table(source, **how) if isinstance(source, str) else table_from_frame(source, **how)
+    return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
+
+
+def _columns_of(owner: Owner) -> Sequence[str] | None:
+    """List the features that an owner brings; one of several label owners brings none, whatever its file holds."""
+    return owner.columns if isinstance(owner, PartySettings) else ()
+
+
+def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
+    """List the ids in a .csv or .parquet file as they are written, whatever else it holds. Where there are several
+    keys, each row goes by the first that it has."""
+    return [name for piece in written_pieces(path, keys, whose) for name in piece]
+
+
+def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
+    """Do as `written_ids`, some rows at a time."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    first = " | ".join(keys[0])
+    read: Any = pd.read_csv
+    try:
+        parquet = path.suffix == ".parquet"
+        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path)}
+        names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
+        there = [str(name) for name in names]
+        known = [key for key in keys if all(column in there for column in key)]
+        if not known or (first in there and len(keys[0]) > 1):  # as predictions have it
+            known = [(first,)]
+        columns = list(dict.fromkeys(column for key in known for column in key))
+        check_present(columns, there, owner=whose.strip("'"), part="id")
+        for frame in (
+            (batch.to_pandas() for batch in pyarrow.parquet.ParquetFile(path).iter_batches(PIECE, columns=columns))
+            if parquet
+            else read(path, usecols=columns, chunksize=PIECE, **how)
+        ):
+            if known == [(first,)]:
+                yield [str(cell) for cell in frame[columns[0]]]
+            else:
+                yield written_in({column: frame[column].tolist() for column in columns}, keys)
+    except FileNotFoundError:
+        raise DataError(f"{whose} names {path}, and there is no such file.") from None
+    except (OSError, ValueError, csv.Error) as error:  # the reader's own text may quote cells
+        raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None

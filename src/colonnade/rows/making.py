@@ -1,4 +1,4 @@
-"""From tables to holdings: which rows train, validate and test, and what becomes of columns and labels.
+"""From tables to holdings: which rows are common; which train, validate and test; what becomes of columns and labels.
 
 Rows are divided by id: which side a row falls on follows from its id and the agreed seed. So a row that two label
 owners know is on the same side at both, nobody is tested on what another has trained with, and a row stays where it is
@@ -9,18 +9,15 @@ By id and class, where one organisation holds the labels: every class is divided
 sides, and in training whatever the seed. By a column of the label owner's ([data] split_by), which names the side of
 each row or has a time; or by a list of test ids ([data] test_ids).
 
-Where sides follow from labels or a column, the label owner tells them to the others (`sides_to_tell`, `sides_heard`).
-Between sites their order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond
-the others' border would show its class.
+Where sides follow from labels or a column, the label owner tells them to the others (`sides`). Between sites their
+order is then drawn from a salt that it keeps to itself: with an order that all know, a row beyond the others' border
+would show its class.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import warnings
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,12 +28,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.alignment.ids import matched_names, shared
 from colonnade.datasets.preprocess import Labels, Preprocessor
-from colonnade.datasets.readings import read_times
-from colonnade.datasets.table import Table, packed
+from colonnade.datasets.table import Table, align, packed
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.holdings import Columns, Holdings, Ids, LabelledRows, State, labelled_rows, own_names
-from colonnade.rows.tables import Aligned, aligned, label_of, the_one_labelled, written_ids
+from colonnade.rows.holdings import (
+    Columns,
+    Crossed,
+    Holdings,
+    Ids,
+    State,
+    labelled_rows,
+    own_names,
+    written_ids,
+)
+from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
+from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.rules import LABELS
 from colonnade.settings.sections import DataSettings
@@ -44,15 +51,6 @@ from colonnade.settings.sections import DataSettings
 SPLIT = 3
 """The version of this way, which a run keeps: 1 divided the rows of one label owner by their position; 2 by id alone,
 which is `stratify = false` today."""
-
-SIDES = ("train", "validation", "test")
-WORDS = {
-    "train": ("train", "training", "trn"),
-    "validation": ("validation", "valid", "val", "dev", "eval"),
-    "test": ("test", "tst", "holdout", "hold-out", "oot"),
-}
-MOST_TOLD = 900_000
-"""Characters in which sides are told: a frame's header has a million at most."""
 
 
 def from_tables(
@@ -102,6 +100,75 @@ def from_tables(
     return replace(placed, columns=held, label_owners=owners, aligned=common.crossed, earlier=bool(fitted))
 
 
+def the_one_labelled(settings: Settings, columns: Mapping[str, Table]) -> dict[str, Table]:
+    """Find the table with labels among those with columns."""
+    owners = [name for name, table in columns.items() if table.label is not None]
+    if len(owners) != 1:
+        named = ", ".join(map(repr, owners)) or "none"
+        raise DataError(f"Exactly one party must name its label column (label = ...); found {named}.")
+    if settings.data.align == "exact" and not settings.rows_differ:
+        align(columns)  # that all hold the same ids
+    return {owners[0]: columns[owners[0]]}
+
+
+def aligned(settings: Settings, columns: Mapping[str, Table], labelled: Mapping[str, Table]) -> Aligned:
+    """Find the rows that parties have in common: all of them, or each with the label owner where rows differ."""
+    crossed: Crossed = {}
+    if settings.rows_differ:
+        ((owner, table),) = labelled.items()
+        return pairwise(settings, {owner: with_labels(table)}, columns)  # nobody need know of rows without a label
+    if len(settings.keys) > 1 and len(columns) > 1:
+        ((owner, table),) = labelled.items()
+        tables = {**columns, owner: with_labels(table)}
+        rows, crossed = match(settings, tables, owner)
+        called = {name: matched_names(held, rows[name]) for name, held in tables.items()}  # as all call rows
+        return Aligned({owner: shared(tables[owner], rows[owner])}, called, crossed)
+    common = {name: _in_common_with(settings, name, table, columns, crossed) for name, table in labelled.items()}
+    some_lack_labels = any(len(common[name]) < len(table) for name, table in labelled.items())
+    return Aligned(common, columns, crossed, some_lack_labels)
+
+
+def _in_common_with(
+    settings: Settings, owner: str, table: Table, columns: Mapping[str, Table], crossed: Crossed
+) -> Table:
+    """Keep a label owner's rows that all who hold columns hold too and that have a label, in the agreed order: sorted
+    by id. `crossed` grows by what crossed to find them."""
+    if settings.data.align == "private":
+        others = {name: held for name, held in columns.items() if name != owner}
+        table = with_labels(table)  # first: nobody need know of the others
+        if owner in columns:  # its own tables it compares by itself
+            table = table.in_order(np.intersect1d(table.ids, columns[owner].ids))
+        if others:
+            in_party_order = {name: table if name == owner else held for name, held in columns.items()}
+            common, entries = in_common(settings, {owner: table} | in_party_order, owner)
+            table = common[owner]
+            add_to(crossed, entries)
+        if not len(table):
+            raise DataError(f"'{owner}' has no id in common with its own columns. Compare how its ids are written.")
+    table = with_labels(table)
+    return table.in_order(np.sort(table.ids))
+
+
+def with_labels(table: Table) -> Table:
+    """Keep the rows that have a label, and say how many have none."""
+    labelled = table.labelled()
+    if not len(labelled):
+        raise DataError(f"'{table.owner}' has no label in any of its {len(table):,} rows. Check the label column.")
+    if len(labelled) < len(table):
+        column = str(label_of(table).name)
+        warnings.warn(
+            f"'{table.owner}' has {len(table) - len(labelled):,} rows without a label in {column!r}, of "
+            f"{len(table):,}. They are left out.",
+            stacklevel=2,
+        )
+    return labelled
+
+
+def label_of(table: Table) -> Any:
+    assert table.label is not None
+    return table.label
+
+
 def _placed(settings: Settings, common: Aligned, salt: str) -> tuple[Holdings, str]:
     """Place and divide the rows of the one label owner, and tell whether its labels are classes or numbers."""
     ((owner, table),) = common.rows.items()
@@ -126,7 +193,7 @@ def _divided(settings: Settings, owner: str, table: Table, known: Labels, salt: 
     if (cells := table.aside.get("split_by")) is not None:
         sides = named_sides(cells) if data.test_from is None else None
         if sides is None:
-            return by_time(cells, data, owner), True
+            return _cut(*by_time(cells, data, owner), data, owner), True
     elif party is not None and party.test_ids is not None:
         listed = settings.names_of(written_ids(Path(party.test_ids), settings.keys_at(owner), whose=f"'{owner}'"))
         sides = listed_sides(np.array(listed, dtype=np.str_), table.ids, owner)
@@ -212,69 +279,6 @@ def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np
     return places
 
 
-def by_time(cells: Any, data: DataSettings, owner: str) -> dict[str, Tensor]:
-    """Divide rows by a column of times or numbers: the latest are test rows, and those before them validation rows."""
-    times = read_times(cells)
-    if times is None:
-        raise DataError(
-            f"'{owner}' has a column {data.split_by!r}, named as [data] split_by, whose cells are neither sides nor "
-            f"times. A cell must be one of {', '.join(word for words in WORDS.values() for word in words)}; or all "
-            "must be dates or numbers, of which the latest become test rows."
-        )
-    if np.isnan(times).any():
-        raise DataError(
-            f"'{owner}' has {int(np.isnan(times).sum())} rows without a time in {data.split_by!r}, named as [data] "
-            "split_by. Remove these rows, or fill the cells."
-        )
-    order = np.argsort(-times, kind="stable")
-    test = _latest(times, data.test_from, data.test, "test_from", owner)
-    held_out = _latest(times, data.validation_from, data.validation, "validation_from", owner, test)
-    return _cut(order, test, held_out, data, owner)
-
-
-def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owner: str, above: int = 0) -> int:
-    """Count the latest rows that a side takes, together with those that come after it: all from `start` on, or a share.
-    Rows of one time are on one side."""
-    if start is None:
-        if not share:
-            return above
-        count = above + (int(share) if share >= 1 else round(share * len(times)))
-        least = np.sort(times)[::-1][min(count, len(times)) - 1] if count else np.inf
-        return int((times >= least).sum())
-    read = read_times([start])
-    if read is None or np.isnan(read[0]):
-        raise ConfigError(f'[data] {key} must be a date or a number, as in {key} = "2024-01-31"; found {start!r}.')
-    count = int((times >= read[0]).sum())
-    if count <= above:
-        raise ConfigError(f"[data] {key} = {start!r}: no row of '{owner}' is left from then on. Choose another.")
-    return count
-
-
-def listed_sides(listed: Ids, ids: Ids, owner: str) -> NDArray[np.int64]:
-    """Give the number of each row's side, where the rows of the listed ids are the test rows."""
-    there = np.isin(ids, listed)
-    if not there.any():
-        raise DataError(
-            f"None of the {len(listed)} ids that '{owner}' names as test_ids is among its {len(ids)} rows. Compare how "
-            "they are written."
-        )
-    if len(lost := np.setdiff1d(listed, ids)):
-        warnings.warn(
-            f"{len(lost)} of the {len(listed)} ids that '{owner}' names as test_ids, such as {str(lost[0])!r}, are not "
-            f"among the {len(ids)} rows of this federation. A row that the table writes otherwise is trained on. "
-            "Compare how they are written.",
-            stacklevel=2,
-        )
-    return np.where(there, 2, 0)
-
-
-def named_sides(cells: Any) -> NDArray[np.int64] | None:
-    """Give the number of each cell's side; None unless every cell names one."""
-    known = {word: side for side, name in enumerate(SIDES) for word in WORDS[name]}
-    numbers = [known.get(str(cell).strip().lower(), -1) for cell in cells]
-    return None if -1 in numbers else np.array(numbers, dtype=np.int64)
-
-
 def completed(
     sides: NDArray[np.int64],
     ids: Ids,
@@ -296,44 +300,6 @@ def completed(
         )  # fmt: skip
         rows |= {name: among[cut[name].numpy()] for name in ("train", "validation")}
     return {name: torch.from_numpy(side_rows) for name, side_rows in rows.items() if len(side_rows)}
-
-
-def sides_to_tell(ids: Ids, held: LabelledRows) -> str:
-    """Write down the sides of all these rows, for who cannot work them out: two bits a row, 3 where it is left out."""
-    sides = np.full(len(ids), 3, dtype=np.uint8)
-    at = np.searchsorted(ids, held.ids)
-    for side, name in enumerate(SIDES):
-        if name in held.splits:
-            sides[at[held.splits[name].numpy()]] = side
-    padded = np.concatenate([sides, np.full(-len(sides) % 4, 3, dtype=np.uint8)]).reshape(-1, 4)
-    packed = (padded << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(1).astype(np.uint8)
-    text = f"{len(sides)}:" + base64.b64encode(zlib.compress(packed.tobytes(), 9)).decode("ascii")
-    if len(text) > MOST_TOLD:
-        raise ConfigError(
-            f"The sides of {len(sides):,} rows are too many to tell. Set [data] stratify = false in the agreed file: "
-            "then they follow from ids alone."
-        )
-    return text
-
-
-def sides_heard(text: str, ids: Ids) -> tuple[Ids, dict[str, Tensor]] | None:
-    """Read what `sides_to_tell` wrote: the rows that are not left out, and their sides; None if it is of other rows."""
-    count, _, packed = text.partition(":")
-    if count != str(len(ids)):
-        return None
-    size = -(-len(ids) // 4)
-    try:
-        reader = zlib.decompressobj()
-        given = reader.decompress(base64.b64decode(packed, validate=True), size + 1)
-    except (zlib.error, binascii.Error, ValueError):
-        return None
-    if len(given) != size or not reader.eof:
-        return None
-    bits = (np.frombuffer(given, dtype=np.uint8)[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
-    sides = bits.reshape(-1)[: len(ids)]
-    kept = sides < 3
-    splits = {name: torch.from_numpy(np.flatnonzero(sides[kept] == side)) for side, name in enumerate(SIDES)}
-    return ids[kept], {name: rows for name, rows in splits.items() if len(rows)}
 
 
 def check_sides(

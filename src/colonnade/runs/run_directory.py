@@ -230,6 +230,17 @@ class RunDirectory:
         """Whether there is a checkpoint; a run that was killed before its first one has trained nothing yet."""
         return (self.path / MARK).exists()
 
+    def warn_unfinished(self, *, trains: bool) -> None:
+        """Warn of models that are untrained, or of a training that was cut off; a federation that its owner saved is
+        none of these, nor is one that never `trains`."""
+        mark = self.mark()
+        if not mark["finished"] and trains and (mark["step"] == 0 or (self.path / METRICS).exists()):
+            warnings.warn(
+                f"{self.path} holds a run that has not finished: its models were trained for {mark['step']} steps. "
+                "Finish it: colonnade run ... --resume.",
+                stacklevel=3,
+            )
+
     def restore(self, federation: Trained) -> None:
         """Continue from the last checkpoint that all parties saved: what ledgers hold beyond it is cut off."""
         for name, state in self.read(federation).items():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
+from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Peers, Released, Request, serves
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.neighbours import Fagin, Ids, following
@@ -89,6 +89,8 @@ class Add(Request[Sums]):
 
 class AggregationServer(Party):
     """Serves the leader; asks participants and whoever sorts. Between sites it holds at most `most` ranks at once."""
+
+    peers: Peers
 
     def __init__(self, organisation: Organisation, *, scheme: str, most: int | None = None) -> None:
         super().__init__(organisation)

@@ -94,7 +94,8 @@ ALWAYS = ("data", "train", "federation")
 """Those of which something must be known; of the others a file may say nothing."""
 ALIGNMENT, SELECTION, TRACKING = AlignmentSettings(), SelectionSettings(), TrackingSettings()
 AUDIT, PREPROCESS = AuditSettings(), PreprocessSettings()
-"""Where it says nothing of them."""
+SILENT = {"audit": AUDIT, "alignment": ALIGNMENT, "selection": SELECTION, "tracking": TRACKING}
+"""Where it says nothing of them; what nobody said is not written out."""
 FIELDS = {"federation": "engine"}
 """What a table is called in `Settings`, where not as in a file."""
 MODEL: dict[str, Any] = {"name": "mlp", "hidden": "auto", "width": "auto", "activation": "tanh", "ending": "auto"}
@@ -364,10 +365,7 @@ class Settings:
             "model": dict(self.model),
             "train": {key: "auto" if value is AUTO and key in FOLLOW else value for key, value in train.items()},
             "federation": _table(self.engine),
-            **({"audit": thresholds} if (thresholds := _table(self.audit)) else {}),
-            **({"alignment": _table(self.alignment)} if self.alignment != ALIGNMENT else {}),
-            **({"selection": _table(self.selection)} if self.selection != SELECTION else {}),
-            **({"tracking": _table(self.tracking)} if self.tracking != TRACKING else {}),
+            **{name: _table(vars(self)[name]) for name, silent in SILENT.items() if vars(self)[name] != silent},
             **({"label_model": dict(self.label_model), "label_owners": labelled} if labelled else {}),
             self.section: parties,
         }

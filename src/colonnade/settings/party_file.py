@@ -194,10 +194,8 @@ def read_own(path: Path) -> SiteConfig:
     section = "" if name in without and name else _section_of(name, held, path, federation)
     mine = held[section].get(name, {}) if section else {}
     label = mine.get("label")
-    if label is not None and label != tables.get("label", label):
+    if tables.get("label", label) != label and (label is not None or section == "parties"):
         raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says {label!r}. Agree on one.")
-    if section == "parties" and label is None and "label" in tables:
-        raise ConfigError(f"{path} has label = {tables['label']!r}, and {federation} says None. Agree on one.")
     kind = LabelOwnerSettings if section == "label_owners" else PartySettings
     known = [field.name for field in dataclasses.fields(kind)] if section else []
     for key in tables:

@@ -41,7 +41,7 @@ class TakePart(Request[Taking]):
     agreed: str  # the fingerprint of the agreed file
     parties: int  # how many participants' distances may be added up
     queries: int  # rows whose neighbours will be asked for, at most
-    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.making.sides_to_tell`)
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.sides.sides_to_tell`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
     outputs: int = 1  # of the joint model, for which columns are prepared
 
@@ -74,7 +74,7 @@ class SelectionHost(Party):
 
     @serves
     def take_part(self, request: TakePart, asker: str) -> Taking:
-        own, name = self.own, self.own.name
+        own = self.own
         self.expect(request.agreed == own.agreed, f"it agreed to {own.agreed}, and was asked for another federation")
         self.expect(is_run(request.run), f"a {A_RUN}")
         self.expect(not (own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
@@ -83,7 +83,7 @@ class SelectionHost(Party):
         self.end()  # now only: where this is refused, the one before goes on
         self.run, self.role = request.run, role
         choosing.admit(role, asker)
-        if name == SERVER:
+        if isinstance(role, AggregationServer):
             role.serves_for = frozenset({asker})
             others = [*own.feature_owners, asker, KEYS]
             role.peers = self.site.peers([party for party in own.everybody if party in others], role.organisation)

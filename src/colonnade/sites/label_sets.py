@@ -18,8 +18,7 @@ from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.making import divide
-from colonnade.rows.tables import label_of
+from colonnade.rows.making import divide, label_of
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels

@@ -28,7 +28,7 @@ class Prepare(Request[Prepared]):
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
     rows: int = 0  # that train, also such as this party lacks ([data] rows = "label_owner"); 0: those it shares
     numbers: Released | None = None  # that put its rows into batches, where several keys are compared (`core.by_id`)
-    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.making.sides_to_tell`)
+    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.sides.sides_to_tell`)
     ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
     moment: str = ""  # of an audit that repeats some of a run; "": the run itself
 

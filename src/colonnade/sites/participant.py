@@ -37,6 +37,7 @@ from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrai
 from colonnade.federation.guarantees import guarantees
 from colonnade.federation.organisation import check_affordable, models_told
 from colonnade.federation.soundness import say_nothing, silent
+from colonnade.federation.stopping import keep_best, take_best
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.budget_over_runs import BudgetOverRuns
@@ -201,11 +202,11 @@ class Participant:
     def keep_best(self) -> None:
         """Remember the models as they are: the driver found none better on validation rows."""
         with self.role.undisturbed():
-            self.federation.keep_best()
+            keep_best(self.federation)
 
     def take_best(self) -> None:
         with self.role.undisturbed():
-            self.federation.take_best()
+            take_best(self.federation)
 
     def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
         """Measure a label owner's scores on its own rows of a split, and count these."""

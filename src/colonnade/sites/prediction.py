@@ -42,9 +42,9 @@ from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
-from colonnade.rows.holdings import Columns, Holdings, Predictions, asked_by
+from colonnade.rows.asked import asked_by
+from colonnade.rows.holdings import Columns, Holdings, Predictions, written_ids
 from colonnade.rows.holdings import Ids as Strings
-from colonnade.rows.tables import written_ids
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig

@@ -26,11 +26,12 @@ from colonnade.core import Done, Message, Organisation, Party, Released, Request
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
-from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, asked_by
-from colonnade.rows.making import from_tables, place, sides_heard
+from colonnade.rows.asked import asked_by
+from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, read_own, read_own_labels
+from colonnade.rows.making import from_tables, place, with_labels
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
-from colonnade.rows.tables import read_own, read_own_labels, with_labels
+from colonnade.rows.sides import sides_heard
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.host import MOST_OUTPUTS, Home, Host

@@ -22,7 +22,7 @@ from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.rows.making import sides_to_tell
+from colonnade.rows.sides import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing

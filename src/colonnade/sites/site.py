@@ -69,8 +69,8 @@ from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import device_of, training_rows
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
-from colonnade.rows.making import sides_to_tell
-from colonnade.rows.tables import by_key
+from colonnade.rows.matching import by_key
+from colonnade.rows.sides import sides_to_tell
 from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig

@@ -23,14 +23,13 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from colonnade.core import mapped
 from colonnade.core.cipher import Ciphertext, Encrypted
+from colonnade.core.files import mapped_stack
 from colonnade.core.message import Ledger, Message, Request, batch_of
 from colonnade.core.party import Organisation, Party, State, all_undisturbed
-from colonnade.core.peers import Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import TASKS, Outbox, Released, release_stack
-from colonnade.core.roles import FeatureOwner, by_row
+from colonnade.core.roles import FeatureOwner, Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport.in_process import A_STEP, at_once, one_torch_thread, work
@@ -193,7 +192,7 @@ class Cohort:
         organisation = Organisation(
             name, self.outbox, first.organisation.batches, first.generator, Ledger(name), first.device
         )
-        features = mapped.stack([party.features for party in parties])
+        features = mapped_stack([party.features for party in parties])
         models = [party.model for party in parties]
         whole = Stacked(models, abreast=better_abreast(models[0]), channels_last=True)
         self.twin = type(first)(organisation, features, whole, first.config)

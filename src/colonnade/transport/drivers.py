@@ -27,7 +27,7 @@ from torch import Tensor
 from colonnade.core.batches import Batches
 from colonnade.core.message import Ledger, Message, Request
 from colonnade.core.party import Party
-from colonnade.core.peers import Peers
+from colonnade.core.roles import Peers
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
 from colonnade.transport.cohort import (

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import Literal, TypeVar
 
 from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.peers import Transport
+from colonnade.core.roles import Transport
 from colonnade.core.wire import Envelope
 from colonnade.errors import ConfigError, NoAnswer
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from colonnade.core.message import Done, Message, Ping, Request, answered_by
-from colonnade.core.peers import Attempting
+from colonnade.core.roles import Attempting
 from colonnade.core.wire import AHEAD, JOINED, Envelope
 from colonnade.errors import BudgetExhausted, PartyError
 

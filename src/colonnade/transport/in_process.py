@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
 from colonnade.core.party import Party, all_undisturbed, cores
-from colonnade.core.peers import Transport
 from colonnade.core.release import TASKS
-from colonnade.core.roles import by_row
+from colonnade.core.roles import Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
 

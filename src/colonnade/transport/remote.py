@@ -29,7 +29,7 @@ import torch
 from colonnade.core import wire
 from colonnade.core.failure import Failure, failure_of, raised
 from colonnade.core.message import Done, Message, Request, answered_by, batch_of
-from colonnade.core.peers import Transport
+from colonnade.core.roles import Transport
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, CheckpointError, ColonnadeError, InputError, NoAnswer, PartyError, WireError
 

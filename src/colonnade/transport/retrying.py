@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from colonnade.core.message import Message, Ping, Request, batch_of
-from colonnade.core.peers import NUMBERS, Attempting, Transport
+from colonnade.core.roles import NUMBERS, Attempting, Transport
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator
 
-from colonnade.optim.losses import blocks, norms, uniform_heads
+from colonnade.algorithms.embedding import blocks, norms, uniform_heads
 
 WIDTHS = [(4,), (3, 5, 1), (8, 8, 8, 8)]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms import splitnn, vimadmm
+from colonnade.algorithms.embedding import make_optimizer
 from colonnade.errors import ConfigError
-from colonnade.optim.losses import make_optimizer
 
 
 @dataclass(frozen=True)
