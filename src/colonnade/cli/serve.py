@@ -24,6 +24,7 @@ from colonnade.cli.options import (
 )
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.serving.listening import check_libraries, check_reach, checked_token, listen, token_in, url_of
 
 
 def serve(
@@ -73,13 +74,12 @@ def serve(
 
         serve_on_flare(folder, engine, options, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return
+    check_libraries()
     from colonnade.serving import service
     from colonnade.serving.batcher import Batcher
     from colonnade.serving.limits import Limits
-    from colonnade.serving.listening import check_reach, listen, url_of
     from colonnade.serving.source import Source
 
-    service.check_libraries()
     settings = RunDirectory(a_run(folder)).settings()
     check_asker(settings, owner, model)
     token = _token(token_file)
@@ -100,8 +100,6 @@ def serve(
 
 def _token(file: Path | None) -> str | None:
     """The token in the file, or else in the environment; None where neither has one."""
-    from colonnade.serving.listening import checked_token, token_in
-
     if file is not None:
         return token_in(file, f"--token-file {file}")
     token = os.environ.get(VARIABLE)

@@ -27,10 +27,9 @@ from colonnade.core.files import write_text
 from colonnade.core.message import Ping
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.runs.layout import ANSWERS
-from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
-from colonnade.serving.listening import check_reach, listen, token_in, url_of
+from colonnade.serving.listening import check_libraries, check_reach, listen, token_in, url_of
 from colonnade.serving.source import PredictionSource, Row, repeating, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
@@ -127,7 +126,9 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
             f"'{site.own.name}' was asked to serve {run!r}, and its own {OWN} has no [serve]: no job opens a port that "
             "its organisation did not ask for. Add [serve], with port and token_file, to serve."
         )
-    service.check_libraries()
+    check_libraries()
+    from colonnade.serving import service
+
     token = None if own.token_file is None else token_in(Path(own.token_file), "[serve] token_file")
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
