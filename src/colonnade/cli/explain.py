@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.pictures import prepare, write
 from colonnade.federation import Federation, load
 from colonnade.report.words import seconds
+from colonnade.runs.layout import EXPLANATION
 from colonnade.runs.run_directory import RunDirectory
 
 
@@ -60,15 +62,18 @@ def explain(
     _check(train_noise, "--train-noise")
     place = out or folder / "explain"
     if engine != "in-process":
-        from colonnade.cli.on_flare import explain_on_flare
+        from colonnade.cli.on_flare import with_a_run
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
         options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
-        remote = explain_on_flare(folder, engine, startup_kit, owner, options)
-        if remote is None:
+        results = with_a_run(folder, engine, startup_kit, owner, "explain", options, EXPLANATION)
+        if results is None:
             return
-        result, files = remote, write(remote, place, pictures=draw)
+        result = report.Report.from_json((results / "explain.json").read_text(encoding="utf-8"))
+        if result.tsne is not None:
+            result.tsne = json.loads((results / "tsne.json").read_text(encoding="utf-8"))
+        files = write(result, place, pictures=draw)
     else:
         federation = load(a_run(folder), allow_models=allow_model or [])
         if noisy is not None and noisy not in federation.owners:
