@@ -10,7 +10,7 @@ from tests.report.made import Page
 
 from colonnade.report.facts import Facts, read
 from colonnade.report.html import text
-from colonnade.report.opening import best_alone, mean, opening, promised, result, rival_of
+from colonnade.report.result import best_alone, mean, opening, promised, result, rival_of
 
 
 def test_the_result_in_one_sentence(noisy_facts: Facts) -> None:

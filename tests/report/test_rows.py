@@ -7,8 +7,7 @@ import re
 import pytest
 from tests.report.made import HOSTILE, Page
 
-from colonnade.report.chart import width_of
-from colonnade.report.rows import Row, bars
+from colonnade.report.chart import Row, bars, width_of
 
 
 def boxes(svg: str) -> list[tuple[float, float]]:

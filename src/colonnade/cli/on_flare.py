@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -27,7 +27,6 @@ from colonnade.runs.layout import ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.selection.settings import SERVER
-from colonnade.settings.changes import Change
 from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, label_owners_of, write_table
 from colonnade.settings.serving import ServeSettings
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def run_on_flare(
-    file: Path,
+    settings: Settings,
     engine_name: str,
     out: Path,
     *,
@@ -44,15 +43,12 @@ def run_on_flare(
     resume: bool = False,
     seed: int | None = None,
     quiet: bool = False,
-    allow_models: Sequence[str] = (),
-    changes: Sequence[Change] = (),
     restarts: int = 0,
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. Organisations on this machine get `allow_models` in their own files. A run that breaks
-    off is continued up to `restarts` times."""
-    settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
-    if engine_name == "flare" and allow_models:
+    results stay with the sites. Organisations on this machine get the models that the settings allow in their own
+    files. A run that breaks off is continued up to `restarts` times."""
+    if engine_name == "flare" and settings.allow_models:
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine_name == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")

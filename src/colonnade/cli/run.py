@@ -102,10 +102,10 @@ def run(
             raise ConfigError(rule)
     if not resume:
         RunDirectory(folder).check_free()  # before tables are read
-    changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
+    changes, silent = changes_of(set_ or []), quiet or json_
     with _live_page(folder, port or 0) if live else contextlib.nullcontext() as page:
+        settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
         if in_process:
-            settings = Settings.from_toml(file, allow_models=allowed, changes=changes)
             federation = _build(settings, folder if resume else None, start_from, network, seed)
             with _resumable(folder / SETTINGS if changes else file, folder):
                 summary, exhausted = _train(federation, folder, file.stem, page, resume=resume, silent=silent)
@@ -113,17 +113,9 @@ def run(
             from colonnade.cli.on_flare import run_on_flare
 
             remote = run_on_flare(
-                file,
-                engine,
-                folder,
-                startup_kit=startup_kit,
-                resume=resume,
-                seed=seed,
-                quiet=silent,
-                allow_models=allowed,
-                changes=changes,
+                settings, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=silent,
                 restarts=restarts,
-            )
+            )  # fmt: skip
             if remote is None:
                 return
             summary, exhausted = remote, bool(remote["exhausted"])

@@ -40,8 +40,7 @@ def gather(folders: Sequence[Path]) -> Named:
     return {"/".join(part[-depth:]): facts for part, facts in zip(parts, facts_of_runs, strict=True)}
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
-    runs = gather(folders)
+def write(runs: Named, out: Path) -> Path:
     return save(render(runs), figures(runs).values(), out)
 
 

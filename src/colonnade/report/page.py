@@ -17,10 +17,9 @@ from colonnade.report.crossing import crossing_section, parties_section
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
 from colonnade.report.html import Content, Html, h
-from colonnade.report.opening import opening
 from colonnade.report.partners import alignment_section, audit_section, importance_section, selection_section
 from colonnade.report.quality import quality_section
-from colonnade.report.result import result_section
+from colonnade.report.result import opening, result_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
 

@@ -5,10 +5,9 @@ The only thresholds shown are the reader's own, in the report of one organisatio
 
 from __future__ import annotations
 
-from colonnade.report.chart import COLOURS, WIDTH, Figure, _legend, _svg, plates
+from colonnade.report.chart import COLOURS, WIDTH, Figure, Row, _legend, _svg, bars, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Content, h
-from colonnade.report.rows import Row, bars
 from colonnade.report.words import score
 
 LEVEL, MARGIN, DEEPEST = 44, 22, 5
