@@ -56,7 +56,7 @@ SAME = "The same rows are trained on and tested on as in the run"
 
 Kept = defaultdict[tuple[str, str], list[Scores]]
 """Scores by kind and name, one for each split of the rows: ("alone", party); ("joint", ""); ("together", ""), of all
-columns in one place; ("usual", model); and with several label owners, ("each", owner), of the joint model on its rows."""
+columns in one place; ("usual", model); with several label owners, ("each", owner), of the joint model on its rows."""
 Job = tuple[str, Callable[[], None]]
 Jobs = Callable[[int, bool], Iterator[Job]]
 """What to train for a seed, and whether that includes the joint model again."""
