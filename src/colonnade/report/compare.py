@@ -12,7 +12,7 @@ from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
-from colonnade.report.html import Content, Html, cell, h, table
+from colonnade.report.html import Content, Html, cell, h, note, table
 from colonnade.report.page import Section, assembled, document, save
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, amount, count, epsilon, metric, score, seconds, size, warnings_of
@@ -118,22 +118,22 @@ def _standing(runs: Named) -> Html:
 
 
 def _notes(runs: Named) -> list[Content]:
-    content: list[Content] = []
     unfinished = [run for run, facts in runs.items() if not facts.finished]
-    if unfinished:
-        content.append(h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state"))
-    content += [h("p", h("b", words), class_="state") for words in warnings(runs)]
-    if len({tuple(facts.rows.items()) for facts in runs.values()}) > 1:
-        other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
-        content.append(h("p", other))
+    rows = {tuple(facts.rows.items()) for facts in runs.values()}
     seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
-    if len(seeds) > 1:
-        content.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
+    other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
+    divided = "Their seeds differ, so rows were divided differently: small differences may be chance."
     largest = (
         "Largest ε: of the parties' columns and labels that have a guarantee, the highest spent. It is not the run's: "
         "it says nothing of those without a guarantee, who are named under Privacy."
     )
-    return [*content, h("p", largest, class_="caption-note")]
+    return [
+        h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state") if unfinished else None,
+        [h("p", h("b", words), class_="state") for words in warnings(runs)],
+        h("p", other) if len(rows) > 1 else None,
+        h("p", divided) if len(seeds) > 1 else None,
+        note(largest),
+    ]
 
 
 def warnings(runs: Named) -> list[str]:

@@ -52,6 +52,11 @@ def text(children: Content) -> Html:
     return Html(html.escape(str(children)))
 
 
+def note(words: Content) -> Html:
+    """A paragraph in small print, about the table or the figure above it."""
+    return h("p", words, class_="caption-note")
+
+
 def joined(items: Sequence[Content]) -> Html:
     """A, B and C."""
     return Html(listed([text(item) for item in items]))

@@ -10,7 +10,7 @@ from colonnade.algorithms import find
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
-from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.html import Content, Html, cell, h, note, number, table
 from colonnade.report.spending import THROUGH, protected, unprotected
 from colonnade.report.words import (
     BETTER_LOW,
@@ -175,24 +175,18 @@ CURVES = "progress", "loss", "bytes"
 
 
 def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    content: list[Content] = []
-    if facts.scores:
-        content.append(_scores(facts))
-    for split, why in (facts.outcome.get("not_measured") or {}).items():
-        content.append(h("p", f"The {split} rows were not measured: {why}.", class_="caption-note"))
-    if "label_owners" in facts.outcome:
-        content.append(_label_owners(facts))
-    if facts.outcome.get("subsets"):
-        content.append(_subsets(facts))
-    content.append(plates(figures, "baselines", *CURVES))
-    if facts.part is None:
-        content += [h("h3", "Against baselines"), *_baselines(facts)]
-    elif not facts.scores:
-        where = "so no score is here; a label owner's own report has them."
-        content.append(h("p", f"{facts.part} holds no labels, {where}"))
-    for party, done in unanswered(facts.outcome).items():
-        content.append(h("p", h("span", party, class_="party"), f" did not always answer: {done}."))
-    return content
+    not_measured, silent = facts.outcome.get("not_measured") or {}, unanswered(facts.outcome)
+    elsewhere = f"{facts.part} holds no labels, so no score is here; a label owner's own report has them."
+    return [
+        _scores(facts) if facts.scores else None,
+        [note(f"The {split} rows were not measured: {why}.") for split, why in not_measured.items()],
+        _label_owners(facts) if "label_owners" in facts.outcome else None,
+        _subsets(facts) if facts.outcome.get("subsets") else None,
+        plates(figures, "baselines", *CURVES),
+        [h("h3", "Against baselines"), *_baselines(facts)] if facts.part is None else None,
+        h("p", elsewhere) if facts.part is not None and not facts.scores else None,
+        [h("p", h("span", name, class_="party"), f" did not always answer: {done}.") for name, done in silent.items()],
+    ]
 
 
 def _scores(facts: Facts) -> Html:
@@ -254,18 +248,15 @@ def _baselines(facts: Facts) -> list[Content]:
         who["the same model, all columns in one place"] = baselines["together"]
     who |= baselines.get("usual", {})
     rows = [[trains, *_means(values, names)] for trains, values in who.items()]
-    content: list[Content] = []
-    if words := _against(facts):
-        content.append(h("p", f"Together, {metric(name)} is {', '.join(words)}."))
-    splits = int(baselines["splits"])
+    words, splits = _against(facts), int(baselines["splits"])
     mean_of = f" (mean of {splits} splits)" if splits > 1 else ""
     caption = f"On {baselines['split']} rows that nobody trained on{mean_of}"
-    content.append(table(caption, ("who trains", *map(metric, names)), rows))
-    how = [*baselines.get("how", []), *baselines.get("notes", [])]
-    content += [h("p", sentence(line), class_="caption-note") for line in how]
-    if "seconds" in baselines:
-        content.append(h("p", f"Measured in {seconds(baselines['seconds'])}.", class_="caption-note"))
-    return content
+    return [
+        h("p", f"Together, {metric(name)} is {', '.join(words)}.") if words else None,
+        table(caption, ("who trains", *map(metric, names)), rows),
+        [note(sentence(line)) for line in (*baselines.get("how", []), *baselines.get("notes", []))],
+        note(f"Measured in {seconds(baselines['seconds'])}.") if "seconds" in baselines else None,
+    ]
 
 
 def _against(facts: Facts) -> list[str]:
