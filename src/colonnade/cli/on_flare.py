@@ -152,8 +152,9 @@ def before_a_run(
     work = engine.machine.kept.parent
     if work.exists():
         raise ConfigError(f"{work} is there already. Choose another --out.")
+    named = _with_names(settings)
     work.mkdir(parents=True)
-    settings = engine.begin(_with_names(settings))
+    settings = engine.begin(named)
     return engine.perform(settings, job(settings, run))
 
 
