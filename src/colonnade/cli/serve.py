@@ -82,7 +82,11 @@ def serve(
 
     settings = RunDirectory(a_run(folder)).settings()
     check_asker(settings, owner, model)
-    token = _token(token_file)
+    token = None
+    if token_file is not None:
+        token = token_in(token_file, f"--token-file {token_file}")
+    elif VARIABLE in os.environ:
+        token = checked_token(os.environ[VARIABLE], VARIABLE)
     check_reach(host, token, f"--host {host}", "give --token-file token.txt")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("colonnade.serving").setLevel(logging.WARNING if quiet else logging.INFO)
@@ -96,11 +100,3 @@ def serve(
         if not quiet:
             say_how(url, token=token is not None)
         service.serve(batcher, Limits(limit, rate, token, connections=connections), listener)
-
-
-def _token(file: Path | None) -> str | None:
-    """The token in the file, or else in the environment; None where neither has one."""
-    if file is not None:
-        return token_in(file, f"--token-file {file}")
-    token = os.environ.get(VARIABLE)
-    return None if token is None else checked_token(token, VARIABLE)

@@ -8,15 +8,14 @@ is known who is asked for how many rows in each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core import Batches
 from colonnade.core.presence import Presence
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
@@ -111,8 +110,9 @@ def _train_apart(costs: Costs, federation: Federation, presence: Presence, batch
     measured_of: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
     for lap in laps_of(trial):
         laps.append(lap)
-        for batch, traffic in lap.pieces.items():
-            for name, rows in _rows_asked(presence, names, batch).items():
+        trained = {batch: traffic for batch, traffic in lap.pieces.items() if batch and TRAINING.fullmatch(batch)}
+        for (batch, traffic), name in product(trained.items(), names):
+            if rows := presence.size(name, batch):  # else it was not asked
                 measured_of[name].append((rows, traffic))
         if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(measured_of.values())):
             break
@@ -123,30 +123,17 @@ def _train_apart(costs: Costs, federation: Federation, presence: Presence, batch
     costs.per_batch = [lap.seconds for lap in settled]
     costs.training.add(total(laps[0].rest.values()))
     costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
+    agreed = federation.agreed.one
+    every = [f"{agreed.prefix}train/{at}/{n}" for at, n in product(range(agreed.epochs), range(agreed.per_epoch))]
     for name, measured in measured_of.items():
-        counts = np.array(list(_rows_by_batch(presence, federation.agreed.one, name)), dtype=np.float64)
+        sizes = [size for batch in every if (size := presence.size(name, batch))]
+        counts = np.array(sizes, dtype=np.float64)
         if measured:
             _add_line(costs, trial.driver.name, name, measured, counts)
         elif len(counts):
             costs.estimates[UNSEEN.format(name)] = None
     if not all(lap.is_exact for lap in laps):
         costs.estimates[VARIES] = None
-
-
-def _rows_asked(presence: Presence, names: list[str], batch: str | None) -> dict[str, int]:
-    """How many rows of a training batch each party was asked for; without those that were not asked."""
-    if batch is None or not TRAINING.fullmatch(batch):
-        return {}
-    sizes = {name: presence.size(name, batch) for name in names}
-    return {name: size for name, size in sizes.items() if size}
-
-
-def _rows_by_batch(presence: Presence, batches: Batches, name: str) -> Iterator[int]:
-    """How many rows a party holds of each batch of a run that it is asked for."""
-    for epoch in range(batches.epochs):
-        for number in range(batches.per_epoch):
-            if size := presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
-                yield size
 
 
 def _add_line(

@@ -293,17 +293,13 @@ def memory() -> str:
         total = os.sysconf("SC_PHYS_PAGES") * size
     except (ValueError, OSError, AttributeError):
         return "not known on this system"
-    free = _available() or pages * size
+    meminfo = Path("/proc/meminfo")  # of Linux, which counts what it can take back
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    available = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    free = next(available, None) or pages * size
     if free < LEAST_MEMORY:
         raise Trouble(f"{_gb(free)} of {_gb(total)} free", "Close other programs; large tables are kept on disk.")
     return f"{_gb(free)} of {_gb(total)} free"
-
-
-def _available() -> int | None:
-    """Free bytes as Linux counts them, with what it can take back; None on other systems."""
-    meminfo = Path("/proc/meminfo")
-    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def processor() -> str:

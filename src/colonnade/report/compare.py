@@ -50,9 +50,14 @@ def render(runs: Named) -> str:
 
 def main_of(runs: Named) -> Html:
     drawn = figures(runs)
+    headings, values_by_run = rows_of(runs)
+    words = [partial(in_words, heading) for heading in headings[2:]]
+    standing = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
+    changed = [[where, *values] for where, values in differences(runs)]
+    settings = table("Settings", ("setting", *runs), changed) if changed else h("p", "All settings are the same.")
     sections: list[Section] = [
-        ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(drawn, *drawn)]),
-        ("differences", "Settings that differ", [_differences(runs)]),
+        ("result", "Scores and costs", [table("Runs", headings, standing), *_notes(runs), plates(drawn, *drawn)]),
+        ("differences", "Settings that differ", [settings]),
         ("privacy", "Privacy", [_privacy(runs)]),
         ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
     ]
@@ -110,13 +115,6 @@ def in_words(heading: str, value: Any) -> str:
     return value if isinstance(value, str) else WORDS.get(heading, score)(value)
 
 
-def _standing(runs: Named) -> Html:
-    headings, values_by_run = rows_of(runs)
-    words = [partial(in_words, heading) for heading in headings[2:]]
-    rows = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
-    return table("Runs", headings, rows)
-
-
 def _notes(runs: Named) -> list[Content]:
     unfinished = [run for run, facts in runs.items() if not facts.finished]
     rows = {tuple(facts.rows.items()) for facts in runs.values()}
@@ -172,11 +170,6 @@ def differences(runs: Named) -> list[tuple[str, list[str]]]:
     names = dict.fromkeys(where for values in settings for where in values)
     rows = [(where, [values.get(where, "–") for values in settings]) for where in names]
     return [(where, values) for where, values in rows if len(set(values)) > 1]
-
-
-def _differences(runs: Named) -> Html:
-    rows = [[where, *values] for where, values in differences(runs)]
-    return table("Settings", ("setting", *runs), rows) if rows else h("p", "All settings are the same.")
 
 
 def _privacy(runs: Named) -> Html:
