@@ -154,11 +154,16 @@ def _show(result: report.Report, place: Path, files: list[Path]) -> None:
         console.print(_agreement(result))
     if result.summarization:
         subsets = result.summarization[1:]
-        scores = (f"{subset['which']} {subset['share']} %: {_score(result, subset['score'])}" for subset in subsets)
+        trained = (f"{subset['which']} {subset['share']} %: {_score(result, subset['score'])}" for subset in subsets)
         by = MEASURES[result.ranked_by].heading
-        console.print(f"Trained with parties by {by}: {'; '.join(scores)}.", highlight=False)
-    if result.denoising:
-        _show_denoising(result)
+        console.print(f"Trained with parties by {by}: {'; '.join(trained)}.", highlight=False)
+    if denoising := result.denoising:
+        party, clean, noisy = denoising["party"], denoising["clean"], denoising["noisy"]
+        heads = ""
+        if clean["head_norm"]:
+            heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
+        scores = f"{metric(result.metric)} {_score(result, clean['score'])} became {_score(result, noisy['score'])}"
+        console.print(f"Trained with noise at {party}, σ = {denoising['sigma']:g}: {scores}{heads}.", highlight=False)
     for note in result.notes:
         say(note)
     names_written = ", ".join(path.name for path in files if path.suffix != ".svg")
@@ -173,17 +178,6 @@ def _added(result: report.Report) -> Table:
         cells = (_score(result, scores[key]) for key in ("with_it", "without_it", "gain"))
         table.add_row(party, f"{scores['rows']:,.0f}", *cells)
     return table
-
-
-def _show_denoising(result: report.Report) -> None:
-    denoising = result.denoising
-    assert denoising is not None
-    party, clean, noisy = denoising["party"], denoising["clean"], denoising["noisy"]
-    heads = ""
-    if clean["head_norm"]:
-        heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
-    scores = f"{metric(result.metric)} {_score(result, clean['score'])} became {_score(result, noisy['score'])}"
-    console.print(f"Trained with noise at {party}, σ = {denoising['sigma']:g}: {scores}{heads}.", highlight=False)
 
 
 def _score(result: report.Report, value: float | None) -> str:

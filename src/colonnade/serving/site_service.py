@@ -65,7 +65,9 @@ class SiteSource(PredictionSource):
         if len(wanted):
             self.session.look(rows)
             lost = rows.lacking(self.parties, lenient=lenient).numpy()
-            self._check_all_said(rows, bool(lost.any()))
+            silent = [name for name in self.parties if name != self.label_owner and name not in rows.places]
+            if silent and lost.any():  # rows are lost only when all have said so
+                raise NoAnswer(silent[0], Look.kind, None, "it does not say which of the rows it holds")
             unknown |= set(wanted[lost].tolist())
             self._looked = rows
         return unknown
@@ -95,12 +97,6 @@ class SiteSource(PredictionSource):
     def close(self) -> None:
         super().close()
         self.session.close()
-
-    def _check_all_said(self, rows: Rows, lost: bool) -> None:
-        """Raise where rows seem lost and a party is silent: they are lost only when all have said so."""
-        silent = [name for name in self.parties if name != self.label_owner and name not in rows.places]
-        if lost and silent:
-            raise NoAnswer(silent[0], Look.kind, None, "it does not say which of the rows it holds")
 
 
 def hurried(engine: EngineSettings) -> EngineSettings:
@@ -163,7 +159,13 @@ class Presence:
 
     def check(self) -> None:
         asked = time.monotonic()
-        self._silent = {name: self._silent.get(name, asked) for name in self._who_is_silent()}
+        try:
+            beats = self.source.heartbeat()
+        except PartyError as error:
+            beats = {error.party: False}
+        allowed = self.source.settings.engine.on_missing in ("skip", "stale") and any(beats.values())
+        silent = [] if allowed else [name for name, is_there in beats.items() if not is_there]
+        self._silent = {name: self._silent.get(name, asked) for name in silent}
         for name, since in self._silent.items():
             if time.monotonic() - since >= GONE:
                 self.gone = NoAnswer(
@@ -171,11 +173,3 @@ class Presence:
                     f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service has "
                     "ended: start it again when that site is up",
                 )  # fmt: skip
-
-    def _who_is_silent(self) -> list[str]:
-        try:
-            beats = self.source.heartbeat()
-        except PartyError as error:
-            beats = {error.party: False}
-        allowed = self.source.settings.engine.on_missing in ("skip", "stale")
-        return [] if allowed and any(beats.values()) else [name for name, is_there in beats.items() if not is_there]
