@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
-from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, typed
+from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, stoppable, typed
 from colonnade.cli.options import AllowModel, Json, Quiet
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
@@ -52,7 +51,12 @@ def tune(
     expected = tuning.forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
-    with _resumable(done), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
+
+    def go_on() -> str:
+        again = shlex.join(["colonnade", *sys.argv[1:]])
+        return f"Stopped after {len(done)} trials. The same command goes on: {again}"
+
+    with stoppable(go_on), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
         task = bar.add_task(file.stem, total=len(trials), now="")
 
         def watch(completed: float, done: Mapping[int, Record]) -> None:
@@ -68,19 +72,6 @@ def tune(
         typer.echo(to_json(result | {"forecast": dataclasses.asdict(expected)}, indent=2))
     elif not quiet:
         _show(trials, done, chosen, folder)
-
-
-@contextlib.contextmanager
-def _resumable(done: Mapping[int, Record]) -> Iterator[None]:
-    """At Ctrl-C, print that the same command goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = shlex.join(["colonnade", *sys.argv[1:]])
-        error_console.print(
-            f"Stopped after {len(done)} trials. The same command goes on: {again}", markup=False, soft_wrap=True
-        )
-        raise
 
 
 def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: int, expected: Forecast) -> None:

@@ -331,7 +331,7 @@ def plates(figures: dict[str, Figure], *names: str) -> Html | None:
 
 def _cell(value: Any) -> Any:
     if value is None:
-        return Cell("–", number=True)
+        return Cell("–")
     if isinstance(value, int):
         return cell(value, amount)
     return cell(value, "{:.6g}".format) if isinstance(value, float) else value

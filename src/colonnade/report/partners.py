@@ -6,7 +6,7 @@ from colonnade.explain.importance import HEADS, MEASURES, disagreement, ranked_b
 from colonnade.explain.pictures import SCORE
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, cell, h, joined, note, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, joined, note, table
 from colonnade.report.words import amount, count, metric, score, seconds, sentence, size
 
 
@@ -99,7 +99,7 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
             limit = f"above {finding['limit']} = {finding['threshold']:g}"
             verdict = [finding["verdict"], " ", h("span", limit, class_="over")]
         three = "{:.3f}".format
-        numbers = cell(finding["score"], three), number(interval, low), cell(finding["baseline"], three)
+        numbers = cell(finding["score"], three), Cell(interval, low), cell(finding["baseline"], three)
         names = (finding[key] for key in ("attacker", "victim", "attack", "moment", "metric"))
         rows.append([*names, *numbers, verdict])
     headings = ("by", "on", "attack", "when", "measure", "score", "95 %", "without attack", "verdict")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, table
 from colonnade.report.words import amount, score
 
 CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
@@ -99,7 +99,7 @@ def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
 def _thresholds(quality: Plain) -> Html:
     rows = [
         [cell(choice["miss_costs"], str),
-         number("never" if choice["threshold"] is None else score(choice["threshold"]), choice["threshold"]),
+         Cell("never" if choice["threshold"] is None else score(choice["threshold"]), choice["threshold"]),
          *(cell(choice[key], amount) for key in ("acted_on", "misses", "alarms")), cell(choice["cost"], score)]
         for choice in quality["thresholds"]
     ]  # fmt: skip

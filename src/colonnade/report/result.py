@@ -10,7 +10,7 @@ from colonnade.algorithms import find
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
-from colonnade.report.html import Content, Html, cell, h, note, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, note, table
 from colonnade.report.spending import THROUGH, protected, unprotected
 from colonnade.report.words import (
     BETTER_LOW,
@@ -194,7 +194,7 @@ def _scores(facts: Facts) -> Html:
     names = in_order(facts.outcome, dict.fromkeys(name for values in scores.values() for name in values))
     rows: list[list[Content]] = []
     for split, values in scores.items():
-        held = cell(facts.rows[split], amount) if split in facts.rows else number("–", None)
+        held = cell(facts.rows[split], amount) if split in facts.rows else Cell("–", None)
         rows.append([split, held, *(cell(values.get(name), score) for name in names)])
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
 
@@ -286,4 +286,4 @@ def _than(gain: float) -> str:
 
 def _means(values: list[dict[str, float]], names: list[str]) -> list[Content]:
     means = [mean(values, name) for name in names]
-    return [number(score(value), value if value == value else None) for value in means]
+    return [Cell(score(value), value if value == value else None) for value in means]
