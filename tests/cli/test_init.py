@@ -50,8 +50,8 @@ def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) 
     assert list(settings.parties) == ["clinic", "lab", "scan"]
     assert settings.parties["clinic"].columns == ("age", "weight")
     assert settings.data.align == "private"
-    planned = json.loads(call("plan", "federation.toml", "--json").out)
-    done = json.loads(call("run", "federation.toml", "--json").out)
+    planned = json.loads(call("plan", "federation.toml", "--json", "--batches", "1").out)
+    done = json.loads(call("run", "federation.toml", "--json", "--set", "train.epochs=12").out)
     assert planned["rows"] == done["rows"]
     assert done["metrics"]["test"]["accuracy"] > 0.6
 

@@ -23,12 +23,12 @@ from colonnade.flare.job import Job
 def test_an_engine_is_one_of_four_and_flare_needs_a_kit(tmp_path: Path) -> None:
     file = write(tmp_path / "all")
     with pytest.raises(ConfigError, match="--engine must be one of in-process, flare-sim, flare-poc, flare"):
-        run_on_flare(file, "spark", tmp_path / "run")
+        run_on_flare(Settings.from_toml(file), "spark", tmp_path / "run")
     with pytest.raises(ConfigError, match="needs --startup-kit DIR"):
-        run_on_flare(file, "flare", tmp_path / "run")
+        run_on_flare(Settings.from_toml(file), "flare", tmp_path / "run")
     (tmp_path / "run").mkdir()
     with pytest.raises(ConfigError, match="is there already"):
-        run_on_flare(file, "flare-sim", tmp_path / "run")
+        run_on_flare(Settings.from_toml(file), "flare-sim", tmp_path / "run")
 
 
 @pytest.mark.parametrize(("engine", "kept"), [("flare-sim", "sites"), ("flare-poc", "kits")])
@@ -44,7 +44,7 @@ def test_an_engine_gets_the_settings_and_shows_each_epoch(
         return {"seconds": 1.0, "exhausted": False}
 
     monkeypatch.setattr(OnThisMachine, "train", train)
-    summary = run_on_flare(write(tmp_path / "all"), engine, tmp_path / "run", seed=7)
+    summary = run_on_flare(Settings.from_toml(write(tmp_path / "all")), engine, tmp_path / "run", seed=7)
     assert summary == {"seconds": 1.0, "exhausted": False}
     assert (seen["settings"].engine.seed, seen["resume"]) == (7, False)
     assert (seen["kept"], seen["out"]) == (tmp_path / "run.flare" / kept, tmp_path / "run")
@@ -65,11 +65,12 @@ def test_a_run_that_breaks_off_goes_on_as_often_as_was_said(
         return {"seconds": 1.0, "exhausted": False}
 
     monkeypatch.setattr(OnThisMachine, "train", train)
+    settings = Settings.from_toml(write(tmp_path / "all"))
     if restarts == 2:
-        assert run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=restarts)
+        assert run_on_flare(settings, "flare-sim", tmp_path / "run", restarts=restarts)
     else:
         with pytest.raises(PartyError):
-            run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=restarts)
+            run_on_flare(settings, "flare-sim", tmp_path / "run", restarts=restarts)
     assert tried == [False, True, True][: restarts + 1]
     assert capsys.readouterr().err.count("goes on from its last checkpoint") == restarts
 
@@ -86,7 +87,7 @@ def test_what_another_try_cannot_cure_is_tried_once(
 
     monkeypatch.setattr(OnThisMachine, "train", train)
     with pytest.raises(type(error)):
-        run_on_flare(write(tmp_path / "all"), "flare-sim", tmp_path / "run", restarts=3)
+        run_on_flare(Settings.from_toml(write(tmp_path / "all")), "flare-sim", tmp_path / "run", restarts=3)
     assert len(tried) == 1
 
 
@@ -97,10 +98,10 @@ def test_a_run_elsewhere_ends_well_or_says_where_to_look(
     monkeypatch.setattr(deployed, "carry_out", lambda *_: ended)
     file = write(tmp_path / "all")
     if ended == "FINISHED:COMPLETED":
-        assert run_on_flare(file, "flare", tmp_path / "run", startup_kit=tmp_path) is None
+        assert run_on_flare(Settings.from_toml(file), "flare", tmp_path / "run", startup_kit=tmp_path) is None
     else:
         with pytest.raises(ColonnadeError, match=r"FINISHED:EXECUTION_EXCEPTION.*clinic's own runs/failed\.json"):
-            run_on_flare(file, "flare", tmp_path / "run", startup_kit=tmp_path)
+            run_on_flare(Settings.from_toml(file), "flare", tmp_path / "run", startup_kit=tmp_path)
 
 
 def test_a_prediction_elsewhere_names_a_run_and_a_file_and_the_result_stays_there(
@@ -147,16 +148,18 @@ def test_a_run_is_resumed_with_its_own_seed_where_there_is_one(tmp_path: Path, m
     monkeypatch.setattr(OnThisMachine, "train", train)
     file, out = write(tmp_path / "all"), tmp_path / "run"
     with pytest.raises(ConfigError, match="There is no run to resume"):
-        run_on_flare(file, "flare-sim", out, resume=True, quiet=True)
+        run_on_flare(Settings.from_toml(file), "flare-sim", out, resume=True, quiet=True)
     mine = tmp_path / "run.flare" / "sites" / "clinic" / "runs" / "run"
     mine.mkdir(parents=True)
-    run_on_flare(file, "flare-sim", out, resume=True, quiet=True)  # it broke off before anything was made
+    run_on_flare(
+        Settings.from_toml(file), "flare-sim", out, resume=True, quiet=True
+    )  # it broke off before anything was made
     assert seen == {"resume": True, "watch": seen["watch"], "seed": 0}
     (mine / "federation.toml").write_text(file.read_text().replace("[federation]", "[federation]\nseed = 7"))
-    run_on_flare(file, "flare-sim", out, resume=True, quiet=True)
+    run_on_flare(Settings.from_toml(file), "flare-sim", out, resume=True, quiet=True)
     assert seen["seed"] == 7
     with pytest.raises(ConfigError, match="--seed cannot be used with --engine flare"):
-        run_on_flare(file, "flare", out, seed=3)
+        run_on_flare(Settings.from_toml(file), "flare", out, seed=3)
 
 
 def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +172,7 @@ def test_a_data_sets_parties_get_their_names(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(OnThisMachine, "train", train)
     file = tmp_path / "federation.toml"
     file.write_text('[data]\ndataset = "breast_cancer"\nparts = [10, 20]\n')
-    run_on_flare(file, "flare-sim", tmp_path / "run", quiet=True)
+    run_on_flare(Settings.from_toml(file), "flare-sim", tmp_path / "run", quiet=True)
     assert len(seen["parties"]) == 3
 
 
@@ -224,7 +227,7 @@ def test_what_cannot_begin_leaves_nothing_behind(tmp_path: Path, lost: str, monk
 
         monkeypatch.setattr(OnThisMachine, "train", train)
     with pytest.raises(ColonnadeError, match=words) as found:
-        run_on_flare(file, "flare-sim", out, quiet=True)
+        run_on_flare(Settings.from_toml(file), "flare-sim", out, quiet=True)
     assert "flare" not in str(found.value)
     assert not list(tmp_path.rglob("*.flare"))
 

@@ -1,4 +1,4 @@
-"""Each check does something, and says what is wrong when it is."""
+"""The doctor tries what is installed, and says what is broken and how to mend it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import resource
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from colonnade.planning import doctor
-from colonnade.planning.doctor import Check, Package, Trouble
+from colonnade.planning.doctor import Check, Package, Trouble, in_range, packages
+from colonnade.privacy import accounting
 
 
 def fails(check: object) -> Check:
@@ -118,3 +120,67 @@ def test_old_libraries_are_named_with_what_is_needed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "packages", lambda: [Package("torch", ">=99"), Package("numpy", ">=1")])
     with pytest.raises(Trouble, match=r"torch .* \(>=99 is needed\)$"):
         doctor.libraries()
+
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        ("2.13.0+cpu", ">=2.8,<3"), ("2.8", ">=2.8,<3"), ("3.0", ">=2.8,<3"), ("2.7.9", ">=2.8,<3"),
+        ("0.6.0", ">=0.6,<0.7"), ("0.7.0", ">=0.6,<0.7"), ("21", ">=21"), ("20.9", ">=21"), ("1.10", ">=1.9"),
+        ("1.0.0", "==1.0"), ("1.2", "!=1.2"), ("5", ""), ("2.0", "<=2"), ("2.0.1", ">2"),
+    ],
+)  # fmt: skip
+def test_a_version_lies_in_a_range_as_packaging_says(version: str, wanted: str) -> None:
+    specifiers = pytest.importorskip("packaging.specifiers")
+    assert in_range(version, wanted) == specifiers.SpecifierSet(wanted).contains(version)
+
+
+def test_packages_are_those_of_the_project() -> None:
+    found = packages()
+    assert {"torch", "numpy", "typer"} <= {one.name for one in found if not one.extra}
+    for extra in ("flare", "crypto", "privacy", "plots", "serve", "tracking"):
+        names = {one.partition(">")[0] for one in PROJECT["optional-dependencies"][extra]}
+        assert {one.name for one in found if one.extra == extra} == names
+
+
+def test_what_is_installed_fits_and_what_is_not_does_not() -> None:
+    torch = next(one for one in packages() if one.name == "torch" and not one.extra)
+    assert torch.fits
+    assert torch.installed is not None
+    assert not Package("torch", ">=99").fits
+    assert Package("no-such-package-at-all", "").installed is None
+    assert not Package("no-such-package-at-all", "").fits
+
+
+def test_two_parties_train() -> None:
+    assert "trained a batch and sent" in doctor.federation()
+
+
+def test_encryption_agreement_and_intersection() -> None:
+    for package in ("tenseal", "coincurve", "cryptography"):
+        pytest.importorskip(package)
+    assert doctor.cryptography().endswith("are right")
+
+
+def test_a_known_epsilon() -> None:
+    pytest.importorskip("dp_accounting")
+    assert "(4.3772)" in doctor.accounting()  # Balle and Wang's curve at sigma 1, delta 1e-5
+
+
+def test_a_step_on_the_processor() -> None:
+    assert "a training step is right" in doctor.training_step("cpu")
+    assert all(name.startswith("cuda:") for name in doctor.gpus())
+
+
+def test_a_library_that_counts_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "gaussian_epsilon", lambda mu, delta: 4.0)
+    with pytest.raises(ArithmeticError, match="delta should be"):
+        doctor.accounting()
+
+
+def test_a_device_that_is_not_there_raises() -> None:
+    with pytest.raises((RuntimeError, AssertionError)):
+        doctor.training_step("cuda:99")

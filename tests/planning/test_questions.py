@@ -13,18 +13,18 @@ from tests.planning.three import frames
 
 from colonnade.algorithms import DEFAULT
 from colonnade.errors import ColonnadeError, ConfigError, DataError
-from colonnade.planning.questions import Silent, algorithms_for, ask, check
+from colonnade.planning.questions import Asker, algorithms_for, ask, check
 from colonnade.planning.template import Answers, write
 
 T = TypeVar("T")
 
 
-class Scripted(Silent):
+class Scripted(Asker):
     """Answers some questions, by a word in them, and takes the other guesses."""
 
     def __init__(self, **answers: str) -> None:
-        super().__init__()
         self.answers, self.said = answers, list[str]()
+        super().__init__(self.said.append)
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
         return accept(next((given for word, given in self.answers.items() if word in question), default))
@@ -36,9 +36,6 @@ class Scripted(Silent):
 
     def yes(self, question: str, default: bool) -> bool:
         return self.text(question, "yes" if default else "no", str) == "yes"
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
 
 
 def tables(folder: Path, keep: float = 1.0) -> list[Path]:
@@ -192,7 +189,7 @@ def test_a_column_that_divides_rows_divides_them_and_is_no_feature(tmp_path: Pat
     frame["set"] = ["test" if one % 5 == 0 else "valid" if one % 5 == 1 else "train" for one in rows]
     frame.to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame({"id": rows, "z": [one * 0.3 for one in rows]}).to_csv(tmp_path / "b.csv", index=False)
-    answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], Silent())
+    answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], Asker())
     assert (answers.split_by, answers.parties["a"].columns) == ("set", ("x",))
     check(answers, tmp_path)
     text = write(answers, tmp_path, "federation.toml")

@@ -96,7 +96,7 @@ def test_the_page(plain: Path, noisy: Path, multi: Path, tmp_path: Path) -> None
     page = Page(render(gather([plain, noisy, multi])))
     assert "do not have the same numbers of rows" in page.text
     assert len(page.tables["Runs"]) == 4
-    path = write([plain, noisy], tmp_path / "compare.html")
+    path = write(gather([plain, noisy]), tmp_path / "compare.html")
     assert path.exists()
     assert {one.name for one in (tmp_path / "figures").iterdir()} == {
         "compare-epochs.svg", "compare-bytes.svg", "compare-loss.svg",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.report.made import HOSTILE, Page
 
-from colonnade.report.html import Html, h, joined, number, table, text
+from colonnade.report.html import Cell, Html, h, joined, table, text
 
 
 def test_text_and_attributes_are_escaped_and_markup_is_not() -> None:
@@ -40,7 +40,7 @@ def test_a_list_in_words() -> None:
 
 
 def test_a_table_has_keys_to_sort_by_and_aligns_its_numbers() -> None:
-    made = table("Caption", ("who", "how much"), [["b", number("1.0 kB", 1000)], ["a", number("2 B", 2)]])
+    made = table("Caption", ("who", "how much"), [["b", Cell("1.0 kB", 1000)], ["a", Cell("2 B", 2)]])
     page = Page(made)
     assert page.tables["Caption"] == [["who", "how much"], ["b", "1.0 kB"], ["a", "2 B"]]
     assert page.keys(made, "Caption") == [["1000"], ["2"]]

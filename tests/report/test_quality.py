@@ -13,9 +13,9 @@ from tests.federation.small import Frames, frames, splitnn
 
 from colonnade.federation import Federation
 from colonnade.report.facts import read
-from colonnade.report.opening import result
 from colonnade.report.page import render
 from colonnade.report.quality import CURVES, quality_figures
+from colonnade.report.result import result
 
 
 def uneven() -> Frames:

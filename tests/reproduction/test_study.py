@@ -17,14 +17,27 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path))
 
 
-def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch() -> None:
-    seen: set[str] = set()
+@pytest.fixture(scope="module")
+def seen() -> set[str]:
+    """The titles of the runs that were watched."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, seen: set[str]) -> Study:
+    """The whole of a tiny study."""
 
     def watch(title: str, step: Step) -> None:
         assert math.isfinite(step.loss)
         seen.add(title)
 
-    study = reproduce("tiny", watch=watch)
+    folder = plan_folder(tmp_path_factory.mktemp("tiny"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("colonnade.reproduction.expected.folder", lambda: folder)
+        return reproduce("tiny", watch=watch)
+
+
+def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch(study: Study, seen: set[str]) -> None:
     assert seen == {f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)}
     for run in ("SplitNN", "FDML"):
         assert [[epoch for epoch, _ in curve] for curve in study.curves[run]] == [[1, 2, 3]] * 2
@@ -36,8 +49,7 @@ def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch() -> None:
     assert study.measured["SplitNN, epoch 2"].figure.paper == 0.9712
 
 
-def test_rounds_and_bytes_to_a_score_count_training_only() -> None:
-    study = reproduce("tiny")
+def test_rounds_and_bytes_to_a_score_count_training_only(study: Study) -> None:
     for run in ("SplitNN", "FDML"):
         rounds, moved = (study.measured[f"{run}, {what} to 40%"].by_seed for what in ("rounds", "MB per party"))
         assert all(number % 5 == 0 for number in rounds)
@@ -46,11 +58,10 @@ def test_rounds_and_bytes_to_a_score_count_training_only() -> None:
         assert moved == pytest.approx(expected)
 
 
-def test_a_look_on_the_way_changes_nothing() -> None:
-    looked, not_looked = reproduce("tiny"), reproduce("tiny", quick=True)
-    what = "SplitNN, epoch 2"
+def test_a_look_on_the_way_changes_nothing(study: Study) -> None:
+    not_looked, what = reproduce("tiny", quick=True), "SplitNN, epoch 2"
     assert not_looked.measured.keys() == {what}
-    assert looked.measured[what].by_seed[0] == not_looked.measured[what].by_seed[0]
+    assert study.measured[what].by_seed[0] == not_looked.measured[what].by_seed[0]
 
 
 def test_a_script_records_what_it_finds() -> None:

@@ -87,6 +87,22 @@ def test_a_changed_table_is_read_and_a_broken_one_is_not_used(
     assert vars(source)["failed"] == "KeyError"
 
 
+def test_a_changed_table_with_many_rows_for_one_person_is_read(tmp_path: Path) -> None:
+    blood = pd.DataFrame({"patient": frames()["lab"]["patient"].repeat(2)})
+    blood["sugar"] = np.random.default_rng(3).normal(size=len(blood)).round(3)
+    file = write(tmp_path)
+    blood.to_csv(tmp_path / "blood.csv", index=False)
+    file.write_text(
+        file.read_text() + '\n[parties.lab.tables.blood]\ntable = "blood.csv"\ngroup = { sugar = "mean" }\n'
+    )
+    Federation.from_toml(file).fit(tmp_path / "run")
+    source = Source(tmp_path / "run")
+    before = source.ask(["P001"])[0].scores["ill"]
+    touch(tmp_path / "blood.csv", blood.assign(sugar=blood["sugar"] + 2))
+    assert source.refresh()
+    assert source.ask(["P001"])[0].scores["ill"] != before
+
+
 def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) -> None:
     file = write(tmp_path, settings={**quick(federation={"on_missing": "skip"}), "algorithm": {"name": "fdml"}})
     Federation.from_toml(file).fit(tmp_path / "run")

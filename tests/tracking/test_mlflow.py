@@ -13,7 +13,7 @@ import pytest
 from tests.federation.small import THREE, federation, records
 
 from colonnade.errors import ConfigError
-from colonnade.tracking import TrackingSettings, mlflow
+from colonnade.tracking import TrackingSettings, services
 
 pytest.importorskip("mlflow", reason="MLflow is not installed")
 
@@ -21,7 +21,7 @@ pytest.importorskip("mlflow", reason="MLflow is not installed")
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a tracker sets for its process does not outlive a test."""
-    for name in (*mlflow.ENVIRONMENT, "MLFLOW_ALLOW_FILE_STORE"):
+    for name in (*services.ENVIRONMENT, "MLFLOW_ALLOW_FILE_STORE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
@@ -130,7 +130,7 @@ def test_many_settings_go_in_pieces(tmp_path: Path) -> None:
     from colonnade.tracking.trackers import About
 
     (tmp_path / "run").mkdir()
-    tracker = mlflow.MLflow(TrackingSettings(mlflow=str(tmp_path / "ml"), experiment="churn"), tmp_path / "run")
+    tracker = services.MLflow(TrackingSettings(mlflow=str(tmp_path / "ml"), experiment="churn"), tmp_path / "run")
     tracker.begin(About("many", {f"s{number}": str(number) for number in range(250)}))
     tracker.log({f"m{number}": float(number) for number in range(1200)}, 1)
     tracker.end("finished")

@@ -59,14 +59,10 @@ def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
     for name in names:
         module = f"{__name__}.{MODULES.get(name, name)}"
         function = getattr(import_module(module), name) if name in needed else _help_only(module, name)
-        app.command(name, help=_paragraphs(function.__doc__ or ""))(function)
+        paragraphs = (function.__doc__ or "").split("\n\n")  # a line each: the terminal's width breaks lines, not ours
+        app.command(name, help="\n\n".join(" ".join(words.split()) for words in paragraphs))(function)
     app.callback(invoke_without_command=True)(_version)
     return app
-
-
-def _paragraphs(doc: str) -> str:
-    """A docstring with one line per paragraph, so that the terminal's width, not the source's, breaks lines."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
 
 
 def _help_only(module: str, name: str) -> Callable[[], None]:

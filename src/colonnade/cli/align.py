@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,15 +57,18 @@ def align(
     if out is not None:
         check_free(out)
     if engine != "in-process":
-        from colonnade.cli.on_flare import count_on_flare
+        from colonnade.cli.on_flare import before_a_run
+        from colonnade.flare.job import Job
 
         if not count:
             raise ConfigError(
                 f"With --engine {engine} rows are counted, so it takes --count: which rows are common, each "
                 "organisation learns at its own site when it trains (`colonnade run`)."
             )
-        counts = count_on_flare(settings, engine, out, startup_kit, owner)
-        if counts is not None:
+        job = partial(Job.to_do, do="count", how={}, owner=owner)
+        counted = before_a_run(settings, engine, out, startup_kit, "count", job)
+        if counted is not None:
+            counts = json.loads((counted / ALIGNMENT).read_text(encoding="utf-8"))
             _show_counts(counts, out, json_=json_, quiet=quiet)
         return
     alignment = dataclasses.replace(settings.alignment, reveal="count") if count else settings.alignment

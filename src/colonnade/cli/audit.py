@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column, Table
 
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, suggested
-from colonnade.attacks.promises import CANARIES, audit_promises
+from colonnade.attacks.promises import CANARIES, Promises, audit_promises
 from colonnade.attacks.report import prepare, write, write_promises
 from colonnade.cli.console import a_run, a_table, console, error_console, numbers, shown
 from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, StartupKit
 from colonnade.errors import ConfigError
-from colonnade.runs.layout import SETTINGS
+from colonnade.runs.layout import AUDIT, SETTINGS
 from colonnade.runs.run_directory import to_json
 from colonnade.settings.party_file import OWN
 
@@ -47,88 +48,82 @@ def audit(
     site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
     there, one that does not tell has not passed.
     """
+    place = out or folder / "audit"
     if engine != "in-process":
-        from colonnade.cli.on_flare import audit_on_flare
+        from colonnade.cli.on_flare import with_a_run
 
         if dp or party or out:
             raise ConfigError(
                 f"--dp, --party and --out are for one process, not for {engine}: each site audits itself."
             )
-        remote = audit_on_flare(folder, engine, startup_kit, owner, rows)
-        if remote is not None:
-            result, place = remote
-            _show(result, len(list(place.iterdir())), place, OWN, json_=json_, quiet=quiet)
-            result.check()
-        return
-    if dp:
-        _audit_dp(folder, canaries, out, allow_model or [], json_=json_, quiet=quiet)
-        return
-    with error_console.status("…") as status:
-        if quiet or json_:
-            status.stop()
-        place, run = out or folder / "audit", a_run(folder)
-        prepare(place)
-        result = audit_run(run, rows=rows, party=party, say=status.update, allow_models=allow_model or [])
-        files = write(result, place)
-    limits = f"{folder / SETTINGS}, and remove its first line, a digest"
-    _show(result, len(files), place, limits, json_=json_, quiet=quiet)
-    result.check()
-
-
-def _show(result: Audit, files: int, place: Path, limits: str, *, json_: bool, quiet: bool) -> None:
+        results = with_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
+        if results is None:
+            return
+        result: Audit | Promises = Audit.from_json(json.loads((results / "audit.json").read_text(encoding="utf-8")))
+        place, files = results, list(results.iterdir())
+    else:
+        with error_console.status("…") as status:
+            if quiet or json_:
+                status.stop()
+            run = a_run(folder)
+            prepare(place)
+            how: Any = {"say": status.update, "allow_models": allow_model or []}
+            if dp:
+                result = audit_promises(run, canaries=canaries, **how)
+                files = [write_promises(result, place)]
+            else:
+                result = audit_run(run, rows=rows, party=party, **how)
+                files = write(result, place)
     if json_:
         typer.echo(to_json(result.to_json(), indent=2))
-    elif not quiet:
-        console.print(f"What could have been learned from what {result.algorithm} sends", style="bold")
-        for table in tables_of(result):
-            console.print(table)
-        if result.not_attacked:
-            console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
-            for release in result.not_attacked:
-                console.print(f"    {shown(release)}", highlight=False, soft_wrap=True)
-        for name, answer in result.sites.items():
-            console.print(f"{shown(name)}, of its own columns: {shown(answer)}.", highlight=False)
-        for note in result.notes:
-            console.print(f"Note: {shown(note)}")
-        console.print(f"{files} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
+    elif not quiet and isinstance(result, Promises):
+        _show_promises(result, canaries)
+        console.print(f"{files[0].name} is in [bold]{shown(place)}[/bold].", soft_wrap=True)
+    elif not quiet and isinstance(result, Audit):
+        _show(result)
+        console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
         if not result.limited:
+            own = f"{folder / SETTINGS}, and remove its first line, a digest"
             limit, value = suggested(result.findings)
             console.print(
-                f"No threshold is set. For exit code 5 above one, as an example,\nadd to {shown(limits)}:\n"
-                f"    \\[audit]\n    {limit} = {value:g}",
+                f"No threshold is set. For exit code 5 above one, as an example,\n"
+                f"add to {shown(own if engine == 'in-process' else OWN)}:\n    \\[audit]\n    {limit} = {value:g}",
                 highlight=False,
                 soft_wrap=True,
             )
-
-
-def _audit_dp(folder: Path, canaries: int, out: Path | None, allow: list[str], *, json_: bool, quiet: bool) -> None:
-    with error_console.status("…") as status:
-        if quiet or json_:
-            status.stop()
-        place, run = out or folder / "audit", a_run(folder)
-        prepare(place)
-        result = audit_promises(run, canaries=canaries, say=status.update, allow_models=allow)
-        file = write_promises(result, place)
-    if json_:
-        typer.echo(to_json(result.to_json(), indent=2))
-    elif not quiet:
-        console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
-        words = "of", "against", "neighbours"
-        wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # wide enough for add-or-remove
-        table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
-        for attempt in result.attempts:
-            mark = "[red]{}[/red]" if attempt.broken else "{}"
-            bound = "not attacked" if attempt.bound is None else mark.format(f"{attempt.bound:.3f}")
-            base = "" if attempt.baseline is None else f"{attempt.baseline:.3f}"
-            whose = f"{attempt.party}'s {attempt.protects}"
-            table.add_row(whose, attempt.adversary, attempt.relation, f"{attempt.claim or 0.0:.3f}", bound, base)
-        if result.attempts:
-            console.print(table)
-            console.print("Epsilon is above the bound; the baseline is Steinke et al.'s (2023).")
-        for note in [*result.notes, *dict.fromkeys(attempt.why for attempt in result.attempts if attempt.why)]:
-            console.print(f"Note: {note}", markup=False)
-        console.print(f"{file.name} is in [bold]{shown(place)}[/bold].", soft_wrap=True)
     result.check()
+
+
+def _show(result: Audit) -> None:
+    console.print(f"What could have been learned from what {result.algorithm} sends", style="bold")
+    for table in tables_of(result):
+        console.print(table)
+    if result.not_attacked:
+        console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
+        for release in result.not_attacked:
+            console.print(f"    {shown(release)}", highlight=False, soft_wrap=True)
+    for name, answer in result.sites.items():
+        console.print(f"{shown(name)}, of its own columns: {shown(answer)}.", highlight=False)
+    for note in result.notes:
+        console.print(f"Note: {shown(note)}")
+
+
+def _show_promises(result: Promises, canaries: int) -> None:
+    console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
+    words = "of", "against", "neighbours"
+    wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # wide enough for add-or-remove
+    table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
+    for attempt in result.attempts:
+        mark = "[red]{}[/red]" if attempt.broken else "{}"
+        bound = "not attacked" if attempt.bound is None else mark.format(f"{attempt.bound:.3f}")
+        base = "" if attempt.baseline is None else f"{attempt.baseline:.3f}"
+        whose = f"{attempt.party}'s {attempt.protects}"
+        table.add_row(whose, attempt.adversary, attempt.relation, f"{attempt.claim or 0.0:.3f}", bound, base)
+    if result.attempts:
+        console.print(table)
+        console.print("Epsilon is above the bound; the baseline is Steinke et al.'s (2023).")
+    for note in [*result.notes, *dict.fromkeys(attempt.why for attempt in result.attempts if attempt.why)]:
+        console.print(f"Note: {note}", markup=False)
 
 
 def tables_of(result: Audit) -> Iterator[Table]:

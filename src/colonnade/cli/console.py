@@ -118,6 +118,17 @@ def a_bar(*counts: ProgressColumn, quiet: bool, transient: bool = False) -> Prog
 
 
 @contextmanager
+def stoppable(go_on: Callable[[], str]) -> Iterator[None]:
+    """At Ctrl-C, print how to go on, if there is a way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if words := go_on():
+            error_console.print(words, markup=False, soft_wrap=True)
+        raise
+
+
+@contextmanager
 def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> Iterator[Watch]:
     """A bar over all batches or rounds, with the last batch's loss, the last validation score and the bytes that
     travelled."""

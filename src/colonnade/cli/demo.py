@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,43 +39,6 @@ SPLITS = 5
 HELD = 0.93
 """The share of the patients that each organisation knows."""
 CHOSEN, SHARED = "chosen.toml", "shared.csv"
-FEDERATION = """\
-# Four organisations, one model. Change anything and run:  colonnade run federation.toml
-
-[algorithm]
-name = "vimadmm"            # colonnade algorithms lists the others
-rho = 1.0                   # ADMM's penalty
-local_steps = 10            # steps each party takes per exchange
-
-[data]
-id = "patient"              # the column by which the tables fit together
-align = "private"           # nobody knows all patients: train on those that all share, found without showing ids
-validation = 0.1
-test = 0.2
-
-[model]                     # each party's local model; any torch module will do
-name = "mlp"
-hidden = [16]
-width = 8
-
-[train]
-epochs = 8
-batch_size = 64
-
-[parties.clinic]            # holds the labels and ten columns
-table = "clinic.csv"
-label = "diagnosis"
-
-[parties.lab_north]         # holds ten other columns about the same patients
-table = "lab_north.csv"
-
-[parties.lab_south]         # and ten more
-table = "lab_south.csv"
-
-# a stranger with ten columns to sell
-[parties.broker]
-table = "broker.csv"
-"""
 
 
 def demo(
@@ -167,7 +131,7 @@ def write_tables(out: Path) -> dict[str, pd.DataFrame]:
     frames = {name: table.sample(frac=HELD, random_state=at) for at, (name, table) in enumerate(tables.items())}
     for name, table in frames.items():
         table.to_csv(out / f"{name}.csv", index=False)
-    (out / "federation.toml").write_text(FEDERATION, encoding="utf-8")
+    (out / "federation.toml").write_bytes((files("colonnade.cli") / "demo.toml").read_bytes())
     return frames
 
 

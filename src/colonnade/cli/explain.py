@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.pictures import can_draw, prepare, write
 from colonnade.federation import Federation, load
 from colonnade.report.words import seconds
+from colonnade.runs.layout import EXPLANATION
 from colonnade.runs.run_directory import RunDirectory
 
 
@@ -60,15 +62,18 @@ def explain(
     _check(train_noise, "--train-noise")
     place = out or folder / "explain"
     if engine != "in-process":
-        from colonnade.cli.on_flare import explain_on_flare
+        from colonnade.cli.on_flare import with_a_run
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
         options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
-        remote = explain_on_flare(folder, engine, startup_kit, owner, options)
-        if remote is None:
+        results = with_a_run(folder, engine, startup_kit, owner, "explain", options, EXPLANATION)
+        if results is None:
             return
-        result, files = remote, write(remote, place, pictures=draw)
+        result = report.Report.from_json((results / "explain.json").read_text(encoding="utf-8"))
+        if result.tsne is not None:
+            result.tsne = json.loads((results / "tsne.json").read_text(encoding="utf-8"))
+        files = write(result, place, pictures=draw)
     else:
         federation = load(a_run(folder), allow_models=allow_model or [])
         if noisy is not None and noisy not in federation.owners:
@@ -149,11 +154,16 @@ def _show(result: report.Report, place: Path, files: list[Path]) -> None:
         console.print(_agreement(result))
     if result.summarization:
         subsets = result.summarization[1:]
-        scores = (f"{subset['which']} {subset['share']} %: {_score(result, subset['score'])}" for subset in subsets)
+        trained = (f"{subset['which']} {subset['share']} %: {_score(result, subset['score'])}" for subset in subsets)
         by = MEASURES[result.ranked_by].heading
-        console.print(f"Trained with parties by {by}: {'; '.join(scores)}.", highlight=False)
-    if result.denoising:
-        _show_denoising(result)
+        console.print(f"Trained with parties by {by}: {'; '.join(trained)}.", highlight=False)
+    if denoising := result.denoising:
+        party, clean, noisy = denoising["party"], denoising["clean"], denoising["noisy"]
+        heads = ""
+        if clean["head_norm"]:
+            heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
+        scores = f"{metric(result.metric)} {_score(result, clean['score'])} became {_score(result, noisy['score'])}"
+        console.print(f"Trained with noise at {party}, σ = {denoising['sigma']:g}: {scores}{heads}.", highlight=False)
     for note in result.notes:
         say(note)
     names_written = ", ".join(path.name for path in files if path.suffix != ".svg")
@@ -168,17 +178,6 @@ def _added(result: report.Report) -> Table:
         cells = (_score(result, scores[key]) for key in ("with_it", "without_it", "gain"))
         table.add_row(party, f"{scores['rows']:,.0f}", *cells)
     return table
-
-
-def _show_denoising(result: report.Report) -> None:
-    denoising = result.denoising
-    assert denoising is not None
-    party, clean, noisy = denoising["party"], denoising["clean"], denoising["noisy"]
-    heads = ""
-    if clean["head_norm"]:
-        heads = f"; its head norm {clean['head_norm'][party]:.3f} became {noisy['head_norm'][party]:.3f}"
-    scores = f"{metric(result.metric)} {_score(result, clean['score'])} became {_score(result, noisy['score'])}"
-    console.print(f"Trained with noise at {party}, σ = {denoising['sigma']:g}: {scores}{heads}.", highlight=False)
 
 
 def _score(result: report.Report, value: float | None) -> str:

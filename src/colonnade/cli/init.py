@@ -18,7 +18,7 @@ from colonnade.planning.template import write
 T = TypeVar("T")
 
 
-class Terminal:
+class Terminal(questions.Asker):
     """An asker for whoever sits at the terminal."""
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
@@ -43,21 +43,17 @@ class Terminal:
     def yes(self, question: str, default: bool) -> bool:
         return typer.confirm(question, default=default)
 
-    def say(self, text: str) -> None:
-        say(text)
 
-
-def _here(terminal: Terminal, *, yes: bool) -> list[SeenTable]:
+def _here(asker: questions.Asker) -> list[SeenTable]:
     """The tables of this folder that are to take part; files that cannot be one are left out, and said."""
     seen, unfit = seen_in(Path())
     for line in unfit:
-        terminal.say(line)
+        say(line)
     if not seen:
         raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
-    if yes:
-        return seen
-    terminal.say(f"Tables here: {', '.join(table.path.name for table in seen)}.")
-    return [table for table in seen if terminal.yes(f"Shall {table.path.name} take part?", default=True)]
+    if isinstance(asker, Terminal):
+        say(f"Tables here: {', '.join(table.path.name for table in seen)}.")
+    return [table for table in seen if asker.yes(f"Shall {table.path.name} take part?", default=True)]
 
 
 def init(
@@ -87,9 +83,9 @@ def init(
     twice = [path for at, path in enumerate(paths) if path.resolve() in [earlier.resolve() for earlier in paths[:at]]]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice, and a table is one organisation's. Name each table once.")
-    terminal = Terminal()
-    taking: Sequence[Path | SeenTable] = paths or _here(terminal, yes=yes)
-    answers = questions.ask(taking, questions.Silent(terminal) if yes else terminal, label, task)
+    asker = questions.Asker(say) if yes else Terminal(say)
+    taking: Sequence[Path | SeenTable] = paths or _here(asker)
+    answers = questions.ask(taking, asker, label, task)
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(

@@ -8,28 +8,25 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.attacks.audit import Audit
 from colonnade.cli.console import console, error_console, say
 from colonnade.cli.options import VARIABLE, check_asker, say_how
 from colonnade.core.checks import from_mapping
 from colonnade.errors import AuditFailed, ConfigError, DataError, InputError
-from colonnade.explain.report import Report
 from colonnade.federation import Settings
 from colonnade.flare.engines import Engine, OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.holdings import read_labels, read_tables
-from colonnade.runs.layout import ALIGNMENT, ANSWERS, AUDIT, EXPLANATION, SELECTION, SETTINGS
+from colonnade.runs.layout import ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.selection.settings import SERVER
-from colonnade.settings.changes import Change
 from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, label_owners_of, write_table
 from colonnade.settings.serving import ServeSettings
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def run_on_flare(
-    file: Path,
+    settings: Settings,
     engine_name: str,
     out: Path,
     *,
@@ -46,15 +43,12 @@ def run_on_flare(
     resume: bool = False,
     seed: int | None = None,
     quiet: bool = False,
-    allow_models: Sequence[str] = (),
-    changes: Sequence[Change] = (),
     restarts: int = 0,
 ) -> dict[str, Any] | None:
     """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. Organisations on this machine get `allow_models` in their own files. A run that breaks
-    off is continued up to `restarts` times."""
-    settings = Settings.from_toml(file, allow_models=allow_models, changes=changes)
-    if engine_name == "flare" and allow_models:
+    results stay with the sites. Organisations on this machine get the models that the settings allow in their own
+    files. A run that breaks off is continued up to `restarts` times."""
+    if engine_name == "flare" and settings.allow_models:
         raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
     if engine_name == "flare" and seed is not None:
         raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
@@ -65,8 +59,11 @@ def run_on_flare(
         console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
         return None
     work = engine.machine.kept.parent
+    if resume and not work.exists():
+        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
     if resume:
-        seed = _seed_of(engine, settings, out)
+        begun = RunDirectory(engine.runs(driver_of(settings), out.name))
+        seed = begun.settings().engine.seed if (begun.path / SETTINGS).exists() else None  # None: no driver had begun
     elif work.exists() or out.exists():
         raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
     settings = settings.with_seed(seed)
@@ -92,14 +89,6 @@ def run_on_flare(
         total = time.perf_counter() - started
         error_console.print(f"{summary['seconds']:.1f} s of training; {total:.0f} s with FLARE's start and end.")
     return summary
-
-
-def _seed_of(engine: OnThisMachine, settings: Settings, out: Path) -> int | None:
-    """The seed of the run to resume, from its driver's settings; None where it broke off before the driver began."""
-    if not (work := engine.machine.kept.parent).exists():
-        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
-    run = RunDirectory(engine.runs(driver_of(settings), out.name))
-    return run.settings().engine.seed if (run.path / SETTINGS).exists() else None
 
 
 def predict_on_flare(
@@ -142,28 +131,14 @@ def select_on_flare(
     this machine options change what is agreed in [selection]; sites of their own have agreed on it before."""
     if engine_name != "flare":
         agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **options, "servers": True}, where="")
-        settings, options = replace(_with_names(settings), selection=agreed), {}
+        settings, options = replace(settings, selection=agreed), {}
     how = {"keep": keep, "method": method, "given": dict(options)}
     job = partial(Job.to_select, how=how, owner=owner)
-    folder = _before_a_run(settings, engine_name, out, startup_kit, "selection", job)
-    return None if folder is None else Selection.from_json(_json(folder / SELECTION))
+    folder = before_a_run(settings, engine_name, out, startup_kit, "selection", job)
+    return None if folder is None else Selection.from_json(json.loads((folder / SELECTION).read_text(encoding="utf-8")))
 
 
-def count_on_flare(
-    settings: Settings, engine_name: str, out: Path | None, startup_kit: Path | None, owner: str | None
-) -> list[dict[str, Any]] | None:
-    """How many rows a label owner shares with those who hold columns; None where that stays with it."""
-    settings = settings if engine_name == "flare" else _with_names(settings)
-    job = partial(Job.to_do, do="count", how={}, owner=owner)
-    folder = _before_a_run(settings, engine_name, out, startup_kit, "count", job)
-    return None if folder is None else _json(folder / ALIGNMENT)
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _before_a_run(
+def before_a_run(
     settings: Settings, engine_name: str, out: Path | None, startup_kit: Path | None, name: str, job: Callable[..., Job]
 ) -> Path | None:
     """Have a driver do a job that needs no run, named after --out or `name`; gives its folder on this machine."""
@@ -177,33 +152,13 @@ def _before_a_run(
     work = engine.machine.kept.parent
     if work.exists():
         raise ConfigError(f"{work} is there already. Choose another --out.")
+    named = _with_names(settings)
     work.mkdir(parents=True)
-    settings = engine.begin(settings)
+    settings = engine.begin(named)
     return engine.perform(settings, job(settings, run))
 
 
-def explain_on_flare(
-    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, how: Mapping[str, Any]
-) -> Report | None:
-    """Which parties matter in a run, by a label owner's held-out rows; None where the result stays with it."""
-    results = _with_a_run(folder, engine_name, startup_kit, owner, "explain", how, EXPLANATION)
-    if results is None:
-        return None
-    report = Report.from_json((results / "explain.json").read_text(encoding="utf-8"))
-    if report.tsne is not None:
-        report.tsne = _json(results / "tsne.json")
-    return report
-
-
-def audit_on_flare(
-    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, rows: int
-) -> tuple[Audit, Path] | None:
-    """What sites tell a label owner could be learned in a run, and where its page is; None where that stays with it."""
-    results = _with_a_run(folder, engine_name, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
-    return None if results is None else (Audit.from_json(_json(results / "audit.json")), results)
-
-
-def _with_a_run(
+def with_a_run(
     folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, do: str, how: Mapping[str, Any],
     place: str, *, whole: bool = False,
 ) -> Path | None:  # fmt: skip
@@ -232,9 +187,13 @@ def serve_on_flare(
 ) -> None:
     """Serve the run that has the name of `folder`, until SIGTERM or SIGINT. A job says which run, and nothing of `own`:
     where all organisations are on this machine, that goes into the label owner's own file first."""
-    if engine_name == "flare":
-        _check_nothing_own(own)
-    elif VARIABLE in os.environ and "token_file" not in own:
+    defaults = asdict(ServeSettings())
+    if engine_name == "flare" and (set_ := [key for key, value in own.items() if value != defaults[key]]):
+        raise ConfigError(
+            f"--{set_[0].replace('_', '-')} is no part of a job: with --engine flare the label owner's site listens as "
+            f"[serve] in its own {OWN} says. Set {set_[0]} there."
+        )
+    if engine_name != "flare" and VARIABLE in os.environ and "token_file" not in own:
         raise ConfigError(f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE.")
     engine, settings = _with_settings(folder, engine_name, startup_kit)
     check_asker(settings, owner, model)
@@ -250,31 +209,10 @@ def serve_on_flare(
         if not quiet:
             say_how(record["url"], token=record["token"])
 
-    with _until_stopped():
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
         engine.serve(settings, run, say_listening, owner=owner, model=model or "")
         console.print(f"'{driver}' has ended it.")
-
-
-def _check_nothing_own(own: Mapping[str, Any]) -> None:
-    defaults = asdict(ServeSettings())
-    for key, value in own.items():
-        if value != defaults[key]:
-            raise ConfigError(
-                f"--{key.replace('_', '-')} is no part of a job: with --engine flare the label owner's site listens "
-                f"as [serve] in its own {OWN} says. Set {key} there."
-            )
-
-
-@contextmanager
-def _until_stopped() -> Iterator[None]:
-    """End the block at SIGTERM or SIGINT, without an error."""
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
     except KeyboardInterrupt:
         console.print("Ended.")
     finally:

@@ -61,7 +61,7 @@ def compare(
     for folder in folders:
         _check(folder)
     runs = comparing.gather(folders)
-    path = comparing.write(folders, _page(out) or Path(comparing.PAGE))
+    path = comparing.write(runs, _page(out) or Path(comparing.PAGE))
     if quiet:
         return
     headings, lines = comparing.rows_of(runs)

@@ -24,6 +24,7 @@ from colonnade.cli.console import (
     progress_of,
     say,
     shown,
+    stoppable,
     subsets_table,
     traffic_table,
     typed,
@@ -102,28 +103,26 @@ def run(
             raise ConfigError(rule)
     if not resume:
         RunDirectory(folder).check_free()  # before tables are read
-    changes, silent, allowed = changes_of(set_ or []), quiet or json_, allow_model or []
+    changes, silent = changes_of(set_ or []), quiet or json_
     with _live_page(folder, port or 0) if live else contextlib.nullcontext() as page:
+        settings = Settings.from_toml(file, allow_models=allow_model or [], changes=changes)
         if in_process:
-            settings = Settings.from_toml(file, allow_models=allowed, changes=changes)
             federation = _build(settings, folder if resume else None, start_from, network, seed)
-            with _resumable(folder / SETTINGS if changes else file, folder):
+            begun = str(folder / SETTINGS if changes else file)
+
+            def go_on() -> str:
+                again = shlex.join(["colonnade", "run", begun, "--out", str(folder), "--resume"])
+                return f"Stopped. To go on from the last checkpoint: {again}" if (folder / MARK).exists() else ""
+
+            with stoppable(go_on):
                 summary, exhausted = _train(federation, folder, file.stem, page, resume=resume, silent=silent)
         else:
             from colonnade.cli.on_flare import run_on_flare
 
             remote = run_on_flare(
-                file,
-                engine,
-                folder,
-                startup_kit=startup_kit,
-                resume=resume,
-                seed=seed,
-                quiet=silent,
-                allow_models=allowed,
-                changes=changes,
+                settings, engine, folder, startup_kit=startup_kit, resume=resume, seed=seed, quiet=silent,
                 restarts=restarts,
-            )
+            )  # fmt: skip
             if remote is None:
                 return
             summary, exhausted = remote, bool(remote["exhausted"])
@@ -174,18 +173,6 @@ def _train(
             warnings.simplefilter("ignore", Finding)  # the summary has them
         outcome = federation.fit(folder, resume=resume, watch=watch)
     return outcome.summary, outcome.exhausted
-
-
-@contextlib.contextmanager
-def _resumable(file: Path, folder: Path) -> Iterator[None]:
-    """At Ctrl-C, print the command that resumes the run."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (folder / MARK).exists():
-            go_on = shlex.join(["colonnade", "run", str(file), "--out", str(folder), "--resume"])
-            error_console.print(f"Stopped. To go on from the last checkpoint: {go_on}", markup=False, soft_wrap=True)
-        raise
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from colonnade.cli.options import (
 )
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.serving.listening import check_libraries, check_reach, checked_token, listen, token_in, url_of
 
 
 def serve(
@@ -73,16 +74,19 @@ def serve(
 
         serve_on_flare(folder, engine, options, startup_kit=startup_kit, owner=owner, model=model, quiet=quiet)
         return
+    check_libraries()
     from colonnade.serving import service
     from colonnade.serving.batcher import Batcher
     from colonnade.serving.limits import Limits
-    from colonnade.serving.listening import check_reach, listen, url_of
     from colonnade.serving.source import Source
 
-    service.check_libraries()
     settings = RunDirectory(a_run(folder)).settings()
     check_asker(settings, owner, model)
-    token = _token(token_file)
+    token = None
+    if token_file is not None:
+        token = token_in(token_file, f"--token-file {token_file}")
+    elif VARIABLE in os.environ:
+        token = checked_token(os.environ[VARIABLE], VARIABLE)
     check_reach(host, token, f"--host {host}", "give --token-file token.txt")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("colonnade.serving").setLevel(logging.WARNING if quiet else logging.INFO)
@@ -96,13 +100,3 @@ def serve(
         if not quiet:
             say_how(url, token=token is not None)
         service.serve(batcher, Limits(limit, rate, token, connections=connections), listener)
-
-
-def _token(file: Path | None) -> str | None:
-    """The token in the file, or else in the environment; None where neither has one."""
-    from colonnade.serving.listening import checked_token, token_in
-
-    if file is not None:
-        return token_in(file, f"--token-file {file}")
-    token = os.environ.get(VARIABLE)
-    return None if token is None else checked_token(token, VARIABLE)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TaskID
+from rich.progress import MofNCompleteColumn
 
-from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, typed
+from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, stoppable, typed
 from colonnade.cli.options import AllowModel, Json, Quiet
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
@@ -53,9 +51,20 @@ def tune(
     expected = tuning.forecast(federation, trials, done, folder)
     if not quiet:
         _say(error_console if json_ else console, federation, trials, len(trials) - len(done), expected)
-    with _resumable(done), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
+
+    def go_on() -> str:
+        again = shlex.join(["colonnade", *sys.argv[1:]])
+        return f"Stopped after {len(done)} trials. The same command goes on: {again}"
+
+    with stoppable(go_on), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
         task = bar.add_task(file.stem, total=len(trials), now="")
-        done = tuning.search(trials, folder, done, partial(_watch, bar, task))
+
+        def watch(completed: float, done: Mapping[int, Record]) -> None:
+            measured = [trial for trial in tuning.ranked(done) if trial["score"]]
+            now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
+            bar.update(task, completed=completed, now=now)
+
+        done = tuning.search(trials, folder, done, watch)
     chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
     if json_:
@@ -63,19 +72,6 @@ def tune(
         typer.echo(to_json(result | {"forecast": dataclasses.asdict(expected)}, indent=2))
     elif not quiet:
         _show(trials, done, chosen, folder)
-
-
-@contextlib.contextmanager
-def _resumable(done: Mapping[int, Record]) -> Iterator[None]:
-    """At Ctrl-C, print that the same command goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = shlex.join(["colonnade", *sys.argv[1:]])
-        error_console.print(
-            f"Stopped after {len(done)} trials. The same command goes on: {again}", markup=False, soft_wrap=True
-        )
-        raise
 
 
 def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: int, expected: Forecast) -> None:
@@ -94,13 +90,6 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
         lines.append("No party adds noise: nothing is spent, and nothing is promised.")
     for line in lines:
         where.print(line, markup=False, highlight=False)
-
-
-def _watch(bar: Progress, task: TaskID, completed: float, done: Mapping[int, Record]) -> None:
-    """Show in the bar how many trials are done, and the best score so far."""
-    measured = [trial for trial in tuning.ranked(done) if trial["score"]]
-    now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
-    bar.update(task, completed=completed, now=now)
 
 
 def _show(trials: Sequence[Trial], done: Mapping[int, Record], chosen: Record, folder: Path) -> None:

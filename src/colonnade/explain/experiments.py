@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
+from colonnade.algorithms.embedding import norms
 from colonnade.core import Step
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import did_you_mean
@@ -24,7 +25,6 @@ from colonnade.explain.embeddings import Embeddings, gather, metric_of, separabl
 from colonnade.explain.importance import Lost, check_repeats, head_norms, ranking
 from colonnade.federation import Federation
 from colonnade.federation.fit import Record
-from colonnade.optim.losses import norms
 from colonnade.rows.holdings import Holdings, LabelledRows
 
 

@@ -8,19 +8,19 @@ is known who is asked for how many rows in each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core import Batches
 from colonnade.core.presence import Presence
 from colonnade.federation import Federation
 from colonnade.federation.organisation import local_epochs
 from colonnade.planning import measure
-from colonnade.planning.measure import TRAINING, BatchCosts, Cost, Lap, Traffic, build, laps_of, take_traffic, total
+from colonnade.planning.measure import TRAINING, Cost, Lap, Traffic, build, laps_of, take_traffic, total
 
 WAYS = {"out": "in", "in": "out"}
 BY_LINE = "bytes: what parties send was measured on some batches, and does not quite follow the number of rows"
@@ -56,34 +56,49 @@ def whole_run(federation: Federation, batches: int) -> Costs:
     aligning = take_traffic(federation.ledgers)  # the blinded ids by which common rows were found
     if federation.peers.presence is not None:
         _train_apart(costs, federation, federation.peers.presence, batches)
-    elif first := measure.train(federation.settings, federation.holdings, lambda n: min(n, _size(federation))):
-        _train(costs, federation, first, batches)  # its opening has the blinded ids
-    else:
+    elif not _train(costs, federation, batches):  # else its opening has the blinded ids
         costs.final.add(total(aligning.values()))
     _score(costs, federation)
     return costs
 
 
-def _train(costs: Costs, federation: Federation, first: BatchCosts, batches: int) -> None:
+def _train(costs: Costs, federation: Federation, batches: int) -> bool:
+    """Add the costs of training where all hold the same rows; False where nothing is trained."""
     settings, size = federation.settings, _size(federation)
+    trial = partial(measure.train, settings, federation.holdings)
+    first = trial(lambda n: min(n, size))
+    if not first.seconds:
+        return False
     owners = measure.batches_of(federation)
     local = local_epochs(settings)
     epochs = federation.algorithm.passes(settings.train.epochs)
     passes, costs.rounds = epochs * local, len(federation.batches)
     costs.per_epoch = local * sum(agreed.per_epoch for agreed in owners.values())
-    costs.training.add(_opening(federation, first))
+    # What is sent once may be about every training row: then it is measured with all of them.
+    costs.training.add(trial(lambda n: n, steps=1).opening if first.about_all_rows else first.opening)
     costs.training.add(first.each_round, costs.rounds)
     if not first.is_exact:
         costs.estimates[VARIES] = None
     rows = {owner: len(agreed.splits.get("train", ())) for owner, agreed in owners.items()}
-    short = _last_batches(costs, federation, first, rows)
-    timed = _time_batches(federation, first, min(batches, max(rows.values()) // size))
+    short = [owner for owner, n in rows.items() if n % size]
+    last = first  # has the only batch of an owner with fewer rows than a batch
+    if any(rows[owner] > size for owner in short):
+        if first.seconds[-1] > PATIENCE:
+            costs.estimates[AT_MOST] = None
+        else:
+            last = trial(lambda n: n % size or size)
+    timed, most = first, min(batches, max(rows.values()) // size)
+    many = min(most + 1, int(PATIENCE / max(first.seconds[-1], 1e-9)))
+    if first.is_exact and most > 1 and many > 1:  # several batches one after the other, without the slow first one
+        timed = trial(lambda n: min(n // size, many) * size or n)
     costs.per_batch = timed.seconds
     for owner in first.batch:
         costs.training.add(first.batch[owner], rows[owner] // size * passes)
-        costs.training.add(short.get(owner, Traffic()), passes)
+        if owner in short:
+            costs.training.add(last.batch[owner], passes)
     costs.training.add(Traffic(), costs.per_epoch * epochs, median(timed.seconds))
     costs.training.exchanges = timed.exchanges * passes * max(agreed.per_epoch for agreed in owners.values())
+    return True
 
 
 def _train_apart(costs: Costs, federation: Federation, presence: Presence, batches: int) -> None:
@@ -95,8 +110,9 @@ def _train_apart(costs: Costs, federation: Federation, presence: Presence, batch
     measured_of: dict[str, list[tuple[int, Traffic]]] = {name: [] for name in names}
     for lap in laps_of(trial):
         laps.append(lap)
-        for batch, traffic in lap.pieces.items():
-            for name, rows in _rows_asked(presence, names, batch).items():
+        trained = {batch: traffic for batch, traffic in lap.pieces.items() if batch and TRAINING.fullmatch(batch)}
+        for (batch, traffic), name in product(trained.items(), names):
+            if rows := presence.size(name, batch):  # else it was not asked
                 measured_of[name].append((rows, traffic))
         if sum(lap.seconds for lap in laps) > PATIENCE or (len(laps) > batches and all(measured_of.values())):
             break
@@ -107,30 +123,17 @@ def _train_apart(costs: Costs, federation: Federation, presence: Presence, batch
     costs.per_batch = [lap.seconds for lap in settled]
     costs.training.add(total(laps[0].rest.values()))
     costs.training.add(Traffic(), costs.rounds, median(costs.per_batch), fmean(lap.exchanges for lap in settled))
+    agreed = federation.agreed.one
+    every = [f"{agreed.prefix}train/{at}/{n}" for at, n in product(range(agreed.epochs), range(agreed.per_epoch))]
     for name, measured in measured_of.items():
-        counts = np.array(list(_rows_by_batch(presence, federation.agreed.one, name)), dtype=np.float64)
+        sizes = [size for batch in every if (size := presence.size(name, batch))]
+        counts = np.array(sizes, dtype=np.float64)
         if measured:
             _add_line(costs, trial.driver.name, name, measured, counts)
         elif len(counts):
             costs.estimates[UNSEEN.format(name)] = None
     if not all(lap.is_exact for lap in laps):
         costs.estimates[VARIES] = None
-
-
-def _rows_asked(presence: Presence, names: list[str], batch: str | None) -> dict[str, int]:
-    """How many rows of a training batch each party was asked for; without those that were not asked."""
-    if batch is None or not TRAINING.fullmatch(batch):
-        return {}
-    sizes = {name: presence.size(name, batch) for name in names}
-    return {name: size for name, size in sizes.items() if size}
-
-
-def _rows_by_batch(presence: Presence, batches: Batches, name: str) -> Iterator[int]:
-    """How many rows a party holds of each batch of a run that it is asked for."""
-    for epoch in range(batches.epochs):
-        for number in range(batches.per_epoch):
-            if size := presence.size(name, f"{batches.prefix}train/{epoch}/{number}"):
-                yield size
 
 
 def _add_line(
@@ -148,44 +151,12 @@ def _add_line(
         costs.training.traffic.update({(name, way): all_bytes, (driver, other): all_bytes})
 
 
-def _last_batches(costs: Costs, federation: Federation, first: BatchCosts, rows: dict[str, int]) -> dict[str, Traffic]:
-    """What the last batch of an epoch sends, where it has fewer rows."""
-    size = _size(federation)
-    owners = [owner for owner, n in rows.items() if n % size]
-    measured: BatchCosts | None = first  # has the only batch of an owner with fewer rows than a batch
-    if any(rows[owner] > size for owner in owners):
-        if first.seconds[-1] > PATIENCE:
-            costs.estimates[AT_MOST] = None
-        else:
-            measured = measure.train(federation.settings, federation.holdings, lambda n: n % size or size)
-    assert measured is not None
-    return {owner: measured.batch[owner] for owner in owners}
-
-
-def _opening(federation: Federation, first: BatchCosts) -> Traffic:
-    """What is sent once. Where that is about every training row, it is measured with all of them."""
-    if not first.about_all_rows:
-        return first.opening
-    with_all_rows = measure.train(federation.settings, federation.holdings, lambda rows: rows, steps=1)
-    assert with_all_rows is not None
-    return with_all_rows.opening
-
-
-def _time_batches(federation: Federation, first: BatchCosts, batches: int) -> BatchCosts:
-    """Time several batches one after the other, without the slow first one."""
-    size, many = _size(federation), min(batches + 1, int(PATIENCE / max(first.seconds[-1], 1e-9)))
-    if not first.is_exact or batches < 2 or many < 2:
-        return first
-    timed = measure.train(federation.settings, federation.holdings, lambda rows: min(rows // size, many) * size or rows)
-    assert timed is not None
-    return timed
-
-
 def _score(costs: Costs, federation: Federation) -> None:
     """Add the costs of scoring validation rows after every epoch, and at the end every split that privacy allows."""
     splits, often = [split for split in federation.batches.splits if split != "train" or federation.algorithm.trains], 1
     if federation.algorithm.grows and costs.rounds:
-        federation, often = measure.after_one_step(federation), costs.rounds  # in training it asks for new steps alone
+        federation, often = build(federation.settings, federation.holdings), costs.rounds
+        next(federation.train())  # it asks for more with every step, and in training for new steps alone
         costs.estimates[GROWS] = None
     scored = {split: measure.score(federation, split) for split in splits}
     last = splits

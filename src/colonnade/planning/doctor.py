@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import operator
 import os
 import platform
 import re
@@ -129,6 +130,7 @@ def _same(value: float, right: float, quantity: str, tolerance: float = TOLERANC
 NAME = "colonnade"
 REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;.*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 SPECIFIER = re.compile(r"(>=|<=|<|>|==|!=)\s*([0-9][0-9.]*)")
+SIGNS = {">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt, "==": operator.eq, "!=": operator.ne}
 
 
 @dataclass(frozen=True)
@@ -160,19 +162,13 @@ def packages() -> list[Package]:
 
 def in_range(version: str, wanted: str) -> bool:
     """Whether a version such as 2.13.0 lies in a range such as >=2.8,<3; what follows its numbers is ignored."""
-    for sign, bound in SPECIFIER.findall(wanted):
-        both = _numbers(version), _numbers(bound)
-        length = max(map(len, both))
-        a, b = (numbers + (0,) * (length - len(numbers)) for numbers in both)
-        holds = {">=": a >= b, "<=": a <= b, "<": a < b, ">": a > b, "==": a == b, "!=": a != b}
-        if not holds[sign]:
-            return False
-    return True
+    return all(SIGNS[sign](_numbers(version), _numbers(bound)) for sign, bound in SPECIFIER.findall(wanted))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version without zeros at its end: 2.8.0 is 2.8."""
     match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()
+    return tuple(map(int, re.sub(r"(\.0)+$", "", match[0]).split("."))) if match else ()
 
 
 LEAST_DISK, LEAST_MEMORY = 1 << 30, 1 << 30
@@ -206,13 +202,10 @@ def examine() -> Iterator[Check]:
     for name in ("cpu", *gpus()):
         yield _checked(f"torch on {name}", partial(training_step, name), cure="Reinstall torch.")
     yield _checked("federation", federation, cure=f'Reinstall: pip install --force-reinstall "{NAME}".')
-    yield _checked("command", command, required=False)
-    yield _checked("cache folder", cache, required=False)
-    yield _checked("data folder", data, required=False)
-    yield _checked("disk", disk, required=False)
-    yield _checked("memory", memory, required=False)
-    yield _checked("processor", processor, required=False)
-    yield _checked("open files", open_files, required=False)
+    advised = {"command": command, "cache folder": cache, "data folder": data, "disk": disk, "memory": memory}
+    advised |= {"processor": processor, "open files": open_files}
+    for name, check in advised.items():
+        yield _checked(name, check, required=False)
     yield _checked("clock", clock)
     for extra, trial in EXTRAS.items():
         yield from _extra(extra, trial)
@@ -300,17 +293,13 @@ def memory() -> str:
         total = os.sysconf("SC_PHYS_PAGES") * size
     except (ValueError, OSError, AttributeError):
         return "not known on this system"
-    free = _available() or pages * size
+    meminfo = Path("/proc/meminfo")  # of Linux, which counts what it can take back
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    available = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    free = next(available, None) or pages * size
     if free < LEAST_MEMORY:
         raise Trouble(f"{_gb(free)} of {_gb(total)} free", "Close other programs; large tables are kept on disk.")
     return f"{_gb(free)} of {_gb(total)} free"
-
-
-def _available() -> int | None:
-    """Free bytes as Linux counts them, with what it can take back; None on other systems."""
-    meminfo = Path("/proc/meminfo")
-    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def processor() -> str:

@@ -121,14 +121,6 @@ def build(settings: Settings, holdings: Holdings) -> Federation:
     return federation
 
 
-def after_one_step(federation: Federation) -> Federation:
-    """The same federation, trained for one step; for algorithms whose predictions ask for more with every step."""
-    trained = build(federation.settings, federation.holdings)
-    for _ in islice(trained.train(), 1):
-        pass
-    return trained
-
-
 def batches_of(federation: Federation) -> dict[str, Batches]:
     """Each label owner's batches, under the name that they begin with: "" where there is one label owner."""
     return {batches.owner: batches for batches in federation.agreed.values()}
@@ -143,11 +135,9 @@ def shortened(holdings: Holdings, rows: Callable[[int], int]) -> Holdings:
     return holdings.divided(cut)
 
 
-def train(
-    settings: Settings, holdings: Holdings, rows: Callable[[int], int], steps: int | None = None
-) -> BatchCosts | None:
+def train(settings: Settings, holdings: Holdings, rows: Callable[[int], int], steps: int | None = None) -> BatchCosts:
     """Train for an epoch, or `steps` of it, or a few rounds of several label owners, with the training rows that `rows`
-    leaves; None where nothing is trained."""
+    leaves. Where nothing is trained, no batch costs anything."""
     federation = build(settings, shortened(holdings, rows))
     several = bool(holdings.server)
     batches = sum(agreed.per_epoch for agreed in batches_of(federation).values())
@@ -157,7 +147,7 @@ def train(
     laps_made = max(batches, 2) if twice else batches
     laps = list(islice(laps_of(federation), steps or (ROUNDS if several else laps_made)))
     if not laps:
-        return None
+        return BatchCosts({}, Traffic(), Traffic(), [], 0.0, about_all_rows=False, is_exact=True)
     per = batches if several else 1
     settled = laps[1:] or laps
     opening = total(laps[0].rest.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,23 +30,12 @@ FEWEST = next(rows for rows in range(1, 100) if round(VALIDATION * rows) >= 1)
 """The fewest common rows of which one is left for validation."""
 
 
-class Asker(Protocol):
-    """A person or a script. `accept` gives what an answer means, or raises: then the question may be asked again."""
+class Asker:
+    """Takes every guess, and tells `say` what is worth knowing; a terminal's asker lets a person answer instead.
+    `accept` gives what an answer means, or raises: then the question may be asked again."""
 
-    def text(self, question: str, default: str, accept: Callable[[str], T]) -> T: ...
-
-    def choose(self, question: str, options: Mapping[str, str], default: str) -> str: ...
-
-    def yes(self, question: str, default: bool) -> bool: ...
-
-    def say(self, text: str) -> None: ...
-
-
-class Silent:
-    """An asker that takes every guess."""
-
-    def __init__(self, say: Asker | None = None) -> None:
-        self._say = say
+    def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
+        self.say = say
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:  # noqa: ARG002
         return accept(default)
@@ -56,10 +45,6 @@ class Silent:
 
     def yes(self, question: str, default: bool) -> bool:  # noqa: ARG002
         return default
-
-    def say(self, text: str) -> None:
-        if self._say is not None:
-            self._say.say(text)
 
 
 def ask(paths: Sequence[Path | SeenTable], asker: Asker, label: str | None = None, task: str | None = None) -> Answers:

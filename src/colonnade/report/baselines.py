@@ -10,8 +10,9 @@ Where several organisations hold labels, each of them is tried alone: with its o
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,9 @@ USUAL = {
 SAME = "The same rows are trained on and tested on as in the run"
 
 
-@dataclass
-class BaselineScores:
-    """Scores, one for each split of the rows: of each party alone, of the joint model, of all columns in one place, and
-    where there are several label owners, of the joint model on the rows of each."""
-
-    alone: dict[str, list[Scores]] = field(default_factory=dict)
-    joint: list[Scores] = field(default_factory=list)
-    together: list[Scores] = field(default_factory=list)
-    joint_on_rows: dict[str, list[Scores]] = field(default_factory=dict)
-    usual: dict[str, list[Scores]] = field(default_factory=dict)
-
-
+Kept = defaultdict[tuple[str, str], list[Scores]]
+"""Scores by kind and name, one for each split of the rows: ("alone", party); ("joint", ""); ("together", ""), of all
+columns in one place; ("usual", model); with several label owners, ("each", owner), of the joint model on its rows."""
 Job = tuple[str, Callable[[], None]]
 Jobs = Callable[[int, bool], Iterator[Job]]
 """What to train for a seed, and whether that includes the joint model again."""
@@ -84,9 +76,9 @@ def measure(
     if where is None:
         raise ConfigError("The run has no scores on test or validation rows, so there is nothing to compare with.")
     started = time.perf_counter()
-    scores = BaselineScores(joint=[summary["metrics"][where]])
+    scores = Kept(list, {("joint", ""): [summary["metrics"][where]]})
     for owner, about in summary.get("label_owners", {}).items():
-        scores.joint_on_rows[owner] = [about["metrics"][where]] if where in about["metrics"] else []
+        scores["each", owner] = [about["metrics"][where]] if where in about["metrics"] else []
     several = bool(settings.label_owners)
     alone = partial(_several_label_owners, settings, scores, where)
     prepared = alone if several else _one_label_owner(settings, scores, where)
@@ -103,18 +95,22 @@ def measure(
                 train()
             except ColonnadeError as error:  # the report notes what an algorithm cannot do with these columns
                 notes.append(f"{title} could not be trained: {error}")
-    usual = [f"{capital(name)}: {how}" for name, how in USUAL.items() if scores.usual.get(name)]
+
+    def of(kind: str) -> dict[str, list[Scores]]:
+        return {name: values for (group, name), values in scores.items() if group == kind and values}
+
+    usual = [f"{capital(name)}: {how}" for name, how in USUAL.items() if name in of("usual")]
     divided = "" if splits == 1 else f", and {splits - 1} times with rows divided anew"
     measured_baselines = {
         "metric": lead(summary) or HEADLINE[str(summary["task"])],
         "split": where,
         "rows": summary["rows"][where],
         "splits": splits,
-        "alone": {party: values for party, values in scores.alone.items() if values},
-        "joint": scores.joint,
-        "together": scores.together,
-        "usual": {name: values for name, values in scores.usual.items() if values},
-        **({"each": {owner: values for owner, values in scores.joint_on_rows.items() if values}} if several else {}),
+        "alone": of("alone"),
+        "joint": scores["joint", ""],
+        "together": scores["together", ""],
+        "usual": of("usual"),
+        **({"each": of("each")} if several else {}),
         "how": [*([OWNER_ALONE] if several else [ALONE, TOGETHER]), *usual, SAME + divided],
         "notes": list(dict.fromkeys(notes)),
         "seconds": round(time.perf_counter() - started, 3),
@@ -123,7 +119,7 @@ def measure(
     return measured_baselines
 
 
-def _one_label_owner(settings: Settings, scores: BaselineScores, where: str) -> Jobs:
+def _one_label_owner(settings: Settings, scores: Kept, where: str) -> Jobs:
     """What to train for a seed, with one label owner. Tables are read and aligned once."""
     tables: Mapping[str, Any] = {}
     if settings.data.dataset is None:
@@ -138,15 +134,14 @@ def _one_label_owner(settings: Settings, scores: BaselineScores, where: str) -> 
         holdings = from_tables(seeded, tables) if tables else from_dataset(seeded)
         for party in holdings.columns:
             kept = _without_rules(seeded, [party, holdings.label_owner])
-            alone = scores.alone.setdefault(party, [])
-            yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, alone)
+            yield f"{party} alone", partial(_train, kept, only(holdings, [party]), where, scores["alone", party])
         if again:
-            yield "together", partial(_train, seeded, holdings, where, scores.joint)
+            yield "together", partial(_train, seeded, holdings, where, scores["joint", ""])
         whole = joined(seeded, holdings)
         if whole is not None:
-            yield "all in one place", partial(_train, _without_rules(seeded, []), whole, where, scores.together)
+            yield "all in one place", partial(_train, _without_rules(seeded, []), whole, where, scores["together", ""])
             for name in USUAL if whole.columns[whole.label_owner].features.dim() == 2 else ():
-                yield name, partial(_usual, name, whole, where, scores.usual.setdefault(name, []))
+                yield name, partial(_usual, name, whole, where, scores["usual", name])
 
     return jobs
 
@@ -178,9 +173,7 @@ def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> None
     scores.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
 
 
-def _several_label_owners(
-    settings: Settings, scores: BaselineScores, where: str, seed: int, again: bool
-) -> Iterator[Job]:
+def _several_label_owners(settings: Settings, scores: Kept, where: str, seed: int, again: bool) -> Iterator[Job]:
     """What to train for a seed, with several label owners: each of them by itself."""
     seeded = settings.with_seed(seed)
     joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
@@ -189,14 +182,14 @@ def _several_label_owners(
         rules = {owner: replace(seeded.label_owners[owner], outbox={})}
         own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
         share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-        _train(own, share, where, scores.alone.setdefault(owner, []))
+        _train(own, share, where, scores["alone", owner])
 
     def together() -> None:
         joint.fit()
         of_joint = joint.score(where)
-        scores.joint.append(of_joint.all)
+        scores["joint", ""].append(of_joint.all)
         for owner, of_owner in of_joint.each.items():
-            scores.joint_on_rows.setdefault(owner, []).append(of_owner)
+            scores["each", owner].append(of_owner)
 
     for owner in seeded.label_owners:
         yield f"{owner} alone", partial(alone, owner)

@@ -12,7 +12,7 @@ from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.course import flat, plain
 from colonnade.report.facts import Facts, read
-from colonnade.report.html import Content, Html, cell, h, table
+from colonnade.report.html import Content, Html, cell, h, note, table
 from colonnade.report.page import Section, assembled, document, save
 from colonnade.report.spending import protected, unprotected
 from colonnade.report.words import BETTER_LOW, amount, count, epsilon, metric, score, seconds, size, warnings_of
@@ -40,8 +40,7 @@ def gather(folders: Sequence[Path]) -> Named:
     return {"/".join(part[-depth:]): facts for part, facts in zip(parts, facts_of_runs, strict=True)}
 
 
-def write(folders: Sequence[Path], out: Path) -> Path:
-    runs = gather(folders)
+def write(runs: Named, out: Path) -> Path:
     return save(render(runs), figures(runs).values(), out)
 
 
@@ -51,9 +50,14 @@ def render(runs: Named) -> str:
 
 def main_of(runs: Named) -> Html:
     drawn = figures(runs)
+    headings, values_by_run = rows_of(runs)
+    words = [partial(in_words, heading) for heading in headings[2:]]
+    standing = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
+    changed = [[where, *values] for where, values in differences(runs)]
+    settings = table("Settings", ("setting", *runs), changed) if changed else h("p", "All settings are the same.")
     sections: list[Section] = [
-        ("result", "Scores and costs", [_standing(runs), *_notes(runs), plates(drawn, *drawn)]),
-        ("differences", "Settings that differ", [_differences(runs)]),
+        ("result", "Scores and costs", [table("Runs", headings, standing), *_notes(runs), plates(drawn, *drawn)]),
+        ("differences", "Settings that differ", [settings]),
         ("privacy", "Privacy", [_privacy(runs)]),
         ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
     ]
@@ -111,30 +115,23 @@ def in_words(heading: str, value: Any) -> str:
     return value if isinstance(value, str) else WORDS.get(heading, score)(value)
 
 
-def _standing(runs: Named) -> Html:
-    headings, values_by_run = rows_of(runs)
-    words = [partial(in_words, heading) for heading in headings[2:]]
-    rows = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
-    return table("Runs", headings, rows)
-
-
 def _notes(runs: Named) -> list[Content]:
-    content: list[Content] = []
     unfinished = [run for run, facts in runs.items() if not facts.finished]
-    if unfinished:
-        content.append(h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state"))
-    content += [h("p", h("b", words), class_="state") for words in warnings(runs)]
-    if len({tuple(facts.rows.items()) for facts in runs.values()}) > 1:
-        other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
-        content.append(h("p", other))
+    rows = {tuple(facts.rows.items()) for facts in runs.values()}
     seeds = {facts.settings.get("federation", {}).get("seed") for facts in runs.values()}
-    if len(seeds) > 1:
-        content.append(h("p", "Their seeds differ, so rows were divided differently: small differences may be chance."))
+    other = "These runs do not have the same numbers of rows, so their scores are not on the same rows."
+    divided = "Their seeds differ, so rows were divided differently: small differences may be chance."
     largest = (
         "Largest ε: of the parties' columns and labels that have a guarantee, the highest spent. It is not the run's: "
         "it says nothing of those without a guarantee, who are named under Privacy."
     )
-    return [*content, h("p", largest, class_="caption-note")]
+    return [
+        h("p", "Not finished: ", ", ".join(unfinished), ".", class_="state") if unfinished else None,
+        [h("p", h("b", words), class_="state") for words in warnings(runs)],
+        h("p", other) if len(rows) > 1 else None,
+        h("p", divided) if len(seeds) > 1 else None,
+        note(largest),
+    ]
 
 
 def warnings(runs: Named) -> list[str]:
@@ -173,11 +170,6 @@ def differences(runs: Named) -> list[tuple[str, list[str]]]:
     names = dict.fromkeys(where for values in settings for where in values)
     rows = [(where, [values.get(where, "–") for values in settings]) for where in names]
     return [(where, values) for where, values in rows if len(set(values)) > 1]
-
-
-def _differences(runs: Named) -> Html:
-    rows = [[where, *values] for where, values in differences(runs)]
-    return table("Settings", ("setting", *runs), rows) if rows else h("p", "All settings are the same.")
 
 
 def _privacy(runs: Named) -> Html:

@@ -25,18 +25,20 @@ ADDED = {
 def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     rounds, epochs = max(facts.rounds, 1), max(facts.epochs, 1)
     unit = "round" if facts.several else "epoch"
-    rows: list[list[Content]] = [["training, with validation", cell(facts.seconds, seconds)]]
+    took = {"training, with validation": facts.seconds}
     if facts.rounds:
-        rows.append([f"per {unit}", cell(facts.seconds / epochs, seconds)])
+        took[f"per {unit}"] = facts.seconds / epochs
     if facts.rounds and not facts.several:
-        rows.append(["per round of exchange", cell(facts.seconds / rounds, seconds)])
+        took["per round of exchange"] = facts.seconds / rounds
     if facts.selection:
-        rows.append(["selecting partners", cell(facts.selection["cost"]["seconds"], seconds)])
-    content: list[Content] = [table("Where the time went", ("what", "took"), rows)]
-    if device := facts.outcome.get("device"):
-        left = f"; {size(facts.sent / rounds)} left them per round" if facts.rounds else ""
-        content.append(h("p", f"All parties that computed here used {device}{left}."))
-    return [*content, plates(figures, "timing")]
+        took["selecting partners"] = facts.selection["cost"]["seconds"]
+    device = facts.outcome.get("device")
+    left = f"; {size(facts.sent / rounds)} left them per round" if facts.rounds else ""
+    return [
+        table("Where the time went", ("what", "took"), [[what, cell(value, seconds)] for what, value in took.items()]),
+        h("p", f"All parties that computed here used {device}{left}.") if device else None,
+        plates(figures, "timing"),
+    ]
 
 
 def settings_section(facts: Facts) -> list[Content]:

@@ -29,41 +29,33 @@ def parties_section(facts: Facts) -> list[Content]:
     shared = "The label owners have labels of" if facts.several else "They share"
     shared = shared if facts.part is None else f"{facts.part} takes part with"
     source = facts.settings.get("data", {}).get("dataset")
-    content: list[Content] = [
+    others = f"Others have their own parts of this run, on their own machines: {listed(facts.others)}."
+    cut = h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
+    return [
         h("p", _method(facts)),
         table("Organisations", ("party", "holds", "its own rules for what leaves"), rows),
+        h("p", others) if facts.others and facts.part is not None else None,
+        h("p", f"{shared} {sum(facts.rows.values()):,} rows: {', '.join(splits)}.") if splits else None,
+        cut if source else None,
     ]
-    if facts.others and facts.part is not None:
-        named = listed(facts.others)
-        content.append(h("p", f"Others have their own parts of this run, on their own machines: {named}."))
-    if splits:
-        content.append(h("p", f"{shared} {sum(facts.rows.values()):,} rows: {', '.join(splits)}."))
-    if source:
-        cut = h("p", "A simulation: the public data set ", h("b", source), " was cut into parties on one machine.")
-        content.append(cut)
-    return content
 
 
 def _method(facts: Facts) -> Content:
     """The algorithm and the models in a sentence each."""
     algorithm = {key: value for key, value in facts.settings.get("algorithm", {}).items() if key != "name"}
     train, model = facts.settings.get("train", {}), facts.settings.get("model") or {"name": "mlp"}
-    record = find(facts.algorithm)
-    content: list[Content] = [
+    record, most = find(facts.algorithm), train.get("epochs", "?")
+    unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
+    size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
+    return [
         "Trained with " if record.trains else "Told by ",
         h("b", facts.algorithm),
         f" ({_in_words(algorithm)})" if algorithm else "",
         ". ",
+        f"Each party's model, unless it says otherwise: {_in_words(model)}. " if record.draws_weights else "",
+        f"At most {most} {unit}{size_}. " if record.trains else "",
+        f"Seed {facts.settings.get('federation', {}).get('seed', '?')}.",
     ]
-    if record.draws_weights:
-        content.append(f"Each party's model, unless it says otherwise: {_in_words(model)}. ")
-    most = train.get("epochs", "?")
-    unit = ("round" if facts.several or not record.in_batches else "epoch") + ("" if most == 1 else "s")
-    size_ = f" in batches of {train.get('batch_size', '?')} rows" if record.in_batches else ""
-    if record.trains:
-        content.append(f"At most {most} {unit}{size_}. ")
-    content.append(f"Seed {facts.settings.get('federation', {}).get('seed', '?')}.")
-    return content
 
 
 def _rules(facts: Facts, name: str) -> Content:
@@ -94,30 +86,28 @@ def crossing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         return [h("p", "No ledger in this directory says that anything crossed yet.")]
     senders = dict.fromkeys(line["from"] for line in facts.flows)
     elsewhere = [name for name in senders if name not in facts.ledgers]
-    content: list[Content] = [
+    whose = f"The ledgers of {listed(elsewhere)} are on their own machines: what they"
+    if len(elsewhere) == 1:
+        whose = f"The ledger of {elsewhere[0]} is on its own machine: what it"
+    aligned = [line for line in facts.flows if line["name"] in REVEALS]
+    trained = [line for line in facts.flows if line["name"] not in REVEALS]
+    # Before training, and many lines: folded, so that what the algorithm sends is seen.
+    before = h("summary", f"Before that, to find the common rows: {size(sum(line['bytes'] for line in aligned))}")
+    folded = h("details", before, _lines("To find the common rows", aligned), id="aligned-lines")
+    later = "To predict, to explain or to audit, this crossed since; it is in no total above."
+    return [
         h("p", "Every tensor that left an organisation is one line in its own ledger. Added up, this is all that ",
           "crossed; " if facts.part is None else f"crossed to and from {facts.part}; ",
           "bytes are those of the packed tensors."),
+        h("p", whose, " sent is told as it arrived.") if elsewhere else None,
+        h("dl", [_words(sender, trained, aligned) for sender in senders], class_="crossed"),
+        plates(figures, "streams", "traffic"),
+        _lines("What crossed in training" if aligned else "Everything that crossed", trained),
+        folded if aligned else None,
+        _per_party(facts),
+        [h("h3", "After training"), h("p", later), _lines("Crossed after training", facts.later)]
+        if facts.later else None,
     ]  # fmt: skip
-    if elsewhere:
-        single = f"The ledger of {elsewhere[0]} is on its own machine: what it"
-        several = f"The ledgers of {listed(elsewhere)} are on their own machines: what they"
-        content.append(h("p", single if len(elsewhere) == 1 else several, " sent is told as it arrived."))
-    aligned = [line for line in facts.flows if line["name"] in REVEALS]
-    trained = [line for line in facts.flows if line["name"] not in REVEALS]
-    content.append(h("dl", [_words(sender, trained, aligned) for sender in senders], class_="crossed"))
-    content.append(plates(figures, "streams", "traffic"))
-    content.append(_lines("What crossed in training" if aligned else "Everything that crossed", trained))
-    if aligned:  # before training, and many lines: folded, so that what the algorithm sends is seen
-        total = sum(line["bytes"] for line in aligned)
-        summary = h("summary", f"Before that, to find the common rows: {size(total)}")
-        content.append(h("details", summary, _lines("To find the common rows", aligned), id="aligned-lines"))
-    content.append(_per_party(facts))
-    if facts.later:
-        content.append(h("h3", "After training"))
-        content.append(h("p", "To predict, to explain or to audit, this crossed since; it is in no total above."))
-        content.append(_lines("Crossed after training", facts.later))
-    return content
 
 
 def _lines(caption: str, lines: Iterable[Flow]) -> Html:

@@ -197,7 +197,9 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     long: adding the ledgers up, and counting what an unfinished run has cost in privacy."""
     if not (folder / SETTINGS).exists():
         raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing.")
-    settings = _toml(folder / SETTINGS)
+    settings: Plain = {}
+    with suppress(OSError, ValueError):
+        settings = tomllib.loads(files.check_text(folder / SETTINGS, (folder / SETTINGS).read_text(encoding="utf-8")))
     summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
@@ -209,6 +211,9 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     except ColonnadeError:
         reveals = {}
     reveals |= {**alignment.REVEALS, **site_reader.REVEALS}
+    part = None
+    with suppress(ColonnadeError, OSError):  # its settings are damaged, or of another version
+        part = RunDirectory(folder).part()
     return Facts(
         name=folder.resolve().name,
         settings=settings,
@@ -226,7 +231,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         audit=_json(folder / "audit" / "audit.json", "findings"),
         quality=_only(folder, QUALITY, "rows", "split", "owner") if summary is not None else None,
         trees=_only(folder, TREES, "importance", "first") if summary is not None else None,
-        own_columns=None if (part := _part(folder)) is None else _json(folder / PARTIES / part / IMPORTANCE),
+        own_columns=None if part is None else _json(folder / PARTIES / part / IMPORTANCE),
         pictures=_pictures(folder / "audit"),
         part=part,
     )
@@ -236,20 +241,6 @@ def _only(folder: Path, file: str, *keys: str) -> Plain | None:
     """The file of the one label owner; several label owners have reports of their own."""
     contents = [_json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))]
     return contents[0] if len(contents) == 1 else None
-
-
-def _part(folder: Path) -> str | None:
-    try:
-        return RunDirectory(folder).part()
-    except (ColonnadeError, OSError):  # its settings are damaged, or of another version
-        return None
-
-
-def _toml(path: Path) -> Plain:
-    try:
-        return tomllib.loads(files.check_text(path, path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
 
 
 def _json(path: Path, *keys: str) -> Plain | None:

@@ -10,11 +10,10 @@ from typing import Any
 
 from colonnade.evaluate import wilson
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.report.chart import WIDTH, Figure, Series, _svg, clipped, lines, width_of
+from colonnade.report.chart import WIDTH, Figure, Row, Series, _svg, bars, clipped, lines, width_of
 from colonnade.report.facts import Facts
 from colonnade.report.html import Html, h
 from colonnade.report.quality import quality_figures
-from colonnade.report.rows import Row, bars
 from colonnade.report.trees import tree_figures
 from colonnade.report.words import capital, metric, score, seconds, size
 

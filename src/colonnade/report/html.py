@@ -52,6 +52,11 @@ def text(children: Content) -> Html:
     return Html(html.escape(str(children)))
 
 
+def note(words: Content) -> Html:
+    """A paragraph in small print, about the table or the figure above it."""
+    return h("p", words, class_="caption-note")
+
+
 def joined(items: Sequence[Content]) -> Html:
     """A, B and C."""
     return Html(listed([text(item) for item in items]))
@@ -59,21 +64,16 @@ def joined(items: Sequence[Content]) -> Html:
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: what is shown, and by what it is sorted."""
+    """A table's cell: what is shown, and by what it is sorted. Numbers are aligned right."""
 
     shown: Content
     key: float | None = None
-    number: bool = False
-
-
-def number(shown: Content, key: float | None) -> Cell:
-    """A cell with a number, aligned right and sorted by its value."""
-    return Cell(shown, key, number=True)
+    number: bool = True
 
 
 def cell(value: Any, words: Callable[[Any], str]) -> Cell:
     """A number in these words: cell(1500, size) shows 1.5 kB."""
-    return number(words(value), value)
+    return Cell(words(value), value)
 
 
 def _long(shown: Content) -> bool:
@@ -95,7 +95,7 @@ def _element(content: Cell, *, first: bool) -> Html:
 
 def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
     """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
-    lines = [[content if isinstance(content, Cell) else Cell(content) for content in row] for row in rows]
+    lines = [[content if isinstance(content, Cell) else Cell(content, number=False) for content in row] for row in rows]
     numeric = [any(len(line) > at and line[at].number for line in lines) for at in range(len(headings))]
     kinds = ("n" if is_numeric else None for is_numeric in numeric)
     head = h("tr", [h("th", heading, scope="col", class_=kind) for heading, kind in zip(headings, kinds, strict=True)])

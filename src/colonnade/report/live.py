@@ -133,14 +133,11 @@ class Live:
     def document(self) -> str:
         """The whole page as it is now."""
         shown = self._look()
-        text = page.document(f"{shown.facts.name}: Colonnade run report", shown.main, live=True)
         state = self._progress(shown)
         bar = h("progress", max=state["total"] or 1, value=state["done"], aria_label="Training so far")
         bar = h("div", h("div", bar, h("p", state["words"], role="status")), class_="live")
-        text = text.replace("<main>", f"{bar}<main>", 1)
-        text = text.replace('data-live="yes"', f'data-live="yes" data-version="{shown.version}"', 1)
-        text = text.replace("</head>", h("style", Html(page.resource("live.css"))) + "</head>", 1)
-        return text.replace("<script>", h("script", Html(page.resource("live.js"))) + "<script>", 1)
+        title = f"{shown.facts.name}: Colonnade run report"
+        return page.document(title, shown.main, live=bar, version=shown.version)
 
     def state(self) -> str:
         """What has changed, as JSON."""

@@ -17,10 +17,9 @@ from colonnade.report.crossing import crossing_section, parties_section
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
 from colonnade.report.html import Content, Html, h
-from colonnade.report.opening import opening
 from colonnade.report.partners import alignment_section, audit_section, importance_section, selection_section
 from colonnade.report.quality import quality_section
-from colonnade.report.result import result_section
+from colonnade.report.result import opening, result_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
 
@@ -37,8 +36,9 @@ def render(facts: Facts) -> str:
     return document(f"{facts.name}: Colonnade run report", main_of(facts))
 
 
-def document(title: str, main: Html, *, live: bool = False) -> str:
-    """A page around the content of <main>. With `live` it asks its server every second for what is new."""
+def document(title: str, main: Html, *, live: Html | None = None, version: int | None = None) -> str:
+    """A page around the content of <main>. With `live`, which stands above it, it asks its server every second for what
+    is newer than this version."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
     head = [
         h("meta", charset="utf-8"),
@@ -47,10 +47,11 @@ def document(title: str, main: Html, *, live: bool = False) -> str:
         h("meta", name="color-scheme", content="light dark"),
         h("title", title),
         h("style", Html(resource("figure.css")), id="figure-rules"),
-        h("style", Html(resource("page.css"))),
+        *(h("style", Html(resource(name))) for name in ("page.css", *(["live.css"] if live else []))),
     ]
-    script = h("script", Html(resource("page.js")))
-    body = h("body", h("main", main), script, data_live="yes" if live else None)
+    scripts = [h("script", Html(resource(name))) for name in (*(["live.js"] if live else []), "page.js")]
+    about = {"data_live": "yes" if live else None, "data_version": version}
+    body = h("body", live, h("main", main), scripts, **about)
     return f"<!doctype html>\n{h('html', h('head', head), body, lang='en')}\n"
 
 

@@ -6,7 +6,7 @@ from colonnade.explain.importance import HEADS, MEASURES, disagreement, ranked_b
 from colonnade.explain.pictures import SCORE
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, cell, h, joined, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, joined, note, table
 from colonnade.report.words import amount, count, metric, score, seconds, sentence, size
 
 
@@ -17,21 +17,20 @@ def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content
     ranking = importance["ranking"]
     order = [h("span", name, class_="party") for name in ranking[:8]]
     by = ranked_by(importance["ranked_by"])
-    content: list[Content] = [h("p", "Ranked by ", by, ", from most to least important: ", joined(order), ".")]
-    if words := disagreement(measures, importance["ranked_by"], importance.get("deviations", {})):
-        content.append(h("p", h("b", words)))
-    content.append(plates(figures, "importance"))
+    words = disagreement(measures, importance["ranked_by"], importance.get("deviations", {}))
     rows = [[party, *(cell(values.get(party), score) for values in measures.values())] for party in ranking]
     headings = ("party", *(MEASURES[name].heading for name in measures))
-    content.append(table(f"Measures on {importance['rows']} {importance['split']} rows", headings, rows))
-    if importance.get("added"):
-        content.append(_added(importance))
     lost = [MEASURES[name].heading for name in measures if name not in HEADS]
-    if lost:
-        sigma = f"; the noise has σ = {importance['noise_sigma']:g}" if "noise" in measures else ""
-        content.append(h("p", f"{', '.join(lost)}: {metric(importance['metric'])} lost{sigma}.", class_="caption-note"))
-    content += [h("p", sentence(note), class_="caption-note") for note in importance.get("notes", [])]
-    return content
+    sigma = f"; the noise has σ = {importance['noise_sigma']:g}" if "noise" in measures else ""
+    return [
+        h("p", "Ranked by ", by, ", from most to least important: ", joined(order), "."),
+        h("p", h("b", words)) if words else None,
+        plates(figures, "importance"),
+        table(f"Measures on {importance['rows']} {importance['split']} rows", headings, rows),
+        _added(importance) if importance.get("added") else None,
+        note(f"{', '.join(lost)}: {metric(importance['metric'])} lost{sigma}.") if lost else None,
+        [note(sentence(words)) for words in importance.get("notes", [])],
+    ]
 
 
 def _added(importance: Plain) -> Html:
@@ -50,20 +49,17 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
     assert selection is not None
     entropy = selection.get("entropy")
     most = f"; the highest possible is {entropy:.3f}, the label's entropy" if isinstance(entropy, float) else ""
-    content: list[Content] = [
+    cost, level = selection["cost"], ", ".join(selection.get("level") or [])
+    work = ", ".join(f"{cost[name]:,} {name}" for name in ("encryptions", "additions", "decryptions"))
+    return [
         h("p", "Before training, the parties were ranked by ", h("b", selection["method"]), ". Kept: ",
           joined([h("span", name, class_="party") for name in selection["chosen"]]), ". ",
           f"The score is {SCORE.get(selection['method'], 'its own')}{most}."),
         plates(figures, "selection"),
+        h("p", f"Within error: {level} may be as good as the last that was kept.") if level else None,
+        h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."),
+        table("What each learned from it", ("who", "learned"), selection["learned"].items()),
     ]  # fmt: skip
-    if selection.get("level"):
-        level = ", ".join(selection["level"])
-        content.append(h("p", f"Within error: {level} may be as good as the last that was kept."))
-    cost = selection["cost"]
-    work = ", ".join(f"{cost[name]:,} {name}" for name in ("encryptions", "additions", "decryptions"))
-    content.append(h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."))
-    content.append(table("What each learned from it", ("who", "learned"), selection["learned"].items()))
-    return content
 
 
 def alignment_section(facts: Facts) -> list[Content]:
@@ -94,10 +90,6 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     missed = facts.audit.get("not_attacked") or []
     intro = "Each attack was given what one party had received and holds anyway, and scored against the truth. "
     not_attacked = h("span", f"{count(len(missed), 'release')} that can be read: not attacked.", class_="over")
-    content: list[Content] = [
-        h("p", intro, _verdict(len(findings), len(crossed), bool(limits)), [" ", not_attacked] if missed else None),
-        plates(figures, "attacks"),
-    ]
     rows = []
     for finding in findings:
         low, high = finding.get("low"), finding.get("high")
@@ -107,29 +99,29 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
             limit = f"above {finding['limit']} = {finding['threshold']:g}"
             verdict = [finding["verdict"], " ", h("span", limit, class_="over")]
         three = "{:.3f}".format
-        numbers = cell(finding["score"], three), number(interval, low), cell(finding["baseline"], three)
+        numbers = cell(finding["score"], three), Cell(interval, low), cell(finding["baseline"], three)
         names = (finding[key] for key in ("attacker", "victim", "attack", "moment", "metric"))
         rows.append([*names, *numbers, verdict])
     headings = ("by", "on", "attack", "when", "measure", "score", "95 %", "without attack", "verdict")
-    if rows:
-        content.append(table("Findings", headings, rows))
     assumed = dict.fromkeys((finding["attack"], finding["assumes"]) for finding in findings)
-    if assumed:
-        items = [h("li", h("b", attack), f": by a party that {assumes}.") for attack, assumes in assumed]
-        content.append(h("ul", items))
-    if missed:
-        lines = [[release["release"], release["owner"], release["receiver"], release["why"]] for release in missed]
-        content.append(table("Not attacked", ("release", "of", "read by", "why"), lines))
-    if statements := facts.audit.get("sites"):
-        content.append(table("What sites say of their own columns", ("site", "says"), statements.items()))
-    content += [h("p", sentence(note), class_="caption-note") for note in facts.audit.get("notes", [])]
+    items = [h("li", h("b", attack), f": by a party that {assumes}.") for attack, assumes in assumed]
+    lines = [[release[key] for key in ("release", "owner", "receiver", "why")] for release in missed]
+    sites = facts.audit.get("sites") or {}
     pictures = []
     for name, address in facts.pictures.items():
         title = f"What can be rebuilt of {name.removeprefix('inversion-')}'s columns"
         drawn = h("img", src=address, alt=f"{title}, drawn by the audit")
         pictures.append(h("figure", h("figcaption", title), drawn))
-    content.append(h("div", pictures, class_="figures") if pictures else None)
-    return content
+    return [
+        h("p", intro, _verdict(len(findings), len(crossed), bool(limits)), [" ", not_attacked] if missed else None),
+        plates(figures, "attacks"),
+        table("Findings", headings, rows) if rows else None,
+        h("ul", items) if items else None,
+        table("Not attacked", ("release", "of", "read by", "why"), lines) if lines else None,
+        table("What sites say of their own columns", ("site", "says"), sites.items()) if sites else None,
+        [note(sentence(words)) for words in facts.audit.get("notes", [])],
+        h("div", pictures, class_="figures") if pictures else None,
+    ]
 
 
 def _verdict(total: int, crossed: int, limited: bool) -> Content:

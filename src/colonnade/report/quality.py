@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, table
 from colonnade.report.words import amount, score
 
 CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
@@ -13,14 +13,11 @@ CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
 def quality_figures(facts: Facts) -> list[Figure]:
     """The figures that the label owner's numbers allow."""
     quality = facts.quality or {}
-    drawn = []
-    if "roc" in quality:
-        drawn += _ranking(quality)
-    if quality.get("calibration"):
-        drawn.append(_calibration(quality))
-    if "distribution" in quality:
-        drawn.append(_distribution(quality))
-    return drawn
+    return [
+        *(_ranking(quality) if "roc" in quality else []),
+        *([_calibration(quality)] if quality.get("calibration") else []),
+        *([_distribution(quality)] if "distribution" in quality else []),
+    ]
 
 
 def _through(points: list[tuple[float, float]], name: str = "joint model") -> Series:
@@ -87,26 +84,22 @@ def _positive(quality: Plain) -> str:
 def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     quality = facts.quality
     assert quality is not None
-    content: list[Content] = [
+    off = [[share, cell(value, "{:.4g}".format)] for share, value in quality.get("off", {}).items()]
+    return [
         h("p", f"On {quality['rows']:,} {quality['split']} rows that nobody trained on, known to {quality['owner']}, "
           "who holds the labels.", f" The positive class is {_positive(quality)}, the second of the two in order."
           if "roc" in quality else ""),
         plates(figures, *CURVES),
+        _thresholds(quality) if "thresholds" in quality else None,
+        [_by_class(quality), _confusion(quality)] if "each" in quality else None,
+        table("How far off predictions are", ("of the rows", "at most"), off) if "off" in quality else None,
     ]  # fmt: skip
-    if "thresholds" in quality:
-        content.append(_thresholds(quality))
-    if "each" in quality:
-        content += [_by_class(quality), _confusion(quality)]
-    if "off" in quality:
-        rows = [[share, cell(value, "{:.4g}".format)] for share, value in quality["off"].items()]
-        content.append(table("How far off predictions are", ("of the rows", "at most"), rows))
-    return content
 
 
 def _thresholds(quality: Plain) -> Html:
     rows = [
         [cell(choice["miss_costs"], str),
-         number("never" if choice["threshold"] is None else score(choice["threshold"]), choice["threshold"]),
+         Cell("never" if choice["threshold"] is None else score(choice["threshold"]), choice["threshold"]),
          *(cell(choice[key], amount) for key in ("acted_on", "misses", "alarms")), cell(choice["cost"], score)]
         for choice in quality["thresholds"]
     ]  # fmt: skip

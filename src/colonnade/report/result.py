@@ -1,38 +1,192 @@
-"""How good the joint model is, against what each could do alone, and how it got there."""
+"""The result: in the first lines of a page, with what it took and whether it is final; and in a section of its own, how
+good the joint model is, against what each could do alone, and how it got there."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from colonnade.algorithms import find
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
-from colonnade.report.html import Content, Html, cell, h, number, table
-from colonnade.report.opening import best_alone, mean, rival_of
-from colonnade.report.words import amount, metric, score, seconds, sentence, unanswered
+from colonnade.report.html import Cell, Content, Html, cell, h, note, table
+from colonnade.report.spending import THROUGH, protected, unprotected
+from colonnade.report.words import (
+    BETTER_LOW,
+    amount,
+    count,
+    epsilon,
+    listed,
+    many,
+    metric,
+    score,
+    seconds,
+    sentence,
+    size,
+    unanswered,
+    warnings_of,
+)
+
+
+def opening(facts: Facts) -> Html:
+    state = None
+    if not facts.finished:
+        unit = "round" if facts.several else "epoch"
+        follows = f" What follows is its state at the last {unit} that was written."
+        state = h("p", h("b", "This run has not finished."), follows, class_="state")
+    elif facts.outcome.get("stopped", "all epochs done") != "all epochs done":
+        state = h("p", h("b", "It stopped early: "), sentence(facts.outcome["stopped"]), class_="about")
+    return h(
+        "header",
+        h("h1", "Run report: ", h("b", facts.name)),
+        [h("p", h("b", warning), class_="state") for warning in warnings_of(facts.outcome)],
+        h("p", result(facts), class_="lede"),
+        h("p", took(facts), class_="about"),
+        h("p", promised(facts), class_="about"),
+        state,
+    )
+
+
+def result(facts: Facts) -> str:
+    """One sentence: who, how good, on what, and against which baseline."""
+    if facts.part is not None:
+        return _part(facts)
+    who = count(sum(map(bool, facts.parties.values())), "organisation").capitalize()
+    reached = _reached(facts)
+    if reached is None:
+        single = who == "One organisation"
+        verb = "trained" if facts.finished else "is training" if single else "are training"
+        return f"{who} {verb} {'a model' if single else 'one model together'}."
+    split, scored = reached
+    words = f"{who} together {'reach' if facts.finished else 'have reached'} {scored}"
+    rival = rival_of(facts)
+    if rival is None or facts.baselines is None or facts.baselines["split"] != split:
+        return words + "."
+    party, alone, why = rival
+    if int(facts.baselines["splits"]) == 1:
+        return f"{words}; {party} alone{why}, {alone:.3f}."
+    joint = mean(facts.baselines["joint"], facts.metric)
+    splits = count(int(facts.baselines["splits"]), "split")
+    return f"{words}. Over {splits} of the rows they average {joint:.3f}; {party} alone{why}, {alone:.3f}."
+
+
+def _part(facts: Facts) -> str:
+    """The sentence for one organisation in a run between sites; its own ledger names the others."""
+    with_whom = f" with {_few(facts.others)}" if facts.others else ""
+    words = f"The part of {facts.part} in a run{with_whom}: what it sent and received, and what that cost its privacy."
+    if (reached := _reached(facts)) is None:
+        return f"{words} How good the joint model is, is known where labels are."
+    return f"{words} The joint model has {reached[1]}."
+
+
+def _reached(facts: Facts) -> tuple[str, str] | None:
+    """The test or validation split, and the score on it: an accuracy of 0.912 on 113 test rows."""
+    split = next((name for name in ("test", "validation") if name in facts.scores), None)
+    if split is None or (value := facts.scores[split].get(facts.metric)) is None:
+        return None
+    name = "a log loss" if facts.metric == "loss" else f"an {metric(facts.metric)}"
+    rows = f"{facts.rows[split]:,} {split} rows" if split in facts.rows else f"{split} rows"
+    return split, f"{name} of {value:.3f} on {rows}{_largest(facts, split)}"
+
+
+def _largest(facts: Facts, split: str) -> str:
+    """What to compare the score with: how often always saying the largest class is right."""
+    majority = (facts.outcome.get("majority") or {}).get(split)
+    if majority is None:
+        return ""
+    if facts.metric == "accuracy":
+        return f" (always saying the largest class: {majority['share']:.3f})"
+    accuracy, share = facts.scores[split]["accuracy"], majority["share"]
+    beside = f"accuracy {accuracy:.3f}, and {share:.3f} by always saying the largest class"
+    return f" (chance: 0.500; {beside})" if facts.metric == "auc" else f" ({beside})"
+
+
+def _few(names: list[str]) -> str:
+    return listed(names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"])
+
+
+def mean(values: list[dict[str, Any]], name: str) -> float:
+    known = [scores[name] for scores in values if scores.get(name) is not None]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def rival_of(facts: Facts) -> tuple[str, float, str] | None:
+    """The party that could train alone, its score, and why it was chosen: the label owner, where it has columns."""
+    baselines = facts.baselines
+    if not baselines or not baselines["alone"] or facts.several:
+        return None
+    for party, roles in facts.parties.items():
+        alone = mean(baselines["alone"].get(party, []), baselines["metric"])
+        if "labels" in roles and not math.isnan(alone):
+            return party, alone, ", which holds the labels"
+    best = best_alone(baselines)
+    return None if best is None else (*best, ", whose columns tell most")
+
+
+def best_alone(baselines: dict[str, Any] | None) -> tuple[str, float] | None:
+    """The party that does best by itself, and its score."""
+    if not baselines or not baselines["alone"]:
+        return None
+    scores = {party: mean(values, baselines["metric"]) for party, values in baselines["alone"].items()}
+    real = {party: value for party, value in scores.items() if not math.isnan(value)}
+    best = min if baselines["metric"] in BETTER_LOW else max
+    party = best(real, key=lambda name: real[name], default=None)
+    return None if party is None else (party, real[party])
+
+
+def took(facts: Facts) -> Content:
+    if facts.part is not None and not facts.metrics:  # the driver has epochs and seconds
+        bytes_ = facts.traffic.get(facts.part, {"out": 0, "in": 0})
+        return [
+            h("b", facts.algorithm), f", {many(facts.rounds, 'round')} of exchange, ",
+            h("b", size(bytes_["out"])), f" sent and {size(bytes_['in'])} received by {facts.part}.",
+        ]  # fmt: skip
+    trained = find(facts.algorithm).trains
+    epochs = [] if facts.several else [f"{many(facts.epochs, 'epoch')}, "]
+    return [
+        h("b", facts.algorithm), ", ", *([*epochs, f"{facts.rounds:,} rounds of exchange, "] if trained else []),
+        h("b", size(facts.sent)), " sent in all" if facts.part is None else f" sent by {facts.part}",
+        f", {seconds(facts.seconds)} of training." if trained else "; nothing is trained.",
+    ]  # fmt: skip
+
+
+def promised(facts: Facts) -> Content:
+    """The guarantees in one or two sentences."""
+    if not facts.privacy:
+        return "What it cost anybody's privacy is not known here."
+    content: list[Content] = []
+    for guarantee, value in protected(facts.privacy):
+        of = f" of {guarantee['budget']['epsilon']:g}" if guarantee.get("budget") else ""
+        # a row can also change what is released of others, through the model that it trained: that epsilon is larger
+        through = any(THROUGH in line["adversary"] for line in guarantee["statements"])
+        own = " for a row's own releases" if through else ""
+        content += [h("b", f"{guarantee['party']}'s {guarantee['protects']}"), f": ε = {epsilon(value)}{of}{own}. "]
+    without = [f"{guarantee['party']}'s {guarantee['protects']}" for guarantee in unprotected(facts.privacy)]
+    if without and not content:
+        whose = "nobody's columns or labels have a" if facts.part is None else f"{listed(without)} have no"
+        return f"No release had noise: {whose} differential-privacy guarantee."
+    if without:
+        content += [f"No guarantee for {_few(without)}."]
+    return content
+
 
 CURVES = "progress", "loss", "bytes"
 
 
 def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    content: list[Content] = []
-    if facts.scores:
-        content.append(_scores(facts))
-    for split, why in (facts.outcome.get("not_measured") or {}).items():
-        content.append(h("p", f"The {split} rows were not measured: {why}.", class_="caption-note"))
-    if "label_owners" in facts.outcome:
-        content.append(_label_owners(facts))
-    if facts.outcome.get("subsets"):
-        content.append(_subsets(facts))
-    content.append(plates(figures, "baselines", *CURVES))
-    if facts.part is None:
-        content += [h("h3", "Against baselines"), *_baselines(facts)]
-    elif not facts.scores:
-        where = "so no score is here; a label owner's own report has them."
-        content.append(h("p", f"{facts.part} holds no labels, {where}"))
-    for party, done in unanswered(facts.outcome).items():
-        content.append(h("p", h("span", party, class_="party"), f" did not always answer: {done}."))
-    return content
+    not_measured, silent = facts.outcome.get("not_measured") or {}, unanswered(facts.outcome)
+    elsewhere = f"{facts.part} holds no labels, so no score is here; a label owner's own report has them."
+    return [
+        _scores(facts) if facts.scores else None,
+        [note(f"The {split} rows were not measured: {why}.") for split, why in not_measured.items()],
+        _label_owners(facts) if "label_owners" in facts.outcome else None,
+        _subsets(facts) if facts.outcome.get("subsets") else None,
+        plates(figures, "baselines", *CURVES),
+        [h("h3", "Against baselines"), *_baselines(facts)] if facts.part is None else None,
+        h("p", elsewhere) if facts.part is not None and not facts.scores else None,
+        [h("p", h("span", name, class_="party"), f" did not always answer: {done}.") for name, done in silent.items()],
+    ]
 
 
 def _scores(facts: Facts) -> Html:
@@ -40,8 +194,8 @@ def _scores(facts: Facts) -> Html:
     names = in_order(facts.outcome, dict.fromkeys(name for values in scores.values() for name in values))
     rows: list[list[Content]] = []
     for split, values in scores.items():
-        count = cell(facts.rows[split], amount) if split in facts.rows else number("–", None)
-        rows.append([split, count, *(cell(values.get(name), score) for name in names)])
+        held = cell(facts.rows[split], amount) if split in facts.rows else Cell("–", None)
+        rows.append([split, held, *(cell(values.get(name), score) for name in names)])
     return table("How good the joint model is", ("split", "rows", *map(metric, names)), rows)
 
 
@@ -94,18 +248,15 @@ def _baselines(facts: Facts) -> list[Content]:
         who["the same model, all columns in one place"] = baselines["together"]
     who |= baselines.get("usual", {})
     rows = [[trains, *_means(values, names)] for trains, values in who.items()]
-    content: list[Content] = []
-    if words := _against(facts):
-        content.append(h("p", f"Together, {metric(name)} is {', '.join(words)}."))
-    splits = int(baselines["splits"])
+    words, splits = _against(facts), int(baselines["splits"])
     mean_of = f" (mean of {splits} splits)" if splits > 1 else ""
     caption = f"On {baselines['split']} rows that nobody trained on{mean_of}"
-    content.append(table(caption, ("who trains", *map(metric, names)), rows))
-    how = [*baselines.get("how", []), *baselines.get("notes", [])]
-    content += [h("p", sentence(line), class_="caption-note") for line in how]
-    if "seconds" in baselines:
-        content.append(h("p", f"Measured in {seconds(baselines['seconds'])}.", class_="caption-note"))
-    return content
+    return [
+        h("p", f"Together, {metric(name)} is {', '.join(words)}.") if words else None,
+        table(caption, ("who trains", *map(metric, names)), rows),
+        [note(sentence(line)) for line in (*baselines.get("how", []), *baselines.get("notes", []))],
+        note(f"Measured in {seconds(baselines['seconds'])}.") if "seconds" in baselines else None,
+    ]
 
 
 def _against(facts: Facts) -> list[str]:
@@ -135,4 +286,4 @@ def _than(gain: float) -> str:
 
 def _means(values: list[dict[str, float]], names: list[str]) -> list[Content]:
     means = [mean(values, name) for name in names]
-    return [number(score(value), value if value == value else None) for value in means]
+    return [Cell(score(value), value if value == value else None) for value in means]

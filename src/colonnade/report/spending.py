@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, Html, cell, h, number, table
+from colonnade.report.html import Cell, Content, Html, cell, h, table
 from colonnade.report.words import epsilon, sentence, times, whose_models
 
 THROUGH = "also through the local model"
@@ -70,7 +70,7 @@ def _overview(guarantees: Sequence[Plain]) -> Html:
             words = f" {epsilon(budget['spent'])} of {budget['epsilon']:g} (δ = {budget['delta']:g})"
             share = h("span", meter, words, class_="spent")
         how = "; ".join(f"{release['release']}: {_how_released(release)}" for release in guarantee["releases"])
-        rows.append([guarantee["party"], guarantee["protects"], number(shown, value), share, how])
+        rows.append([guarantee["party"], guarantee["protects"], Cell(shown, value), share, how])
     headings = ("party", "protects", "ε spent", "budget", "what was released, and how")
     return table("Privacy spend per party", headings, rows)
 
@@ -87,7 +87,7 @@ def _adversaries(guarantee: Plain, notes: list[str]) -> Html:
             notes.append(line["note"])
         mark = f"{notes.index(line['note']) + 1}" if line["note"] else ""
         delta = f"{line['delta']:g}" if line["epsilon"] is not None else "–"
-        numbers = cell(line["epsilon"], epsilon), number(delta, line["delta"]), number(mark, None)
+        numbers = cell(line["epsilon"], epsilon), Cell(delta, line["delta"]), Cell(mark, None)
         rows.append([line["adversary"], line["relation"], line["accountant"], *numbers])
     caption = [h("span", guarantee["party"], class_="party"), f": {guarantee['protects']}"]
     return table(caption, ("against", "neighbouring tables", "accountant", "ε", "δ", "note"), rows)

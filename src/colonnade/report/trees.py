@@ -5,10 +5,9 @@ The only thresholds shown are the reader's own, in the report of one organisatio
 
 from __future__ import annotations
 
-from colonnade.report.chart import COLOURS, WIDTH, Figure, _legend, _svg, plates
+from colonnade.report.chart import COLOURS, WIDTH, Figure, Row, _legend, _svg, bars, plates
 from colonnade.report.facts import Facts, Plain
-from colonnade.report.html import Content, h
-from colonnade.report.rows import Row, bars
+from colonnade.report.html import Content, h, note
 from colonnade.report.words import score
 
 LEVEL, MARGIN, DEEPEST = 44, 22, 5
@@ -37,12 +36,12 @@ def trees_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     names = ["gains", *(name for name in figures if name.startswith("tree_")), "own_columns"]
     words = "A circle is a split, in its owner's colour and with its number; a square is a leaf, whose value is added "
     words += "to the score. Left are rows at or below the threshold, which its owner alone knows."
-    content: list[Content] = [h("p", words)] if facts.trees and facts.trees["first"] else []
-    content.append(plates(figures, *names))
-    if facts.part is None:
-        owners = "How much each column matters is its owner's to know: parties/<name>/importance.json."
-        content.append(h("p", owners, class_="caption-note"))
-    return content
+    owners = "How much each column matters is its owner's to know: parties/<name>/importance.json."
+    return [
+        h("p", words) if facts.trees and facts.trees["first"] else None,
+        plates(figures, *names),
+        note(owners) if facts.part is None else None,
+    ]
 
 
 def _tree(number: int, tree: Plain, parties: list[str], reader: str | None) -> Figure:

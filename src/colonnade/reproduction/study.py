@@ -16,6 +16,7 @@ from colonnade.evaluate.metrics import HEADLINE
 from colonnade.federation import Federation, Settings
 from colonnade.reproduction.expected import Figure, Plan
 from colonnade.rows.holdings import Holdings
+from colonnade.runs.run_directory import plain
 
 Watch = Callable[[str, Step], None]
 """Called with a run's title and each of its steps, for progress bars."""
@@ -93,7 +94,7 @@ class Study:
     def recorded(self) -> dict[str, Any]:
         """What was measured, without arrays, as plain JSON; `add` reads it."""
         values = [{key: getattr(value, key) for key in ("what", "unit", "by_seed")} for value in self.measured.values()]
-        return _numbers({"measured": values, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
+        return plain({"measured": values, "curves": self.curves, "losses": self.losses})  # type: ignore[no-any-return]
 
     def add(
         self, recorded: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None, cell: str = ""
@@ -174,12 +175,3 @@ class Study:
         moved = sum(entry.bytes for entry in ledger.entries if (entry.batch or "").startswith("train/"))
         self.record(f"{title}, rounds to {wanted}", rounds, "rounds")
         self.record(f"{title}, MB per party to {wanted}", moved / 1e6, "MB")
-
-
-def _numbers(value: Any) -> Any:
-    """The value with None for NaN, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: _numbers(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_numbers(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

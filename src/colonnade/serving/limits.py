@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import secrets
 import threading
@@ -233,13 +232,14 @@ class Gate:
         try:
             self._check(scope, route)
             await self.app(scope, await self._read(receive), sending)
-        except Problem as problem:
-            if not status:
-                await answer(problem, sending)
         except Exception as error:
-            log.error("reference %s: %s", reference, type(error).__name__)
+            if not isinstance(error, Problem):
+                log.error("reference %s: %s", reference, type(error).__name__)
             if not status:
-                await answer(internal(reference), sending)
+                from starlette.responses import JSONResponse
+
+                problem = error if isinstance(error, Problem) else internal(reference)
+                await JSONResponse(problem.body, problem.status, problem.headers)(scope, receive, sending)
         seconds = time.perf_counter() - start
         self.metrics.count("requests", route=route, status=str(status))
         if route == "/predict" and status == 200:
@@ -302,12 +302,3 @@ class Gate:
 def internal(reference: str) -> Problem:
     rule = "The service's log has the kind of error, under this reference."
     return Problem(500, "something of ours failed", rule, "Tell whoever runs the service.", reference=reference)
-
-
-async def answer(problem: Problem, send: Send) -> None:
-    """Send a problem as JSON."""
-    body = json.dumps(problem.body).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
-    named = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": named})
-    await send({"type": "http.response.body", "body": body})

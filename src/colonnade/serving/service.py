@@ -16,17 +16,21 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from starlette.exceptions import HTTPException
 
-from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, DataError, NoAnswer, PartyError
+from colonnade import __version__
+from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer, PartyError
 from colonnade.serving.batcher import Batcher, Busy, Unknown
+from colonnade.serving.connections import Connection, OpenConnections, address_group
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
 from colonnade.serving.source import repeating
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 
 def not_blank(text: str) -> str:
@@ -99,20 +103,8 @@ pre{{background:#8881;padding:.8rem;overflow:auto}}</style>
 """
 
 
-def check_libraries() -> None:
-    """Raise, and say how to get them, where the libraries are missing."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ConfigError('colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".') from None
-
-
 def application(batcher: Batcher, limits: Limits) -> App:
     """The ASGI application; when it ends, the batcher is closed."""
-    from fastapi import FastAPI
-
-    from colonnade import __version__
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -127,12 +119,8 @@ def application(batcher: Batcher, limits: Limits) -> App:
     return Gate(app, limits, batcher.metrics)
 
 
-def _add_errors(app: "FastAPI") -> None:
+def _add_errors(app: FastAPI) -> None:
     """Answer every error with a rule and a cure, and quote nothing that was sent."""
-    from fastapi import Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
 
     @app.exception_handler(Problem)
     async def problem(_: Request, error: Problem) -> JSONResponse:
@@ -156,13 +144,8 @@ def _add_errors(app: "FastAPI") -> None:
         return JSONResponse(body, error.status_code, error.headers)
 
 
-def _add_predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+def _add_predict(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
     """Add POST /predict."""
-    from fastapi import Request
-    from fastapi.responses import JSONResponse
-
-    from colonnade.serving.connections import address_group
-
     troubles: dict[int | str, dict[str, Any]] = {
         status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
     }
@@ -185,11 +168,8 @@ def _add_predict(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
         return JSONResponse({"predictions": predictions, "degraded": sum(bool(row.missing) for row in rows)})
 
 
-def _add_state(app: "FastAPI", batcher: Batcher) -> None:
+def _add_state(app: FastAPI, batcher: Batcher) -> None:
     """Add GET /health and /metrics."""
-    from fastapi import Request
-    from fastapi.responses import JSONResponse, PlainTextResponse
-
     source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
 
     @app.get("/health", response_model=Health, responses={503: {"model": Health}}, operation_id="health")
@@ -216,11 +196,8 @@ def _add_state(app: "FastAPI", batcher: Batcher) -> None:
         return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _add_page(app: "FastAPI", batcher: Batcher, limits: Limits) -> None:
+def _add_page(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
     """Add GET /, a page that says how to ask."""
-    from fastapi import Request
-    from fastapi.responses import HTMLResponse
-
     source = batcher.source
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -300,11 +277,7 @@ def serve_until(
         server.run(sockets=[listener])
 
 
-def _server(batcher: Batcher, limits: Limits, grace: int) -> Any:
-    import uvicorn
-
-    from colonnade.serving.connections import Connection, OpenConnections
-
+def _server(batcher: Batcher, limits: Limits, grace: int) -> uvicorn.Server:
     connections = OpenConnections(limits, batcher.most_waiting + 100)
     config = uvicorn.Config(
         application(batcher, limits),

@@ -27,10 +27,9 @@ from colonnade.core.files import write_text
 from colonnade.core.message import Ping
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.runs.layout import ANSWERS
-from colonnade.serving import service
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
-from colonnade.serving.listening import check_reach, listen, token_in, url_of
+from colonnade.serving.listening import check_libraries, check_reach, listen, token_in, url_of
 from colonnade.serving.source import PredictionSource, Row, repeating, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
@@ -66,7 +65,9 @@ class SiteSource(PredictionSource):
         if len(wanted):
             self.session.look(rows)
             lost = rows.lacking(self.parties, lenient=lenient).numpy()
-            self._check_all_said(rows, bool(lost.any()))
+            silent = [name for name in self.parties if name != self.label_owner and name not in rows.places]
+            if silent and lost.any():  # rows are lost only when all have said so
+                raise NoAnswer(silent[0], Look.kind, None, "it does not say which of the rows it holds")
             unknown |= set(wanted[lost].tolist())
             self._looked = rows
         return unknown
@@ -97,12 +98,6 @@ class SiteSource(PredictionSource):
         super().close()
         self.session.close()
 
-    def _check_all_said(self, rows: Rows, lost: bool) -> None:
-        """Raise where rows seem lost and a party is silent: they are lost only when all have said so."""
-        silent = [name for name in self.parties if name != self.label_owner and name not in rows.places]
-        if lost and silent:
-            raise NoAnswer(silent[0], Look.kind, None, "it does not say which of the rows it holds")
-
 
 def hurried(engine: EngineSettings) -> EngineSettings:
     """The engine's settings with short deadlines: callers wait half a minute at most, not for a party to come back."""
@@ -127,7 +122,9 @@ def serve_at(site: Site, run: str, over: Callable[[], bool], *, model: str | Non
             f"'{site.own.name}' was asked to serve {run!r}, and its own {OWN} has no [serve]: no job opens a port that "
             "its organisation did not ask for. Add [serve], with port and token_file, to serve."
         )
-    service.check_libraries()
+    check_libraries()
+    from colonnade.serving import service
+
     token = None if own.token_file is None else token_in(Path(own.token_file), "[serve] token_file")
     check_reach(own.host, token, f'[serve] host = "{own.host}"', 'set token_file = "token.txt" under [serve]')
     with listen(own.host, own.port, f"[serve] host = {own.host!r}, port = {own.port}") as listener:
@@ -162,7 +159,13 @@ class Presence:
 
     def check(self) -> None:
         asked = time.monotonic()
-        self._silent = {name: self._silent.get(name, asked) for name in self._who_is_silent()}
+        try:
+            beats = self.source.heartbeat()
+        except PartyError as error:
+            beats = {error.party: False}
+        allowed = self.source.settings.engine.on_missing in ("skip", "stale") and any(beats.values())
+        silent = [] if allowed else [name for name, is_there in beats.items() if not is_there]
+        self._silent = {name: self._silent.get(name, asked) for name in silent}
         for name, since in self._silent.items():
             if time.monotonic() - since >= GONE:
                 self.gone = NoAnswer(
@@ -170,11 +173,3 @@ class Presence:
                     f"it has been silent for {GONE:.0f} s, and nothing can be predicted without it. The service has "
                     "ended: start it again when that site is up",
                 )  # fmt: skip
-
-    def _who_is_silent(self) -> list[str]:
-        try:
-            beats = self.source.heartbeat()
-        except PartyError as error:
-            beats = {error.party: False}
-        allowed = self.source.settings.engine.on_missing in ("skip", "stale")
-        return [] if allowed and any(beats.values()) else [name for name, is_there in beats.items() if not is_there]

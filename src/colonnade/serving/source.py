@@ -170,8 +170,10 @@ class Source(PredictionSource):
 
     def _files(self) -> list[tuple[int, int] | None]:
         """When each file was written, and its size."""
-        tables = [self.tables.get(name, party.table) for name, party in self.settings.parties.items()]
-        return [_written(Path(path)) for path in [str(self.folder / MARK), *(table for table in tables if table)]]
+        paths: list[str | None] = [str(self.folder / MARK)]
+        for name, party in self.settings.parties.items():
+            paths += [self.tables.get(name, party.table), *(grouped["table"] for grouped in party.tables.values())]
+        return [_written(Path(path)) for path in paths if path]
 
 
 def _written(path: Path) -> tuple[int, int] | None:

@@ -8,12 +8,8 @@ experiment = "churn"
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-from colonnade.tracking.mlflow import MLflow
+from colonnade.tracking.services import TRACKERS, trackers_of
 from colonnade.tracking.settings import TrackingSettings
-from colonnade.tracking.tensorboard import TensorBoard
 from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers, parameters_of
 
 __all__ = [
@@ -28,13 +24,3 @@ __all__ = [
     "parameters_of",
     "trackers_of",
 ]
-
-TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
-
-
-def trackers_of(settings: TrackingSettings, run: Path | None) -> Trackers:
-    """The trackers that the settings ask for; none without a run directory. A package that is not installed, or a
-    server that cannot be reached, is an error here, before training."""
-    if run is None:
-        return Trackers()
-    return Trackers([make(settings, run) for name, make in TRACKERS.items() if getattr(settings, name)])

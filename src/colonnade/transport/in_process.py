@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
@@ -58,10 +59,9 @@ class InProcess:
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         with TASKS.gathered(None):
-            *ahead, last = envelope.in_order
-            for one in ahead:
-                self._answer(to, one)
-            return self._answer(to, last)
+            for held in envelope.ahead:
+                self._answer(to, held)
+            return self._answer(to, replace(envelope, ahead=()) if envelope.ahead else envelope)
 
     def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)

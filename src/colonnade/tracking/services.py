@@ -1,7 +1,9 @@
-"""MLflow: one run of an experiment, at a server or in a folder, with each epoch's numbers over batches.
+"""The services that can follow a run: TensorBoard (`tensorboard --logdir DIR`) and MLflow.
 
-A resumed run goes on under its own id, which the run directory keeps in mlflow.json. MLflow's own reporting about its
-users is switched off, and a server that does not answer is given up soon, unless the environment says otherwise.
+TensorBoard gets the loss of every batch and each epoch's numbers over batches. MLflow gets one run of an experiment,
+at a server or in a folder, with each epoch's numbers. A resumed run goes on under its own id, which the run directory
+keeps in mlflow.json. MLflow's own reporting about its users is switched off, and a server that does not answer is given
+up soon, unless the environment says otherwise.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError
 from colonnade.tracking.settings import TrackingSettings, is_address
-from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About
+from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers
 
 KEPT = "mlflow.json"
 STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
@@ -27,6 +29,46 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # its own 7 keep a training waiting for four minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
 }
+
+
+class TensorBoard:
+    """Writes into the run directory, or into a folder of this run's name below the one that the settings give."""
+
+    name = "tensorboard"
+
+    def __init__(self, settings: TrackingSettings, run: Path) -> None:
+        try:
+            import tensorboard  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                '[tracking] tensorboard needs TensorBoard. Install it: pip install "colonnade[tracking]".'
+            ) from None
+        folder = settings.tensorboard
+        self.folder = Path(folder) / run.resolve().name if isinstance(folder, str) else run / self.name
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ConfigError(f"[tracking] tensorboard needs a folder, and {self.folder} is a file.")
+        self.writer: Any = None
+
+    def begin(self, about: About) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Steps after a killed run's last checkpoint are trained again: what it wrote of them is purged.
+        self.writer = SummaryWriter(self.folder, purge_step=about.step + 1 if about.resumed else None)
+        settings = {**about.tags, **about.parameters}
+        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in settings.items())]
+        self.writer.add_text("settings", "\n".join(lines), about.step)
+
+    def batch(self, step: int, loss: float) -> None:
+        self.writer.add_scalar("batch/loss", loss, step)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def end(self, how: str) -> None:  # noqa: ARG002 - its files have no place for it
+        if self.writer is not None:
+            self.writer.close()
 
 
 class MLflow:
@@ -112,3 +154,14 @@ class MLflow:
 def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), AT_ONCE):
         yield items[start : start + AT_ONCE]
+
+
+TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+
+
+def trackers_of(settings: TrackingSettings, run: Path | None) -> Trackers:
+    """The trackers that the settings ask for; none without a run directory. A package that is not installed, or a
+    server that cannot be reached, is an error here, before training."""
+    if run is None:
+        return Trackers()
+    return Trackers([make(settings, run) for name, make in TRACKERS.items() if getattr(settings, name)])
