@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call, jacrev, vmap
 
-from colonnade.attacks.jacobian import columns_from_jacobian
+from colonnade.attacks.learned_model import columns_from_jacobian
 from colonnade.errors import DataError
 from colonnade.models import build
 

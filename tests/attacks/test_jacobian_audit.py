@@ -7,7 +7,7 @@ import torch
 from tests.attacks.runs import trained
 from torch import nn
 
-from colonnade.attacks.jacobian import first_layer, jacobian_findings, read
+from colonnade.attacks.learned_model import first_layer, jacobian_findings, read
 from colonnade.attacks.rehearsal import first_rounds
 from colonnade.models import build
 

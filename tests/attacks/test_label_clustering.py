@@ -8,7 +8,7 @@ from tests.attacks.listening import accuracy, heard, squared
 
 from colonnade.algorithms import splitnn, vafl, vimsgd
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.attacks.label_clustering import by_direction, by_norm, groups, main_directions
+from colonnade.attacks.label_attacks import by_direction, by_norm, groups, main_directions
 from colonnade.attacks.scores import score_labels
 from colonnade.core import Transcript
 

@@ -10,7 +10,7 @@ from tests.attacks.listening import accuracy, heard
 from torch import nn
 
 from colonnade.algorithms import compressed_vfl, vimadmm
-from colonnade.attacks.label_reading import from_head, from_model, labels_of, outputs
+from colonnade.attacks.label_attacks import from_head, from_model, labels_of, outputs
 from colonnade.core import Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:compressed_vfl")

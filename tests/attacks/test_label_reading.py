@@ -9,7 +9,7 @@ from tests.conformance.toy import Task
 
 from colonnade.algorithms import compressed_vfl, fdml, vimadmm, vimadmm_joint
 from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.attacks.label_reading import follow_duals, from_logit_gradients, from_residuals, from_targets, read
+from colonnade.attacks.label_attacks import follow_duals, from_logit_gradients, from_residuals, from_targets, read
 from colonnade.core import Transcript
 from colonnade.evaluate import wilson
 

@@ -41,11 +41,10 @@ from typing import Any
 
 import torch
 
-from colonnade.attacks import audit, known_model
+from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
-from colonnade.attacks.finding import Finding, NotAttacked, column_verdict, not_attacked
-from colonnade.attacks.inversion_audit import ATTACK as INVERSION
-from colonnade.attacks.inversion_audit import WHITE_BOX
+from colonnade.attacks.finding import COLUMNS, Finding, NotAttacked, not_attacked, verdict
+from colonnade.attacks.inversion_audit import ATTACK, KNOWN_MODEL, KNOWS_SEED, WHITE_BOX
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import (
@@ -88,8 +87,8 @@ MOST_FIGURES = 1 << 6
 """The most figures that are read from one site; it has some ten."""
 SOME_ROWS = "knows the victim's columns of some rows, and no weights"
 ASSUMPTIONS = {
-    INVERSION: WHITE_BOX,
-    known_model.ATTACK: known_model.ASSUMES,
+    ATTACK: WHITE_BOX,
+    KNOWN_MODEL: KNOWS_SEED,
     "columns by regression on known rows": SOME_ROWS,
     "columns from scores of many rounds": SOME_ROWS,
     "columns from sums of scores of many rounds": SOME_ROWS,
@@ -478,10 +477,10 @@ def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: R
             if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)):
                 raise ValueError
             releases = tuple(str(release) for release in line["releases"] if release in names)
-            verdict, reached = column_verdict(score, baseline), _reached(rehearsals, name, releases)
             yield Finding(
-                attack, owner, name, moment, ASSUMPTIONS[attack], metric, score, baseline, verdict, METRICS[metric],
-                releases=releases, details={"reached": reached},
+                attack, owner, name, moment, ASSUMPTIONS[attack], metric, score, baseline,
+                verdict(COLUMNS, score, baseline), METRICS[metric],
+                releases=releases, details={"reached": _reached(rehearsals, name, releases)},
             )  # fmt: skip
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         raise PartyError(name, Attack.kind, None, "it told figures that are none") from None

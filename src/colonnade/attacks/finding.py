@@ -6,6 +6,7 @@ An audit cannot say that a release which no attack looked at is safe.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +23,26 @@ from colonnade.privacy.accounting import costs_nothing
 LIMITS = ("label_inference", "inversion_ssim", "inversion_r2", "recognition")
 """The settings in [audit], each a bound on one kind of score."""
 
-LABELS = ((0.9, "can tell nearly every label"), (0.3, "can tell many labels"))
-CLASSES = ((0.9, "nearly every class is still seen"), (0.3, "many classes are still seen"))
-COLUMNS = (
-    (0.9, "can rebuild rows almost exactly"),
-    (0.5, "can rebuild much of the rows"),
-    (0.1, "can rebuild traces of the rows"),
-)
+NOTHING = -math.inf
+LABELS = {
+    0.9: "can tell nearly every label",
+    0.3: "can tell many labels",
+    0.0: "learns something about labels",
+    NOTHING: "no better than guessing",
+}
+CLASSES = {
+    0.9: "nearly every class is still seen",
+    0.3: "many classes are still seen",
+    0.0: "some classes are still seen",
+    NOTHING: "classes are no longer seen",
+}
+COLUMNS = {
+    0.9: "can rebuild rows almost exactly",
+    0.5: "can rebuild much of the rows",
+    0.1: "can rebuild traces of the rows",
+    NOTHING: "hardly better than guessing the mean",
+}
+"""What is said of an attack that gains so much, or more."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ def of_columns(
     best = max(by_column, key=by_column.__getitem__, default="")
     score = by_column.get(best, 0.0)
     return Finding(
-        attack, attacker, victim, moment, assumes, metric, score, 0.0, column_verdict(score, 0.0), "inversion_r2",
+        attack, attacker, victim, moment, assumes, metric, score, 0.0, verdict(COLUMNS, score, 0.0), "inversion_r2",
         releases=releases, details={**details, "best_column": best},
     )  # fmt: skip
 
@@ -89,30 +103,15 @@ def suggested(findings: Sequence[Finding]) -> tuple[str, float]:
     return limit, next((rounded for digits in range(2, 17) if baseline < (rounded := round(value, digits)) < 1), 1.0)
 
 
-def label_verdict(low: float, score: float, baseline: float) -> str:
-    """In words, how far the attack gets from guessing to knowing all labels, where it beats chance."""
-    if low <= baseline:
-        return "no better than guessing"
-    return _words(LABELS, advantage(score, baseline), "learns something about labels")
-
-
-def recognition_verdict(low: float, score: float, baseline: float) -> str:
-    if low <= baseline:
-        return "classes are no longer seen"
-    return _words(CLASSES, advantage(score, baseline), "some classes are still seen")
-
-
-def column_verdict(score: float, baseline: float) -> str:
-    return _words(COLUMNS, advantage(score, baseline), "hardly better than guessing the mean")
+def verdict(scale: Mapping[float, str], score: float, baseline: float, low: float | None = None) -> str:
+    """In words, how far the attack gets from guessing to knowing all, where the low end of its score beats chance."""
+    gained = advantage(score, baseline) if low is None or low > baseline else NOTHING
+    return next((words for least, words in scale.items() if gained >= least), scale[NOTHING])
 
 
 def advantage(score: float, baseline: float) -> float:
     """1: perfect, 0: no better than the baseline."""
     return (score - baseline) / max(1 - baseline, 1e-9)
-
-
-def _words(scale: tuple[tuple[float, str], ...], value: float, otherwise: str) -> str:
-    return next((words for least, words in scale if value >= least), otherwise)
 
 
 UNDECLARED = "the algorithm's record does not say what it is"
