@@ -61,7 +61,7 @@ from colonnade.attacks.rehearsal import (
     train_on,
 )
 from colonnade.attacks.report import write
-from colonnade.core import Batches, Done, Message, Organisation, Party, Released, Request, Transcript, serves
+from colonnade.core import Done, Message, Party, Released, Request, Transcript, serves
 from colonnade.core.message import batch_of
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ConfigError, PartyError
@@ -180,8 +180,8 @@ class Recorded:
 class Auditor(Party):
     """Answers for an organisation in an audit, and records what is repeated of a run."""
 
-    def __init__(self, organisation: Organisation, site: Site, page: Page, askers: Collection[str]) -> None:
-        super().__init__(organisation)
+    def __init__(self, site: Site, page: Page, askers: Collection[str]) -> None:
+        super().__init__(site.seat())
         self.site, self.page, self.serves_for = site, page, frozenset(askers)
         self.recorded: dict[str, Recorded] = {}
         self.due: set[str] = set()  # who has not asked for results yet
@@ -197,11 +197,11 @@ class Auditor(Party):
 
     def end_moments(self, asker: str, rows: int) -> tuple[dict[str, Recorded], RunDirectory]:
         """What was recorded, once for each asker; when all have asked, this organisation takes part no longer."""
-        participant = self.site.participant
-        complete = participant is not None and participant.moment == TRAINED and len(self.recorded) == len(MOMENTS)
-        self.expect(complete and asker in self.due, "the moments of an audit were not repeated here before")
+        why = "the moments of an audit were not repeated here before"
+        participant = self.needed(self.site.participant, why)
+        complete = participant.moment == TRAINED and len(self.recorded) == len(MOMENTS)
+        self.expect(complete and asker in self.due, why)
         self.expect(FEWEST <= rows <= MOST_ROWS, f"nobody rebuilds {rows} rows")
-        assert participant is not None
         recorded = self.recorded
         self.due.remove(asker)
         if not self.due:
@@ -311,11 +311,11 @@ class LabelAuditHost(Auditor):
 
 def takes_part(site: Site, page: Page) -> None:
     """Let a site take part in audits that another steers."""
-    own, organisation = site.own, Organisation.at(site.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+    own = site.own
     if site.reader is not None:
-        host: Auditor = AuditHost(organisation, site, page, own.label_owners)
+        host: Auditor = AuditHost(site, page, own.label_owners)
     elif site.holds_labels and not own.drives:
-        host = LabelAuditHost(organisation, site, page, {own.driver})
+        host = LabelAuditHost(site, page, {own.driver})
     else:
         return
     site.audits, site.moments = host.listen, MOMENTS

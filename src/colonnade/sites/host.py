@@ -124,9 +124,7 @@ class Host(Party):
     def participant(self) -> Participant:
         """Give this organisation's part of the run that it was prepared for."""
         participant = self.site.participant
-        self.expect(participant is not None and participant.trains, "it was not prepared for a run")
-        assert participant is not None
-        return participant
+        return self.needed(participant if participant and participant.trains else None, "it was not prepared for a run")
 
 
 class TakingPart(Host):
@@ -156,16 +154,16 @@ class TakingPart(Host):
 
     @serves
     def keep_best(self, request: KeepBest) -> Done:
-        participant = self.participant()
-        self.pass_on(request)
-        participant.keep_best()
-        return Done()
+        return self._best(request, take=False)
 
     @serves
     def take_best(self, request: TakeBest) -> Done:
+        return self._best(request, take=True)
+
+    def _best(self, request: KeepBest | TakeBest, *, take: bool) -> Done:
         participant = self.participant()
         self.pass_on(request)
-        participant.take_best()
+        participant.best(take)
         return Done()
 
 
@@ -206,7 +204,7 @@ class ColumnHost(TakingPart):
         assert participant is not None
         self.prepared = {**self.prepared, asker: request}
         same = site.are_same(ids, request.run, request.ids)
-        return Prepared(len(ids), same, participant.step, bool(participant.accounts))
+        return Prepared(len(ids), same, participant.federation.batches.done, bool(participant.accounts))
 
     @serves
     def close(self, request: Close) -> Done:

@@ -20,13 +20,13 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Message, Party, Peers, Step, files
+from colonnade.core import Message, Party, Peers, Request, Step, files
 from colonnade.core.files import write_text
 from colonnade.core.party import Bounds
 from colonnade.core.wire import Envelope
@@ -100,6 +100,9 @@ def stand(run: RunDirectory, federation: Federation, number: int) -> None:
     run.follow(federation)
 
 
+R = TypeVar("R", bound=Message)
+
+
 class Listener(Protocol):
     """Hears what an organisation is asked while it repeats some of a run, and what it answers."""
 
@@ -153,11 +156,6 @@ class Participant:
         return next(iter(self.organisation.roles.values()))
 
     @property
-    def step(self) -> int:
-        """Where its training stands."""
-        return self.federation.batches.done
-
-    @property
     def accounts(self) -> dict[str, Account]:
         return self.federation.accounts
 
@@ -181,10 +179,6 @@ class Participant:
             self.run.begin(self.federation)
             self.save(0, 1)
 
-    def load(self, number: int) -> None:
-        """Stand where that checkpoint left the run, to predict; for an audit, 0 stands as if nobody had trained."""
-        stand(self.run, self.federation, number)
-
     def ask(self, rows: torch.Tensor) -> None:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
         them, before any other party is asked for its own."""
@@ -198,14 +192,10 @@ class Participant:
         self.federation.batches.done, self.run.common = step, common
         self.run.checkpoint(self.federation, number=number)
 
-    def keep_best(self) -> None:
-        """Remember the models as they are: the driver found none better on validation rows."""
+    def best(self, take: bool) -> None:
+        """Remember the models as they are, as the driver found none better on validation rows; or have them again."""
         with self.role.undisturbed():
-            self.federation.keep_best()
-
-    def take_best(self) -> None:
-        with self.role.undisturbed():
-            self.federation.take_best()
+            (self.federation.take_best if take else self.federation.keep_best)()
 
     def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
         """Measure a label owner's scores on its own rows of a split, and count these."""
@@ -299,12 +289,19 @@ class Saves:
         if not self.lenient:
             self.others.ask(request)
             return True
-        _, failures = self.others.attempt(dict.fromkeys(self.others, request))
-        for error in failures.values():
-            if not isinstance(error, NoAnswer):
-                raise error
-            log.warning("%s The run goes on without it.", error)
-        return not failures
+        requests = dict.fromkeys(self.others, request)
+        return len(those_who_answer(self.others, requests, "The run goes on without it.")) == len(requests)
+
+
+def those_who_answer(others: Peers, requests: Mapping[str, Request[R]], consequence: str = "") -> dict[str, R]:
+    """Ask where others may be missing: give the answers of those who do answer. Any other failure is raised."""
+    answers, failures = others.attempt(requests)
+    for error in failures.values():
+        if not isinstance(error, NoAnswer):
+            raise error
+        if consequence:
+            log.warning("%s %s", error, consequence)
+    return answers
 
 
 def numbers(run: RunDirectory) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
 from colonnade.selection.inputs import as_labels, check_parties
-from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.leader import Leader
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
@@ -105,9 +105,7 @@ class Between:
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
-def select(
-    site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any], watch: Watch | None = None
-) -> tuple[Selection, int]:
+def select(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> tuple[Selection, int]:
     """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
     it and over how many rows it was. `given` are settings of the leader's own."""
     own = site.own
@@ -151,8 +149,7 @@ def select(
         return Between(leader, others, mine)
 
     try:
-        how: Any = {"leader": own.name, "seed": engine.seed, "meet": meet, "watch": watch}
-        selection = choosing.choose(names, keep, method, settled, **how)
+        selection = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet)
     finally:
         if mine is not None:
             site.roles.remove(mine)

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -79,7 +79,7 @@ from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Prepare
-from colonnade.sites.participant import Listener, Participant, as_trained, keep_start
+from colonnade.sites.participant import Listener, Participant, as_trained, keep_start, stand
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
@@ -91,8 +91,9 @@ class Site:
     """One organisation's site, with all that it holds. `endpoint` takes the calls of others; `routes` go to them, and
     must be there before the first call is made."""
 
-    def __init__(self, own: SiteConfig, lines: Mapping[str, Route] | None = None) -> None:
-        self.own, self.refused, self.routes = own, Refusals(own.runs), dict(lines or {})
+    def __init__(self, own: SiteConfig) -> None:
+        self.own, self.refused = own, Refusals(own.runs)
+        self.routes: dict[str, Route] = {}
         self.device = device_of(own.settings.engine.device)
         self.participant: Participant | None = None
         self.table: Table | None = None
@@ -101,7 +102,7 @@ class Site:
         self.reader: Reader | None = None
         self.audits: Callable[[Participant], Listener] | None = None  # set where an audit's host is (`attacks.at_site`)
         self.moments: Collection[str] = ()
-        organisation = self._seat()
+        organisation = self.seat()
         self.host: Host = Host(organisation, self, ())
         if own.name in own.feature_owners:
             self.host = ColumnHost(organisation, self, own.label_owners)
@@ -114,9 +115,7 @@ class Site:
             admitted = [*own.label_owners, *own.feature_owners]
             self.roles.append(Helper(organisation, self.peers, askers=own.label_owners, admitted=admitted))
         if own.settings.selection.servers:
-            self.roles.append(
-                LeadingHost(self._seat(), self) if self.holds_labels else SelectionHost(self._seat(), self)
-            )
+            self.roles.append(LeadingHost(self.seat(), self) if self.holds_labels else SelectionHost(self.seat(), self))
         others = [name for name in own.everybody if name != own.name]
         self.endpoint = Endpoint(
             own.name,
@@ -167,7 +166,7 @@ class Site:
                 self.roles += self.id_owners.values()
                 if own.helper:
                     owners, askers = list(self.id_owners.values()), () if self.holds_labels else own.label_owners
-                    self.keyed = KeyedIds(self._seat(), owners, helper=own.helper, askers=askers)
+                    self.keyed = KeyedIds(self.seat(), owners, helper=own.helper, askers=askers)
                     self.roles.append(self.keyed)
 
     def carrier(
@@ -200,7 +199,7 @@ class Site:
         own = self.own
         self.compare()
         if (others := [name for name in own.label_owners if name != own.name]) and self.table is not None:
-            self.describer = Describer(self._seat(), own, self.common(own.name), others)
+            self.describer = Describer(self.seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
 
     def _align(self, mine: IdOwner, names: Sequence[str], reveal: str) -> Alignment:
@@ -327,7 +326,7 @@ class Site:
         """Begin a run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
         if participant.moment and self.audits is not None:
             with participant.budget.held():
-                participant.load(resumed or 0)
+                stand(participant.run, participant.federation, resumed or 0)  # 0: as if nobody had trained
                 participant.listener = self.audits(participant)
         else:
             participant.begin(resumed)
@@ -381,7 +380,7 @@ class Site:
         federation = Federation(as_trained(own.local, run), asked.holdings(own, run), elsewhere=Elsewhere({own.name}))
         participant = Participant(own, federation, folder, predicts_for=asked.by)
         with participant.budget.held():
-            participant.load(asked.number)
+            stand(participant.run, federation, asked.number)
             self.serve(participant, {asked.by})
 
     def leave(self) -> None:
@@ -424,8 +423,8 @@ class Site:
                 id_owner.ids = ids_of(self.table)
         self._seen = seen
 
-    def _seat(self) -> Organisation:
-        """Build the organisation for what is not about the algorithm: rows are agreed on later."""
+    def seat(self) -> Organisation:
+        """Build an organisation for what is not about the algorithm: rows are agreed on later."""
         return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
@@ -442,7 +441,7 @@ class Site:
             whom = [own.name] if self.holds_labels else own.label_owners
             among = {name: (name, *own.feature_owners) for name in whom}
         owners = {
-            name: IdOwner(self._seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
+            name: IdOwner(self.seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
         }
         for name, owner in owners.items():
             owner.serves_for = frozenset() if self.holds_labels else frozenset({name})
