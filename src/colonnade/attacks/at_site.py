@@ -71,7 +71,7 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.party_file import OWN, SiteConfig
 from colonnade.sites.driving import aggregation, met
 from colonnade.sites.host import MOST_OUTPUTS
-from colonnade.sites.messages import GetReady, Join
+from colonnade.sites.messages import GetReady
 from colonnade.sites.participant import Participant, newest_of, stand
 from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
@@ -337,11 +337,9 @@ def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit
 
 def _as_label_owner(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit:
     """The one label owner asks those who hold columns."""
-    own, others, run = site.own, site.partners(), folder.path.name
-    check_asks(own, run)
-    _check_measured(own)
-    site.read()
-    others.ask(Join(own.agreed))
+    check_asks(site.own, folder.path.name)
+    _check_measured(site.own)
+    others = site.meet()
     site.align()
     number = newest_of(folder, others)
     step = folder.marked(number)["step"]

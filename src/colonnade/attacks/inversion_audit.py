@@ -11,7 +11,7 @@ each row by itself:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +23,10 @@ from colonnade.attacks.finding import CLASSES, COLUMNS, Finding, of_columns, ver
 from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert, white_box
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
-from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
+from colonnade.attacks.scores import correlation, psnr, r_squared, recogniser, ssim
 from colonnade.evaluate import wilson
 
+Recognises = Callable[[Tensor, Tensor], float]
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
@@ -120,7 +121,7 @@ def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
 
 def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> Iterator[Finding]:
     """A finding per reconstruction, and one on whether its class can still be seen."""
-    recognisers: dict[str, Recogniser] = {}
+    recognisers: dict[str, Recognises] = {}
     truth = _labels(federation)
     for rebuilt in reconstructions:
         details: dict[str, Any] = {"rows": len(rebuilt.rows), "release": rebuilt.defence}
@@ -132,7 +133,7 @@ def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> 
             continue
         if rebuilt.victim not in recognisers:
             columns = _columns(federation, rebuilt.victim, others)
-            recognisers[rebuilt.victim] = Recogniser(columns, truth[others], seed=federation.settings.engine.seed)
+            recognisers[rebuilt.victim] = recogniser(columns, truth[others], seed=federation.settings.engine.seed)
         yield _recognition(recognisers[rebuilt.victim], rebuilt, truth[rebuilt.rows], details)
 
 
@@ -161,8 +162,8 @@ def _table(federation: Attacked, rebuilt: Rebuilt, details: dict[str, Any]) -> F
     return of_columns(ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, WHITE_BOX, by_column, details=details)
 
 
-def _recognition(recogniser: Recogniser, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
-    score, original = (recogniser.accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original))
+def _recognition(accuracy: Recognises, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
+    score, original = (accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original))
     low, high = wilson(round(score * len(truth)), len(truth))
     baseline = float(torch.bincount(truth).max()) / len(truth)
     return Finding(

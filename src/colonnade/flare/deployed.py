@@ -99,10 +99,10 @@ class Deployed:
         self._carry_out(settings, Job.to_train(settings, out.name, resume=resume), watch)
 
     def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.to_predict(settings, run, rows.name, owner, model))
+        self._carry_out(settings, Job.of_one(settings, run, owner, predict=rows.name, model=model))
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.to_serve(settings, run, owner, model), watch)
+        self._carry_out(settings, Job.of_one(settings, run, owner, serve=True, model=model), watch)
 
     def perform(self, settings: Settings, job: Job) -> None:
         self._carry_out(settings, job)

@@ -68,14 +68,6 @@ class Job:
         return cls(driver_of(settings), sites_of(settings), run, resume)
 
     @classmethod
-    def to_predict(cls, settings: Settings, run: str, file: str, owner: str | None = None, model: str = "") -> Job:
-        return cls._of_one(settings, run, owner, predict=file, model=model)
-
-    @classmethod
-    def to_serve(cls, settings: Settings, run: str, owner: str | None = None, model: str = "") -> Job:
-        return cls._of_one(settings, run, owner, serve=True, model=model)
-
-    @classmethod
     def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
         """A job that selects for a label owner, or for several jointly where none is named."""
         if owner is None:
@@ -89,12 +81,12 @@ class Job:
         *, whole: bool = False,
     ) -> Job:  # fmt: skip
         """Something that one label owner does with those who hold columns; or who drives does with all who train."""
-        job = cls._of_one(settings, run, owner, do=do, how=how)
+        job = cls.of_one(settings, run, owner, do=do, how=how)
         return replace(job, driver=driver_of(settings), sites=sites_of(settings)) if whole else job
 
     @classmethod
-    def _of_one(cls, settings: Settings, run: str, owner: str | None, **what: Any) -> Job:
-        """Of one label owner, with those who hold columns."""
+    def of_one(cls, settings: Settings, run: str, owner: str | None = None, **what: Any) -> Job:
+        """A job of one label owner, with those who hold columns; `what` are the fields that say what it does."""
         asker = asker_of(settings, owner)
         return cls(asker, asked_with(settings, asker), run, **what)
 

@@ -45,10 +45,7 @@ def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = N
 
 def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
     """Drive those who hold columns, as the one label owner."""
-    own = site.own
-    others = site.partners()
-    site.read()
-    others.ask(Join(own.agreed))
+    own, others = site.own, site.meet()
     site.align()
     saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
     number = saves.go_back() if resume else 0

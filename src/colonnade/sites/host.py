@@ -18,7 +18,7 @@ from typing import Protocol
 from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.datasets.table import Table
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.runs.budget_over_runs import A_RUN, is_run
@@ -63,13 +63,14 @@ class Home(Protocol):
     participant: Participant | None
     roles: list[Party]
     table: Table | None
+    moments: Collection[str]  # of an audit that it takes part in; none where it takes part in no audit
 
     def read(self) -> None: ...
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None: ...
     def leave(self) -> None: ...
-    def check_moment(self, moment: str) -> None: ...
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
     def partners(self) -> Peers: ...
+    def meet(self) -> Peers: ...
     def align(self) -> None: ...
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
@@ -117,8 +118,13 @@ class Host(Party):
 
     def check_moment(self, folder: Path, asked: Prepare | GetReady) -> None:
         """Check, before the last moment is left, that an audit may repeat this one from a checkpoint that is here."""
-        self.site.check_moment(asked.moment)
-        kept = not asked.moment or asked.number == 0 or asked.number in numbers(RunDirectory(folder))
+        if not asked.moment:
+            return
+        if not self.site.moments:
+            raise BoundaryError(f"'{self.name}' takes part in no audit here.")
+        among = f"a moment of an audit is one of {', '.join(self.site.moments)}"
+        self.expect(asked.moment in self.site.moments, among)
+        kept = asked.number == 0 or asked.number in numbers(RunDirectory(folder))
         self.expect(kept, f"it has no checkpoint {asked.number} of {asked.run!r}")
 
     def participant(self) -> Participant:

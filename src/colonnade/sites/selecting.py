@@ -34,7 +34,6 @@ from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Leave, TakePart, organisation_of, participant
 from colonnade.sites.host import MOST_ROWS, Home, check_run, check_same
 from colonnade.sites.label_sets import LARGEST
-from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
 
 LEADERS_OWN = ("k", "queries", "tests", "bins")
@@ -112,8 +111,7 @@ def select(site: Leading, run: str, keep: int, method: str, given: Mapping[str, 
     check_run(run)
     choosing.check_method(method)
     asked = settings_of(own, given)
-    site.read()
-    site.partners().ask(Join(own.agreed))
+    site.meet()
     site.compare()
     holdings = site.labels_alone()
     held, every = holdings.label_owners[own.name], site.shared_with(own.name, holdings)
@@ -208,8 +206,7 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
         raise ConfigError(
             'Rows are counted where ids are compared privately. Set align = "private" under [data] in the agreed file.'
         )
-    site.read()
-    site.partners().ask(Join(own.agreed))
+    site.meet()
     alignments = site.compare("count")
     site.keep_crossed(own.runs / run)
     (own.runs / run).mkdir(parents=True, exist_ok=True)

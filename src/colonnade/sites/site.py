@@ -61,7 +61,6 @@ from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Ledger, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
 from colonnade.core.message import Entry
-from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
@@ -78,7 +77,7 @@ from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
-from colonnade.sites.messages import Prepare
+from colonnade.sites.messages import Join, Prepare
 from colonnade.sites.participant import Listener, Participant, as_trained, keep_start, stand
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
@@ -186,6 +185,13 @@ class Site:
     def partners(self) -> Peers:
         """Give those who hold columns, as a label owner asks them."""
         return self.peers(self.own.feature_owners)
+
+    def meet(self) -> Peers:
+        """Meet those who hold columns, as a label owner that drives: all have agreed to the same file."""
+        self.read()
+        partners = self.partners()
+        partners.ask(Join(self.own.agreed))
+        return partners
 
     def compare(self, reveal: str = "rows") -> list[Alignment]:
         """Find, as a label owner whose ids are compared privately, the rows that are common with all who hold columns,
@@ -314,13 +320,6 @@ class Site:
                     keep_start(folder, federation, self.own.name)
             self.serve(participant, {self.own.driver})
         return federation
-
-    def check_moment(self, moment: str) -> None:
-        """Check that this organisation takes part in audits, and that such a moment is one of theirs."""
-        if moment and self.audits is None:
-            raise BoundaryError(f"'{self.own.name}' takes part in no audit here.")
-        if moment and moment not in self.moments:
-            raise Refused(f"a moment of an audit is one of {', '.join(self.moments)}")
 
     def _begin(self, participant: Participant, resumed: int | None) -> None:
         """Begin a run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
