@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from colonnade import models
 from colonnade.attacks import audit_federation
+from colonnade.attacks.finding import ASSUMES, KNOWN_MODEL
 from colonnade.attacks.inversion import TABLE, invert
-from colonnade.attacks.inversion_audit import KNOWN_MODEL, KNOWS_SEED, improved
+from colonnade.attacks.inversion_audit import improved
 from colonnade.attacks.received import received
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Batches, Transcript
@@ -117,7 +118,7 @@ def test_the_audit_uses_the_known_model_where_it_is_known_and_says_which() -> No
     assert [(one.attacker, one.victim, one.moment) for one in known] == [
         ("registry", "clinic", "first rounds"), ("registry", "lab", "first rounds"),
     ]  # fmt: skip
-    assert all(one.assumes == KNOWS_SEED and one.details["mean_r2"] > 0.999 for one in known)
+    assert all(one.assumes == ASSUMES[KNOWN_MODEL] and one.details["mean_r2"] > 0.999 for one in known)
     assert any("a rehearsal: the initial weights of clinic, lab follow from the agreed seed" in n for n in found.notes)
     registry = [note for note in found.notes if "registry" in note]
     assert registry == [], "the attacker itself is no victim"

@@ -43,8 +43,7 @@ import torch
 
 from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
-from colonnade.attacks.finding import COLUMNS, Finding, NotAttacked, not_attacked, verdict
-from colonnade.attacks.inversion_audit import ATTACK, KNOWN_MODEL, KNOWS_SEED, WHITE_BOX
+from colonnade.attacks.finding import ASSUMES, COLUMNS, METRICS, Finding, NotAttacked, not_attacked, verdict
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import (
@@ -85,24 +84,6 @@ MOST_ROWS = 1 << 16
 """The most rows that a label owner may have rebuilt, since a site computes that long."""
 MOST_FIGURES = 1 << 6
 """The most figures that are read from one site; it has some ten."""
-SOME_ROWS = "knows the victim's columns of some rows, and no weights"
-ASSUMPTIONS = {
-    ATTACK: WHITE_BOX,
-    KNOWN_MODEL: KNOWS_SEED,
-    "columns by regression on known rows": SOME_ROWS,
-    "columns from scores of many rounds": SOME_ROWS,
-    "columns from sums of scores of many rounds": SOME_ROWS,
-    "columns from sums over bins": SOME_ROWS,
-    "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
-    "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
-}
-"""Attacks on columns, and what each assumes: a site names the attack, and these words are ours."""
-METRICS = {
-    "R² of the best column": "inversion_r2",
-    "R² of the best column, over own data": "inversion_r2",
-    "SSIM": "inversion_ssim",
-}
-"""The metrics of these attacks, and the limit on each."""
 Page = Callable[[Path], object]
 """Writes the page of a run's folder, for those who answer for privacy."""
 
@@ -463,7 +444,8 @@ def _guessed(name: str, answer: AuditAnswer, federation: Attacked) -> dict[tuple
 
 
 def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
-    """What a site reports of its own columns, as the victim: how well which known attack on what left it did."""
+    """What a site reports of its own columns, as the victim: how well which known attack on what left it did. It names
+    the attack; the words are ours."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner
     try:
         lines = json.loads(answer.figures) if answer.said == audit.FIGURES else []
@@ -476,7 +458,7 @@ def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: R
                 raise ValueError
             releases = tuple(str(release) for release in line["releases"] if release in names)
             yield Finding(
-                attack, owner, name, moment, ASSUMPTIONS[attack], metric, score, baseline,
+                attack, owner, name, moment, ASSUMES[attack].format("some"), metric, score, baseline,
                 verdict(COLUMNS, score, baseline), METRICS[metric],
                 releases=releases, details={"reached": _reached(rehearsals, name, releases)},
             )  # fmt: skip

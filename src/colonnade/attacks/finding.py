@@ -44,6 +44,24 @@ COLUMNS = {
 }
 """What is said of an attack that gains so much, or more."""
 
+INVERSION, KNOWN_MODEL = "columns by model inversion", "columns by the known initial model"
+WHITE_BOX = "has the victim's model weights (white box)"
+SOME_ROWS = "knows the victim's columns of {} rows, and no weights"
+ASSUMES = {
+    INVERSION: WHITE_BOX,
+    KNOWN_MODEL: "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model",
+    "columns by regression on known rows": SOME_ROWS,
+    "columns from scores of many rounds": SOME_ROWS,
+    "columns from sums of scores of many rounds": SOME_ROWS,
+    "columns from sums over bins": SOME_ROWS,
+    "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
+    "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
+}
+"""Attacks on columns, and what each assumes."""
+BEST, BEST_OVER_OWN = "R² of the best column", "R² of the best column, over own data"
+METRICS = {BEST: "inversion_r2", BEST_OVER_OWN: "inversion_r2", "SSIM": "inversion_ssim"}
+"""The metrics of these attacks, and the limit on each."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -83,14 +101,15 @@ class Finding:
 
 
 def of_columns(
-    attack: str, attacker: str, victim: str, moment: str, assumes: str, by_column: Mapping[str, float], *,
-    metric: str = "R² of the best column", releases: tuple[str, ...] = (), details: Mapping[str, Any],
+    attack: str, attacker: str, victim: str, moment: str, by_column: Mapping[str, float], *,
+    releases: tuple[str, ...] = (), known_rows: int = 0, details: Mapping[str, Any],
 ) -> Finding:  # fmt: skip
-    """A finding whose score is that of the column which was rebuilt best."""
+    """A finding whose score is that of the column which was rebuilt best; where rows are known, over own data."""
     best = max(by_column, key=by_column.__getitem__, default="")
     score = by_column.get(best, 0.0)
     return Finding(
-        attack, attacker, victim, moment, assumes, metric, score, 0.0, verdict(COLUMNS, score, 0.0), "inversion_r2",
+        attack, attacker, victim, moment, ASSUMES[attack].format(known_rows), BEST_OVER_OWN if known_rows else BEST,
+        score, 0.0, verdict(COLUMNS, score, 0.0), "inversion_r2",
         releases=releases, details={**details, "best_column": best},
     )  # fmt: skip
 

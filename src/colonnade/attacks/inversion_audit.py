@@ -19,7 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import CLASSES, COLUMNS, Finding, of_columns, verdict
+from colonnade.attacks.finding import (
+    ASSUMES,
+    CLASSES,
+    COLUMNS,
+    INVERSION,
+    KNOWN_MODEL,
+    WHITE_BOX,
+    Finding,
+    of_columns,
+    verdict,
+)
 from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert, white_box
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
@@ -30,10 +40,6 @@ Recognises = Callable[[Tensor, Tensor], float]
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
-ATTACK = "columns by model inversion"
-WHITE_BOX = "has the victim's model weights (white box)"
-KNOWN_MODEL = "columns by the known initial model"
-KNOWS_SEED = "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model"
 STEPS = 60
 DETERMINED = 1e-4
 """The smallest derivative in any direction, as a share of the largest, with which f(x) still determines x."""
@@ -146,7 +152,7 @@ def _picture(rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
     linked = float(correlation(*flat)[0])
     details = {**details, "psnr": decibels[0], "psnr_baseline": decibels[1], "correlation": linked}
     return Finding(
-        ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM",
+        INVERSION, rebuilt.attacker, rebuilt.victim, rebuilt.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM",
         similarity, baseline, verdict(COLUMNS, similarity, baseline), "inversion_ssim", details=details,
     )  # fmt: skip
 
@@ -159,7 +165,7 @@ def _table(federation: Attacked, rebuilt: Rebuilt, details: dict[str, Any]) -> F
     linked = {name: float(together[span].mean()) for name, span in spans.items() if name in by_column}
     mean = sum(by_column.values()) / max(len(by_column), 1)
     details = {**details, "mean_r2": mean, "r2": by_column, "correlation": linked}
-    return of_columns(ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, WHITE_BOX, by_column, details=details)
+    return of_columns(INVERSION, rebuilt.attacker, rebuilt.victim, rebuilt.moment, by_column, details=details)
 
 
 def _recognition(accuracy: Recognises, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
@@ -219,7 +225,7 @@ def known_findings(federation: Attacked, first: Rehearsal, rows: int, party: str
             exact = improved(rebuilt.guess, rebuilt.values, first.models[rebuilt.victim])
             rebuilt = dataclasses.replace(rebuilt, guess=exact)
         finding = next(inversion_findings(federation, [rebuilt]))
-        yield dataclasses.replace(finding, attack=KNOWN_MODEL, assumes=KNOWS_SEED)
+        yield dataclasses.replace(finding, attack=KNOWN_MODEL, assumes=ASSUMES[KNOWN_MODEL])
 
 
 def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:

@@ -156,8 +156,7 @@ def _scaled(
     guess, spans = guesses[:, wrong.argmin(1)], spans_of(federation, victim)
     by_column = r_squared(truth, guess, truth.mean(0), spans)
     return of_columns(
-        "columns from scores and lengths", federation.holdings.label_owner, victim, moment,
-        "looks at what it receives, and tries both signs of each direction", by_column,
+        "columns from scores and lengths", federation.holdings.label_owner, victim, moment, by_column,
         releases=names, details={"r2": by_column, "directions": along.shape[1]},
     )  # fmt: skip
 
@@ -194,9 +193,8 @@ def learned_from(
         "by_known_rows": {str(number): max(by_column.values(), default=0.0) for number, by_column in gains.items()},
     }
     yield of_columns(
-        attack, federation.holdings.label_owner, victim, moment,
-        f"knows the victim's columns of {most} rows, and no weights", gains[most],
-        metric="R² of the best column, over own data", releases=names, details=details,
+        attack, federation.holdings.label_owner, victim, moment, gains[most],
+        releases=names, known_rows=most, details=details,
     )  # fmt: skip
 
 
@@ -278,8 +276,7 @@ def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, par
         by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)
         linked = float(correlation(truth.flatten()[:, None], guess.flatten()[:, None])[0])
         yield of_columns(
-            "columns by dividing the Jacobian", attacker, victim, rehearsal.moment,
-            "knows the shape of the victim's first layer, not its weights", by_column,
+            "columns by dividing the Jacobian", attacker, victim, rehearsal.moment, by_column,
             releases=federation.algorithm.named(Kind.JACOBIAN), details={"rows": len(truth), "correlation": linked},
         )  # fmt: skip
 
