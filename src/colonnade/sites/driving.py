@@ -53,10 +53,7 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     federation = site.prepare(
         folder.path, site.own_labels(folder if number else None), number if resume else None, step
     )
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.keep_widths(federation.shapes)
-    if not number:
-        keep_start(folder.path, federation, own.name)
+    keep_start(folder, federation, own.name, resumed=number > 0)
     return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 
 

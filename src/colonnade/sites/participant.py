@@ -63,12 +63,15 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
     )  # fmt: skip
 
 
-def keep_start(folder: Path, federation: Federation, owner: str) -> None:
-    """Keep, when a label owner's training begins, what explains it later: which of its rows are held out, and its heads
-    as they are now."""
+def keep_start(run: RunDirectory, federation: Federation, owner: str, *, resumed: bool) -> None:
+    """Keep, when a label owner's training begins, what it takes to predict later, and to explain: what everybody sends
+    for a row, which of its rows are held out, and its heads as they are before it trains."""
     held = federation.holdings.label_owners[owner]
-    place = RunDirectory(folder).party(owner)
+    place = run.party(owner)
     place.mkdir(parents=True, exist_ok=True)
+    run.keep_widths(federation.shapes)
+    if resumed:
+        return
     held_out = {split: held.ids[rows.numpy()].tolist() for split, rows in held.splits.items() if split != "train"}
     write_text(place / HELD_OUT, files.json_with_digest(held_out))
     if (heads := federation.heads) is not None:
@@ -178,6 +181,8 @@ class Participant:
             pretrain(self.federation)
             self.run.begin(self.federation)
             self.save(0, 1)
+        if "labels" in self.organisation.roles:
+            keep_start(self.run, self.federation, self.own.name, resumed=bool(resumed))
 
     def ask(self, rows: torch.Tensor) -> None:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover

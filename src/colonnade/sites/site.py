@@ -78,7 +78,7 @@ from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Join, Prepare
-from colonnade.sites.participant import Listener, Participant, as_trained, keep_start, stand
+from colonnade.sites.participant import Listener, Participant, as_trained, stand
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
@@ -302,33 +302,14 @@ class Site:
         holdings = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
         federation = Federation(settings, replace(holdings, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
-        participant = Participant(own, federation, folder, moment=asked.moment)
-        with participant.budget.held():
-            self._begin(participant, resumed)
-            self.serve(participant, own.label_owners)
+        self.serve(Participant(own, federation, folder, moment=asked.moment), resumed, own.label_owners)
 
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation:
         """Meet those who hold columns, as one of several label owners, and answer the aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
-        participant = Participant(self.own, federation, folder, moment=moment)
-        with participant.budget.held():
-            self._begin(participant, resumed)
-            if participant.trains:
-                participant.run.keep_widths(federation.shapes)
-                if not resumed:
-                    keep_start(folder, federation, self.own.name)
-            self.serve(participant, {self.own.driver})
+        self.serve(Participant(self.own, federation, folder, moment=moment), resumed, {self.own.driver})
         return federation
-
-    def _begin(self, participant: Participant, resumed: int | None) -> None:
-        """Begin a run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
-        if participant.moment and self.audits is not None:
-            with participant.budget.held():
-                stand(participant.run, participant.federation, resumed or 0)  # 0: as if nobody had trained
-                participant.listener = self.audits(participant)
-        else:
-            participant.begin(resumed)
 
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int, moment: str = "") -> Federation:
         """Have everybody with columns build its part of a run, as a label owner, and meet them. `step` is where
@@ -365,9 +346,17 @@ class Site:
             settings, holdings, record=bool(moment), between=lambda _, here: lines(here), elsewhere=elsewhere
         )
 
-    def serve(self, participant: Participant, askers: Collection[str]) -> None:
-        """Answer the algorithm's requests from here on, to these alone."""
-        self.keep_crossed(participant.run.path)
+    def serve(self, participant: Participant, resumed: int | None, askers: Collection[str]) -> None:
+        """Begin a run; or stand where a checkpoint left it, for a prediction or for an audit, which then listens. From
+        here on, answer the algorithm's requests to these askers alone."""
+        with participant.budget.held():
+            if participant.trains:
+                participant.begin(resumed)
+            else:
+                stand(participant.run, participant.federation, resumed or 0)  # 0: as if nobody had trained
+            if participant.moment and self.audits is not None:
+                participant.listener = self.audits(participant)
+            self.keep_crossed(participant.run.path)
         participant.role.serves_for = frozenset(askers)
         self.participant = participant
         self.roles.append(participant.role)
@@ -377,10 +366,7 @@ class Site:
         own = self.own
         run = RunDirectory(folder)
         federation = Federation(as_trained(own.local, run), asked.holdings(own, run), elsewhere=Elsewhere({own.name}))
-        participant = Participant(own, federation, folder, predicts_for=asked.by)
-        with participant.budget.held():
-            stand(participant.run, federation, asked.number)
-            self.serve(participant, {asked.by})
+        self.serve(Participant(own, federation, folder, predicts_for=asked.by), asked.number, {asked.by})
 
     def leave(self) -> None:
         """End this run or prediction, so that another may begin."""
