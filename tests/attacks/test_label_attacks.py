@@ -1,5 +1,5 @@
-"""What tells labels: equations, by which all are right and not nearly all; gradients, which rows of one label have in one
-direction, as far as the model treats them alike; and the label owner's weights, where a party was sent them."""
+"""What tells labels: equations, by which all are right and not nearly all; the directions of gradients, which rows of
+one label share as far as the model treats them alike; and the label owner's weights, where a party was sent them."""
 
 from __future__ import annotations
 

@@ -14,14 +14,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from colonnade.alignment.intersection import Alignment
-from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
+from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, serves
 from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
-from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.making import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
@@ -39,15 +38,6 @@ from colonnade.transport import InProcess, Recording
 LEADERS_OWN = ("k", "queries", "tests", "bins")
 """Settings that are about labels and how finely they are looked at: a leader may choose them. All others say what
 crosses, and are in the agreed file."""
-
-
-class Leading(Home, Protocol):
-    """What a leader needs of its site, besides (`sites.site`)."""
-
-    def compare(self, reveal: str = "rows") -> list[Alignment]: ...
-    def labels_alone(self) -> Holdings: ...
-    def digest(self, run: str, ids: Ids) -> str: ...
-    def carrier(self, here: Transport | None = None) -> Transport: ...
 
 
 class Chosen(Message):
@@ -69,7 +59,7 @@ class SelectFor(Request[Chosen]):
 class LeadingHost(Party):
     """Stands for one of several label owners where they choose jointly; who drives asks it."""
 
-    def __init__(self, organisation: Organisation, site: Leading) -> None:
+    def __init__(self, organisation: Organisation, site: Home) -> None:
         super().__init__(organisation)
         self.site, self.serves_for = site, frozenset({site.own.driver} - {site.own.name})
 
@@ -104,7 +94,7 @@ class Between:
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
-def select(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> tuple[Selection, int]:
+def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> tuple[Selection, int]:
     """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
     it and over how many rows it was. `given` are settings of the leader's own."""
     own = site.own
@@ -157,7 +147,7 @@ def select(site: Leading, run: str, keep: int, method: str, given: Mapping[str, 
     return keep_selection(own.runs / run, selection), len(labels)
 
 
-def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
+def select_at(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
     """Select as who drives: for the label owner that this is, or for several jointly, one after the other."""
     own = site.own
     if own.name in own.label_owners:
@@ -195,7 +185,7 @@ def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Sele
         raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
 
 
-def count_at(site: Leading, run: str) -> list[Alignment]:
+def count_at(site: Home, run: str) -> list[Alignment]:
     """Count, as a label owner, how many rows are common with all who hold columns, or where rows may differ, with each.
     Nobody learns which they are; each site charges it as an alignment, or refuses."""
     own = site.own
