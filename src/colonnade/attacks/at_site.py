@@ -80,6 +80,8 @@ log = logging.getLogger("colonnade.party")
 MOMENTS = (FIRST, ASKED, TRAINED)
 GUESS = "audit_guess"
 REVEALS = {GUESS: "what this party could tell of the receiver's own labels, for these to be compared with the truth"}
+TOLD = ("attack", "moment", "metric", "score", "baseline", "releases")
+"""The part of a finding that may leave a site: no name of a column, and nothing by column or row."""
 MOST_ROWS = 1 << 16
 """The most rows that a label owner may have rebuilt, since a site computes that long."""
 MOST_FIGURES = 1 << 6
@@ -207,7 +209,8 @@ class AuditHost(Auditor):
         with one_torch_thread():
             result = self._page(part, rehearsals, run.path, request.rows)
             guessed = list(self._guesses(part, rehearsals, request.classes)) if tells == "figures" else []
-        figures = [_figure(finding) for finding in result.findings] if tells == "figures" else []
+        told = result.findings if tells == "figures" else []
+        figures = [{key: vars(finding)[key] for key in TOLD} for finding in told]
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in guessed)
         labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in guessed)
         about = tuple(attack_and_moment for attack_and_moment, _ in guessed)
@@ -249,11 +252,6 @@ def _merged(results: Sequence[Audit]) -> Audit:
         rebuilt=[item for result in results for item in result.rebuilt],
         notes=list(dict.fromkeys(note for result in results for note in result.notes)),
     )
-
-
-def _figure(finding: Finding) -> dict[str, Any]:
-    """The part of a finding that leaves the site: no name of a column, and nothing by column or row."""
-    return {key: vars(finding)[key] for key in ("attack", "moment", "metric", "score", "baseline", "releases")}
 
 
 def _statement(result: Audit, tells: str | None, spent: bool = False) -> str:

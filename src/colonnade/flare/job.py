@@ -33,6 +33,10 @@ ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
 """Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
+KINDS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ColonnadeError)
+}
+"""Our errors by name: a file may name these, and no other class."""
 
 Watch = Callable[[dict[str, Any]], None]
 """Told each epoch's record when the driver has written it."""
@@ -184,13 +188,7 @@ def failure_in(path: Path) -> ColonnadeError | None:
     if not path.exists():
         return None
     about = files.read_json(path, "Its site's log says the same")
-    kind = _kinds().get(str(about["error"]), ColonnadeError)
+    kind = KINDS.get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])
     return kind(about["message"])
-
-
-def _kinds() -> dict[str, type[ColonnadeError]]:
-    """Our errors by name: a file may name these, and no other class."""
-    known = (getattr(errors, name) for name in errors.__all__)
-    return {kind.__name__: kind for kind in known if isinstance(kind, type) and issubclass(kind, ColonnadeError)}
