@@ -197,20 +197,17 @@ class Session:
 
     def wait_for(self, names: Collection[str], patience: float) -> None:
         """Until all are connected; a run without one of them cannot begin."""
+        if missing := set(names) - self.soon(names, patience):
+            cause = f"it is not connected to the relay after {patience:.0f} s"
+            raise PartyError(min(missing), "a run", None, cause)
+
+    def soon(self, names: Collection[str], patience: float) -> set[str]:
+        """Those that are connected, once all are or a while has passed."""
         until, say_waiting = time.monotonic() + patience, Waiting(self.say, patience)
-        while missing := set(names) - self.sites():
-            if time.monotonic() > until:
-                first = min(missing)
-                raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
+        while (missing := set(names) - self.sites()) and time.monotonic() <= until:
             say_waiting(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
             time.sleep(1.0)
-
-    def soon(self, names: Collection[str], grace: float) -> set[str]:
-        """Those that are connected, once all are or a while has passed."""
-        until = time.monotonic() + grace
-        while set(names) - self.sites() and time.monotonic() < until:
-            time.sleep(1.0)
-        return set(names) & self.sites()
+        return set(names) - missing
 
     def submit(self, job: Path) -> str:
         return str(self.session.submit_job(str(job.resolve())))
