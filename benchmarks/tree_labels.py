@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from colonnade.attacks.label_clustering import memberships
+from colonnade.attacks.label_attacks import memberships
 from colonnade.attacks.received import Knowledge
 from colonnade.benchmark import Result
 from colonnade.federation import Federation

@@ -42,7 +42,7 @@ def owner(
 ) -> IdOwner:
     organisation = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
     settings = settings or AlignmentSettings()
-    return IdOwner(organisation, Ids.of(name, [ids], settings), settings, among=among, cores=1)
+    return IdOwner(organisation, Ids.of(name, [ids], settings), settings, among=among)
 
 
 def meeting(

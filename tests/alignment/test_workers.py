@@ -26,16 +26,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lists of a few points are spread, and workers end with the test."""
     monkeypatch.setattr(curve, "SLICE", 7)
     monkeypatch.setattr(curve, "LEAST", 8)
+    monkeypatch.setattr(curve, "CORES", 2)
     monkeypatch.setattr(curve, "POOL", curve.Pool())
     yield
     curve.POOL.end()
 
 
 def test_workers_change_nothing() -> None:
-    assert curve.spread(BLIND, DIGESTS, SECRET, cores=2) == BLINDED
+    assert curve.spread(BLIND, DIGESTS, SECRET) == BLINDED
     assert curve.POOL.idle.qsize() >= 1  # it was computed there
-    assert curve.spread(MULTIPLY, BLINDED, SECRET, cores=2) == points.work(MULTIPLY, BLINDED, SECRET)
-    assert curve.spread(CHECK, BLINDED, b"", cores=2) == b""
+    assert curve.spread(MULTIPLY, BLINDED, SECRET) == points.work(MULTIPLY, BLINDED, SECRET)
+    assert curve.spread(CHECK, BLINDED, b"") == b""
 
 
 def test_the_first_that_is_no_point_is_named_by_its_place_in_the_whole_list() -> None:
@@ -44,31 +45,31 @@ def test_the_first_that_is_no_point_is_named_by_its_place_in_the_whole_list() ->
         wrong[at * 33 : (at + 1) * 33] = b"\x02" + (5).to_bytes(32, "big")
     for kind in (MULTIPLY, CHECK):
         with pytest.raises(NotAPoint, match="point 16 is not on the curve"):
-            curve.spread(kind, bytes(wrong), SECRET, cores=2)
-    assert curve.spread(CHECK, BLINDED, b"", cores=2) == b""  # workers that refused go on
+            curve.spread(kind, bytes(wrong), SECRET)
+    assert curve.spread(CHECK, BLINDED, b"") == b""  # workers that refused go on
 
 
 def test_workers_that_died_are_replaced() -> None:
-    curve.spread(BLIND, DIGESTS, SECRET, cores=2)
+    curve.spread(BLIND, DIGESTS, SECRET)
     for worker in list(curve.POOL.idle.queue):
         worker.process.kill()
         worker.process.wait()
-    assert curve.spread(BLIND, DIGESTS, SECRET, cores=2) == BLINDED
+    assert curve.spread(BLIND, DIGESTS, SECRET) == BLINDED
 
 
 def test_where_none_can_be_started_it_is_computed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    assert curve.spread(BLIND, DIGESTS, SECRET, cores=2) == BLINDED
+    assert curve.spread(BLIND, DIGESTS, SECRET) == BLINDED
     assert curve.POOL.idle.empty()
 
 
 def test_where_a_new_one_fails_it_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "__file__", os.devnull)  # a program that says nothing
-    assert curve.spread(BLIND, DIGESTS, SECRET, cores=2) == BLINDED
+    assert curve.spread(BLIND, DIGESTS, SECRET) == BLINDED
 
 
 def test_a_secret_stands_on_no_command_line_and_in_no_environment() -> None:
-    curve.spread(BLIND, DIGESTS, SECRET, cores=2)
+    curve.spread(BLIND, DIGESTS, SECRET)
     for worker in list(curve.POOL.idle.queue):
         told = [str(part).encode() for part in worker.process.args]  # type: ignore[union-attr]
         assert told == [sys.executable.encode(), b"-P", points.__file__.encode()]
@@ -99,4 +100,4 @@ def test_lists_of_any_length_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "LEAST", 2)
     for count in (0, 1, 6, 7, 8, 15):
         some = np.frombuffer(DIGESTS, np.uint8).reshape(-1, 32)[:count].tobytes()
-        assert curve.spread(BLIND, some, SECRET, cores=2) == BLINDED[: 33 * count]
+        assert curve.spread(BLIND, some, SECRET) == BLINDED[: 33 * count]

@@ -20,7 +20,6 @@ from colonnade import attacks
 from colonnade.attacks import Audit, Finding, audit_run
 from colonnade.attacks import audit as saying
 from colonnade.attacks.at_site import (
-    ASSUMPTIONS,
     MOMENTS,
     UNREPEATED,
     AskHeldOut,
@@ -35,7 +34,7 @@ from colonnade.attacks.at_site import (
     audit_at,
     takes_part,
 )
-from colonnade.attacks.finding import BY_WORD, LIMITS
+from colonnade.attacks.finding import ASSUMES, BY_WORD, INVERSION, KNOWN_MODEL, LIMITS
 from colonnade.attacks.label_audit import OWN_WORD
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
@@ -252,8 +251,9 @@ def test_a_refused_moment_ends_no_other(base: Path) -> None:
 
 
 def test_every_attack_on_columns_is_one_that_a_site_may_name() -> None:
-    sources = "".join(path.read_text() for path in Path(attacks.__file__).parent.glob("*.py") if path.stem != "at_site")
-    assert set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) == set(ASSUMPTIONS)
+    sources = "".join(path.read_text() for path in Path(attacks.__file__).parent.glob("*.py") if path.stem != "finding")
+    named = set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) | {INVERSION, KNOWN_MODEL}
+    assert named == set(ASSUMES)
 
 
 def lying(base: Path, told: Any) -> Audit:
@@ -332,7 +332,10 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
     large = [json.dumps([{**FIGURE, key: 10**400}]) for key in ("score", "baseline")]
     one = AuditAnswer(saying.FIGURES, json.dumps([{**FIGURE, "assumes": WORDS[1], "limit": WORDS[1]}]), (), (), ())
     (taken,) = _figures("lab", one, federation, _nothing())
-    assert (taken.limit, taken.assumes) == ("inversion_r2", ASSUMPTIONS[taken.attack])  # our words, and none of its own
+    assert (taken.limit, taken.assumes) == (
+        "inversion_r2",
+        ASSUMES[taken.attack].format("some"),
+    )  # our words, and none of its own
     for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([FIGURE] * 65), *words, *large):
         with pytest.raises(PartyError, match="'lab'"):
             list(_figures("lab", AuditAnswer(saying.FIGURES, figures, (), (), ()), federation, _nothing()))

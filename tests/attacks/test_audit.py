@@ -16,9 +16,8 @@ from colonnade.attacks import (
     audit_federation,
     audit_run,
     inversion,
-    jacobian,
-    label_clustering,
-    label_reading,
+    label_attacks,
+    learned_model,
 )
 from colonnade.errors import AuditFailed, ConfigError
 
@@ -111,16 +110,16 @@ def test_what_cannot_be_audited_is_refused(run: Path) -> None:
 def test_attacks_cannot_be_given_the_truth() -> None:
     """No attack takes a party, a federation, labels or features: what they take is here, all of it."""
     takes: dict[Callable[..., Any], set[str]] = {
-        label_reading.from_logit_gradients: {"transcript", "knowledge"},
-        label_reading.from_residuals: {"transcript", "knowledge"},
-        label_reading.from_targets: {"transcript", "knowledge"},
-        label_clustering.by_direction: {"transcript", "knowledge"},
-        label_clustering.by_norm: {"transcript", "knowledge"},
-        label_reading.from_batch_gradient: {"transcript", "knowledge"},
+        label_attacks.from_logit_gradients: {"transcript", "knowledge"},
+        label_attacks.from_residuals: {"transcript", "knowledge"},
+        label_attacks.from_targets: {"transcript", "knowledge"},
+        label_attacks.by_direction: {"transcript", "knowledge"},
+        label_attacks.by_norm: {"transcript", "knowledge"},
+        label_attacks.from_batch_gradient: {"transcript", "knowledge"},
         inversion.invert: {"h", "model", "shape", "search", "known"},
-        jacobian.columns_from_jacobian: {"weight", "bias"},
+        learned_model.columns_from_jacobian: {"weight", "bias"},
     }
     for attack, names in takes.items():
         assert set(inspect.signature(attack).parameters) == names
-    for source in (label_reading, label_clustering, inversion, jacobian.columns_from_jacobian):
+    for source in (label_attacks, inversion, learned_model.columns_from_jacobian):
         assert "federation" not in inspect.getsource(source)

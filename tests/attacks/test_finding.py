@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 
 from colonnade.attacks.finding import (
+    CLASSES,
+    COLUMNS,
+    LABELS,
     LIMITS,
     Finding,
     advantage,
-    column_verdict,
-    label_verdict,
-    recognition_verdict,
     suggested,
+    verdict,
 )
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import AuditSettings
@@ -49,14 +50,14 @@ def test_a_suggested_threshold_is_above_a_guess(guess: float, value: float) -> N
 
 
 def test_verdicts_in_words() -> None:
-    assert label_verdict(0.99, 1.0, 0.5) == "can tell nearly every label"
-    assert label_verdict(0.6, 0.7, 0.5) == "can tell many labels"
-    assert label_verdict(0.51, 0.55, 0.5) == "learns something about labels"
-    assert label_verdict(0.49, 0.8, 0.5) == "no better than guessing"  # on so few rows it may be luck
-    assert recognition_verdict(0.9, 0.99, 0.1) == "nearly every class is still seen"
-    assert recognition_verdict(0.1, 0.2, 0.1) == "classes are no longer seen"
-    assert column_verdict(0.95, 0.0) == "can rebuild rows almost exactly"
-    assert column_verdict(0.5, 0.5) == "hardly better than guessing the mean"
+    assert verdict(LABELS, 1.0, 0.5, low=0.99) == "can tell nearly every label"
+    assert verdict(LABELS, 0.7, 0.5, low=0.6) == "can tell many labels"
+    assert verdict(LABELS, 0.55, 0.5, low=0.51) == "learns something about labels"
+    assert verdict(LABELS, 0.8, 0.5, low=0.49) == "no better than guessing"  # on so few rows it may be luck
+    assert verdict(CLASSES, 0.99, 0.1, low=0.9) == "nearly every class is still seen"
+    assert verdict(CLASSES, 0.2, 0.1, low=0.1) == "classes are no longer seen"
+    assert verdict(COLUMNS, 0.95, 0.0) == "can rebuild rows almost exactly"
+    assert verdict(COLUMNS, 0.5, 0.5) == verdict(COLUMNS, -7.0, 0.0) == "hardly better than guessing the mean"
 
 
 def test_thresholds_are_kept_with_a_run_and_may_change_after_it() -> None:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from colonnade import models
 from colonnade.attacks import audit_federation
+from colonnade.attacks.finding import ASSUMES, KNOWN_MODEL
 from colonnade.attacks.inversion import TABLE, invert
-from colonnade.attacks.known_model import ASSUMES, ATTACK, improved
+from colonnade.attacks.inversion_audit import improved
 from colonnade.attacks.received import received
 from colonnade.attacks.scores import r_squared
 from colonnade.core import Batches, Transcript
@@ -113,22 +114,22 @@ def test_a_guess_is_improved_until_its_embedding_is_the_one_that_came() -> None:
 
 def test_the_audit_uses_the_known_model_where_it_is_known_and_says_which() -> None:
     found = audit_federation(trained(model={"hidden": [32], "width": 24}), rows=32)
-    known = [one for one in found.findings if one.attack == ATTACK]
+    known = [one for one in found.findings if one.attack == KNOWN_MODEL]
     assert [(one.attacker, one.victim, one.moment) for one in known] == [
         ("registry", "clinic", "first rounds"), ("registry", "lab", "first rounds"),
     ]  # fmt: skip
-    assert all(one.assumes == ASSUMES and one.details["mean_r2"] > 0.999 for one in known)
+    assert all(one.assumes == ASSUMES[KNOWN_MODEL] and one.details["mean_r2"] > 0.999 for one in known)
     assert any("a rehearsal: the initial weights of clinic, lab follow from the agreed seed" in n for n in found.notes)
     registry = [note for note in found.notes if "registry" in note]
     assert registry == [], "the attacker itself is no victim"
     secret = audit_federation(trained(given=three(), parties={"lab": {"models": "secret"}}), rows=8)
-    assert [one.victim for one in secret.findings if one.attack == ATTACK] == ["clinic"]
+    assert [one.victim for one in secret.findings if one.attack == KNOWN_MODEL] == ["clinic"]
     assert any("The local models of lab were secret" in note for note in secret.notes)
 
 
 def test_noise_is_left_to_inversion() -> None:
     noise = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}
     found = audit_federation(trained(parties={"lab": {"outbox": noise}}, train={"epochs": 1}), rows=16, party="lab")
-    (known,) = [one for one in found.findings if one.attack == ATTACK]
+    (known,) = [one for one in found.findings if one.attack == KNOWN_MODEL]
     assert known.details["release"] == "gaussian noise"
     assert known.score < 0.5

@@ -10,8 +10,8 @@ import torch
 from tests.attacks.runs import three, trained
 
 from colonnade.attacks.finding import Finding
+from colonnade.attacks.label_attacks import from_columns, from_nodes, memberships
 from colonnade.attacks.label_audit import _knowledge, label_findings
-from colonnade.attacks.label_clustering import from_columns, from_nodes, memberships
 from colonnade.attacks.rehearsal import Rehearsal, first_rounds
 from colonnade.federation import Federation
 

@@ -9,8 +9,8 @@ from tests.federation.small import frames
 from torch import Generator
 from torch.func import functional_call, jacrev, vmap
 
+from colonnade.attacks.label_attacks import from_batch_gradient, own_jacobian, solve
 from colonnade.attacks.label_audit import label_findings
-from colonnade.attacks.label_reading import from_batch_gradient, own_jacobian, solve
 from colonnade.attacks.received import Knowledge
 from colonnade.attacks.rehearsal import first_rounds
 from colonnade.core import Transcript

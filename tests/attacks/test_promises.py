@@ -21,15 +21,19 @@ from tests.federation.small import federation, frames, quick, write
 from torch import Tensor
 
 from colonnade.attacks import promises
-from colonnade.attacks.canaries import CanaryOwner, Setup, Turn, attack, released
 from colonnade.attacks.promises import (
     Attempt,
     Bound,
+    CanaryOwner,
     Promises,
+    Setup,
+    Turn,
+    attack,
     audit_promises,
     bound_of_labels,
     canary_setup,
     column_bound,
+    released,
     sampled_bound,
 )
 from colonnade.core import Batches, DpEvent, Mechanism, Rule

@@ -27,7 +27,9 @@ def table() -> Audit:
 def picture(dataset: str | None, **changes: Any) -> Audit:
     """An audit of pictures, as if made."""
     x = torch.rand(9, 6, 8, generator=torch.Generator().manual_seed(0))
-    one = Rebuilt("client_01", "label_owner", "prediction", torch.arange(9), x, x * 0.9, x.mean(0), "unprotected", ())
+    one = Rebuilt(
+        "client_01", "label_owner", "prediction", torch.arange(9), x, x, x * 0.9, x.mean(0), "unprotected", ()
+    )
     return Audit("run", "splitnn", dataset, {"inversion_r2": None}, rebuilt=[one])
 
 
@@ -35,7 +37,7 @@ def test_a_dollar_in_a_name_is_no_formula(tmp_path: Path) -> None:
     found = Finding("$\\nope$", "$\\nope$", "clinic", "m", "", "accuracy", 0.5, 0.5, "", "label_inference")
     x = torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
     columns = {"$\\nope$": 0.5, "b": 0.1}
-    one = Rebuilt("lab", "clinic", "prediction", torch.arange(9), x, x, x.mean(0), "plain", (), columns=columns)
+    one = Rebuilt("lab", "clinic", "prediction", torch.arange(9), x, x, x, x.mean(0), "plain", (), columns=columns)
     audit = Audit("run", "splitnn", None, {"inversion_r2": None}, [found], rebuilt=[one])
     assert len(write(audit, tmp_path)) == 5
 

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 from torch import Generator, Tensor
 
-from colonnade.attacks.scores import Recogniser, best_names, correlation, r_squared, score_labels
+from colonnade.attacks.scores import best_names, correlation, r_squared, recogniser, score_labels
 from colonnade.evaluate import wilson
 
 
@@ -93,7 +93,7 @@ def test_a_recogniser_sees_the_class_in_the_columns_and_not_in_their_mean() -> N
     columns = torch.nn.functional.one_hot(labels, 3).float() + 0.3 * torch.randn(
         400, 3, generator=Generator().manual_seed(1)
     )
-    seen = Recogniser(columns[:300], labels[:300])
-    assert seen.accuracy(columns[300:], labels[300:]) > 0.9
+    accuracy = recogniser(columns[:300], labels[:300])
+    assert accuracy(columns[300:], labels[300:]) > 0.9
     blank = columns.mean(0).expand(100, 3)
-    assert seen.accuracy(blank, labels[300:]) < 0.5
+    assert accuracy(blank, labels[300:]) < 0.5

@@ -76,8 +76,8 @@ def test_a_job_that_serves_says_so_and_names_the_class_that_can(tmp_path: Path, 
 
 def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(tmp_path: Path, lead: Path) -> None:
     settings = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
-    assert engine.Job.to_serve(settings, "run").driver == "north"
-    asked = engine.Job.to_predict(settings, "run", "new.csv", "south", "own")
+    assert engine.Job.of_one(settings, "run", serve=True).driver == "north"
+    asked = engine.Job.of_one(settings, "run", "south", predict="new.csv", model="own")
     assert asked.sites == ("south", "lab", "scan")
     job = engine.write_job(tmp_path / "job", asked, lead)
     said = {"driver": "south", "run": "run", "resume": False, "predict": "new.csv", "serve": False, "model": "own"} | {

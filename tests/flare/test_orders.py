@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,18 @@ WISH = {"driver": "clinic", "run": "run", "resume": False, "predict": "", "serve
 LEAD = lead_of("clinic")
 
 
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates, whose keys take long to make."""
+    made = tmp_path_factory.mktemp("kits")
+    issue({"clinic": made / "clinic", "lab": made / "lab"}, (LEAD, made / "lead"))
+    return made
+
+
 @pytest.fixture
-def clinic(tmp_path: Path) -> Identity:
-    """A driver, with the lead's kit beside it, and another lead's of the same root."""
-    issue({"clinic": tmp_path / "clinic", "lab": tmp_path / "lab"}, (LEAD, tmp_path / "lead"))
+def clinic(kits: Path, tmp_path: Path) -> Identity:
+    """A driver, with the lead's kit beside it, and a site's of the same root."""
+    shutil.copytree(kits, tmp_path, dirs_exist_ok=True)
     return Identity.load(tmp_path / "clinic", "clinic")
 
 

@@ -34,7 +34,7 @@ from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites import participant as participant_module
-from colonnade.sites.participant import Participant
+from colonnade.sites.participant import Participant, stand
 from colonnade.sites.reader import Asked, own_columns, read_own_table
 
 pytest.importorskip("dp_accounting")
@@ -119,7 +119,7 @@ class Lab:
         holdings = asked.holdings(self.own, RunDirectory(self.runs / run))
         federation = Federation(self.own.local, holdings, elsewhere=Elsewhere({"lab"}))
         participant = Participant(self.own, federation, self.runs / run, predicts_for=self.asker)
-        participant.load(number)
+        stand(participant.run, federation, number)
         return participant
 
     def batches(self, participant: Participant) -> list[str]:
@@ -184,7 +184,7 @@ class Hostile:
             self.truth.note(self.lab.ids(member, batch))
         if not member.predicts and self.random.random() < 0.3:
             number = member.run.mark()["number"]
-            member.save(member.step + 1, number + 1, self.random.choice([None, number]))
+            member.save(member.federation.batches.done + 1, number + 1, self.random.choice([None, number]))
 
     def kill(self) -> None:
         if self.member is not None:

@@ -102,12 +102,12 @@ def test_it_saves_itself_continues_and_sums_up(tmp_path: Path, kind: str, name: 
     with pytest.raises(ConfigError, match="already holds a run"):
         begun(tmp_path, whole, name)
     second = begun(tmp_path, whole, name, back_to)
-    assert second.step == (2 if back_to == 2 else 0)
+    assert second.federation.batches.done == (2 if back_to == 2 else 0)
     assert same(state(first), state(second)) == (back_to == 2)
     second.close("all epochs done", 3)
     summary = json.loads((run / "summary.json").read_text())
     told = (summary["rounds"], summary["stopped"], summary["refused_calls"])
-    assert told == (second.step, "all epochs done", 3)
+    assert told == (second.federation.batches.done, "all epochs done", 3)
 
 
 def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspent(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspen
     lab.budget.leave()
     again = begun(tmp_path, whole, resumed=1)
     same_bits(before, dict(tensors(state(again)["features"])))
-    assert again.step == 0
+    assert again.federation.batches.done == 0
     assert {item: counts.sum() for item, counts in again.accounts["lab"].counts.items()} == spent
     again.save(1, 2, common=1)
     again.save(2, 3, common=2)

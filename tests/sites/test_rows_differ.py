@@ -52,9 +52,9 @@ def test_a_partner_knows_its_own_rows_and_of_the_others_nothing(tmp_path: Path) 
     lab = every["lab"]
     original = lab.serve
 
-    def serve(participant: Any, askers: Any) -> None:
+    def serve(participant: Any, resumed: int | None, askers: Any) -> None:
         seen["lab"] = set(participant.ids.tolist())
-        original(participant, askers)
+        original(participant, resumed, askers)
 
     lab.serve = serve  # type: ignore[method-assign]
     drive(every["clinic"], "first")

@@ -14,6 +14,7 @@ import queue
 import secrets
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
@@ -28,6 +29,7 @@ from colonnade.errors import ConfigError
 
 __all__ = ["ORDER", "POINT", "NotAPoint", "blind", "check", "fresh_secret", "multiply", "public_key"]
 
+CORES = os.cpu_count() or 1
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 LEAST = 2_048
 """Points below which starting a process takes longer than the work."""
@@ -40,20 +42,20 @@ def fresh_secret() -> bytes:
     return (secrets.randbelow(ORDER - 1) + 1).to_bytes(32, "big")
 
 
-def blind(digests: NDArray[np.uint8], secret: bytes, cores: int | None = None) -> NDArray[np.uint8]:
+def blind(digests: NDArray[np.uint8], secret: bytes) -> NDArray[np.uint8]:
     """secret * H(id) for each id's digest: [n, 32] -> [n, 33]."""
     assert digests.shape[1] == DIGEST
-    return _points(spread(arithmetic.BLIND, digests.tobytes(), secret, cores))
+    return _points(spread(arithmetic.BLIND, digests.tobytes(), secret))
 
 
-def multiply(points: NDArray[np.uint8], secret: bytes, cores: int | None = None) -> NDArray[np.uint8]:
+def multiply(points: NDArray[np.uint8], secret: bytes) -> NDArray[np.uint8]:
     """secret * P for each point; NotAPoint names the first that is none."""
-    return _points(spread(arithmetic.MULTIPLY, points.tobytes(), secret, cores))
+    return _points(spread(arithmetic.MULTIPLY, points.tobytes(), secret))
 
 
-def check(points: NDArray[np.uint8], cores: int | None = None) -> None:
+def check(points: NDArray[np.uint8]) -> None:
     """Raise NotAPoint unless all are on the curve."""
-    spread(arithmetic.CHECK, points.tobytes(), b"", cores)
+    spread(arithmetic.CHECK, points.tobytes(), b"")
 
 
 def public_key() -> Any:
@@ -102,22 +104,13 @@ class Pool:
 
     def __init__(self) -> None:
         self.idle: queue.LifoQueue[Worker] = queue.LifoQueue()
-        self.room = threading.Semaphore(os.cpu_count() or 1)  # parties of one process share the cores
+        self.room = threading.Semaphore(CORES)  # parties of one process share the cores
 
     def ask(self, kind: bytes, data: bytes, secret: bytes) -> bytes:
         """Let a waiting worker compute, or a new one. A worker that ended meanwhile, as it does after a minute, is
         replaced; where none can be started, this process computes."""
         with self.room:
-            waited = True
-            while waited:
-                try:
-                    worker = self.idle.get_nowait()
-                except queue.Empty:
-                    waited = False  # if a new one fails, another would, too
-                    try:
-                        worker = Worker()
-                    except OSError:
-                        break
+            for worker in self._workers():
                 try:
                     answer = worker.ask(kind, data, secret)
                 except NotAPoint:
@@ -133,22 +126,32 @@ class Pool:
                     return answer
             return arithmetic.work(kind, data, secret)
 
-    def end(self) -> None:
-        """End all workers that wait."""
+    def _workers(self) -> Iterator[Worker]:
+        """Give those that wait, and then a new one: if that fails, another would, too."""
+        yield from self._waiting()
+        with suppress(OSError):
+            yield Worker()
+
+    def _waiting(self) -> Iterator[Worker]:
         with suppress(queue.Empty):
             while True:
-                self.idle.get_nowait().end()
+                yield self.idle.get_nowait()
+
+    def end(self) -> None:
+        """End all workers that wait."""
+        for worker in self._waiting():
+            worker.end()
 
 
 POOL = Pool()
 atexit.register(POOL.end)
 
 
-def spread(kind: bytes, data: bytes, secret: bytes, cores: int | None = None) -> bytes:
-    """The bytes of `arithmetic.work`, computed on so many cores, or all. NotAPoint names the first that is none."""
+def spread(kind: bytes, data: bytes, secret: bytes) -> bytes:
+    """The bytes of `arithmetic.work`, computed on all cores. NotAPoint names the first that is none."""
     width = arithmetic.WIDTHS[kind]
     count = len(data) // width
-    cores = min(cores or os.cpu_count() or 1, -(-count // SLICE))
+    cores = min(CORES, -(-count // SLICE))
     if cores < 2 or count < LEAST:
         return arithmetic.work(kind, data, secret)
 

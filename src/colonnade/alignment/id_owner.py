@@ -123,10 +123,9 @@ class Blinding:
     """A mechanism of the outbox: digests of ids go in, blinded points come out, and nothing else can leave."""
 
     secret: bytes = field(repr=False)
-    cores: int | None = None
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:  # noqa: ARG002
-        return torch.from_numpy(curve.blind(tensor.numpy(), self.secret, self.cores)), HIDDEN
+        return torch.from_numpy(curve.blind(tensor.numpy(), self.secret)), HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +163,10 @@ class IdOwner(Party):
         *,
         among: Collection[str],
         allowance: Allowance | None = None,
-        cores: int | None = None,
     ) -> None:
         super().__init__(organisation)
         curve.public_key()  # reports a missing library now, not at the first request
-        self.settings, self.among, self.allowance, self.cores = settings, among, allowance, cores
+        self.settings, self.among, self.allowance = settings, among, allowance
         self.ids = ids
 
     @property
@@ -210,7 +208,7 @@ class IdOwner(Party):
         self._reveal = request.reveal
         self._order, self._compared = shuffled(len(self.ids)), True
         self._raising = {}
-        self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret, self.cores)), RAISED: Rule(Raised())}
+        self.outbox.rules |= {BLINDED: Rule(Blinding(self._secret)), RAISED: Rule(Raised())}
         return IdCount(len(self.ids), self.ids.columns)
 
     def begin(self, key: int, asker: str | None, predict: int = 0) -> None:
@@ -275,7 +273,7 @@ class IdOwner(Party):
         fits = len(points) > 0 and received <= raising.total
         self.expect(fits, f"'{owner}' has more points than it announced, or none")
         try:
-            raised = curve.multiply(points, self._secret, self.cores)
+            raised = curve.multiply(points, self._secret)
         except curve.NotAPoint as error:
             at = request.start + error.at
             raise Refused(

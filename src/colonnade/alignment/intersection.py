@@ -34,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TypeVar
 
 import numpy as np
@@ -247,7 +247,7 @@ class _Run:
         points = np.concatenate([released.tensor.cpu().numpy() for released in self.lists.pop(owner)])
         if giver != self.driver.name:
             try:
-                curve.check(points, self.driver.cores)
+                curve.check(points)
             except curve.NotAPoint as error:
                 raise PartyError(giver, Fetch.kind, None, f"{error}, of what it handed out of '{owner}'") from None
         if has_twice(points):
@@ -284,20 +284,11 @@ def has_twice(rows: NDArray[np.uint8]) -> bool:
 def common_positions(lists: Mapping[str, NDArray[np.uint8]]) -> dict[str, NDArray[np.int64]]:
     """The positions in each list of the points that all lists have, in the points' own order. No list has one twice."""
     words = {name: _comparable(points) for name, points in lists.items()}
-    orders = {name: np.argsort(points) for name, points in words.items()}
-    first, *others = words
-    common = words[first][orders[first]]
-    for name in others:
-        common = common[_looked_up(common, words[name], orders[name])[1]]
-    return {name: _looked_up(common, words[name], orders[name])[0] for name in words}
-
-
-def _looked_up(
-    wanted: NDArray[np.bytes_], points: NDArray[np.bytes_], order: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where among the points each wanted one would be, and whether it is there."""
-    places = order[np.searchsorted(points, wanted, sorter=order).clip(max=len(points) - 1)]
-    return places, points[places] == wanted
+    common = reduce(partial(np.intersect1d, assume_unique=True), words.values())
+    found = {
+        name: np.intersect1d(common, every, assume_unique=True, return_indices=True) for name, every in words.items()
+    }
+    return {name: places for name, (_, _, places) in found.items()}
 
 
 def _comparable(points: NDArray[np.uint8]) -> NDArray[np.bytes_]:

@@ -126,19 +126,16 @@ def _joined(parts: Sequence[str]) -> str:
 
 def _without_repeats(owner: str, key: str, values: list[str], rule: str) -> tuple[list[str], int]:
     """Refuse repeated values, or take them from all rows or all but the first; returns "" for those, and how many."""
-    first: dict[str, int] = {}
-    again: set[str] = set()
-    for row, text in enumerate(values):
-        if text and first.setdefault(text, row) != row:
-            again.add(text)
-    if again and rule == "refuse":
-        at = next(row for row, text in enumerate(values) if text in again and first[text] != row)
+    import pandas as pd
+
+    texts = pd.Series(values, dtype=object)
+    shared, later = ((texts != "") & texts.duplicated(keep=keep) for keep in (False, "first"))
+    if rule == "refuse" and later.any():
         raise DataError(
-            f"'{owner}' has {len(again)} values of its key '{key}' that several rows have; the first to repeat one is "
-            f'row {at}, counted from 0. Keep one row per value; or set [alignment] duplicates = "none", so that such a '
-            'value matches nobody and these rows go by their other keys, or "first", so that the first row has it.'
+            f"'{owner}' has {texts[shared].nunique()} values of its key '{key}' that several rows have; the first to "
+            f"repeat one is row {later.argmax()}, counted from 0. Keep one row per value; or set [alignment] "
+            'duplicates = "none", so that such a value matches nobody and these rows go by their other keys, or '
+            '"first", so that the first row has it.'
         )
-    unique = [
-        text if text not in again or (rule == "first" and first[text] == row) else "" for row, text in enumerate(values)
-    ]
-    return unique, sum(bool(text) for text in values) - sum(map(bool, unique))
+    lost = later if rule == "first" else shared
+    return texts.mask(lost, "").tolist(), int(lost.sum())

@@ -41,11 +41,9 @@ from typing import Any
 
 import torch
 
-from colonnade.attacks import audit, known_model
+from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
-from colonnade.attacks.finding import Finding, NotAttacked, column_verdict, not_attacked
-from colonnade.attacks.inversion_audit import ATTACK as INVERSION
-from colonnade.attacks.inversion_audit import WHITE_BOX
+from colonnade.attacks.finding import ASSUMES, COLUMNS, METRICS, Finding, NotAttacked, not_attacked, verdict
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import (
@@ -62,7 +60,7 @@ from colonnade.attacks.rehearsal import (
     train_on,
 )
 from colonnade.attacks.report import write
-from colonnade.core import Batches, Done, Message, Organisation, Party, Released, Request, Transcript, serves
+from colonnade.core import Done, Message, Party, Released, Request, Transcript, serves
 from colonnade.core.message import batch_of
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ConfigError, PartyError
@@ -72,7 +70,7 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.party_file import OWN, SiteConfig
 from colonnade.sites.driving import aggregation, met
 from colonnade.sites.host import MOST_OUTPUTS
-from colonnade.sites.messages import GetReady, Join
+from colonnade.sites.messages import GetReady
 from colonnade.sites.participant import Participant, newest_of, stand
 from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
@@ -82,28 +80,12 @@ log = logging.getLogger("colonnade.party")
 MOMENTS = (FIRST, ASKED, TRAINED)
 GUESS = "audit_guess"
 REVEALS = {GUESS: "what this party could tell of the receiver's own labels, for these to be compared with the truth"}
+TOLD = ("attack", "moment", "metric", "score", "baseline", "releases")
+"""The part of a finding that may leave a site: no name of a column, and nothing by column or row."""
 MOST_ROWS = 1 << 16
 """The most rows that a label owner may have rebuilt, since a site computes that long."""
 MOST_FIGURES = 1 << 6
 """The most figures that are read from one site; it has some ten."""
-SOME_ROWS = "knows the victim's columns of some rows, and no weights"
-ASSUMPTIONS = {
-    INVERSION: WHITE_BOX,
-    known_model.ATTACK: known_model.ASSUMES,
-    "columns by regression on known rows": SOME_ROWS,
-    "columns from scores of many rounds": SOME_ROWS,
-    "columns from sums of scores of many rounds": SOME_ROWS,
-    "columns from sums over bins": SOME_ROWS,
-    "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
-    "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
-}
-"""Attacks on columns, and what each assumes: a site names the attack, and these words are ours."""
-METRICS = {
-    "R² of the best column": "inversion_r2",
-    "R² of the best column, over own data": "inversion_r2",
-    "SSIM": "inversion_ssim",
-}
-"""The metrics of these attacks, and the limit on each."""
 Page = Callable[[Path], object]
 """Writes the page of a run's folder, for those who answer for privacy."""
 
@@ -181,8 +163,8 @@ class Recorded:
 class Auditor(Party):
     """Answers for an organisation in an audit, and records what is repeated of a run."""
 
-    def __init__(self, organisation: Organisation, site: Site, page: Page, askers: Collection[str]) -> None:
-        super().__init__(organisation)
+    def __init__(self, site: Site, page: Page, askers: Collection[str]) -> None:
+        super().__init__(site.seat())
         self.site, self.page, self.serves_for = site, page, frozenset(askers)
         self.recorded: dict[str, Recorded] = {}
         self.due: set[str] = set()  # who has not asked for results yet
@@ -198,11 +180,11 @@ class Auditor(Party):
 
     def end_moments(self, asker: str, rows: int) -> tuple[dict[str, Recorded], RunDirectory]:
         """What was recorded, once for each asker; when all have asked, this organisation takes part no longer."""
-        participant = self.site.participant
-        complete = participant is not None and participant.moment == TRAINED and len(self.recorded) == len(MOMENTS)
-        self.expect(complete and asker in self.due, "the moments of an audit were not repeated here before")
+        why = "the moments of an audit were not repeated here before"
+        participant = self.needed(self.site.participant, why)
+        complete = participant.moment == TRAINED and len(self.recorded) == len(MOMENTS)
+        self.expect(complete and asker in self.due, why)
         self.expect(FEWEST <= rows <= MOST_ROWS, f"nobody rebuilds {rows} rows")
-        assert participant is not None
         recorded = self.recorded
         self.due.remove(asker)
         if not self.due:
@@ -227,7 +209,8 @@ class AuditHost(Auditor):
         with one_torch_thread():
             result = self._page(part, rehearsals, run.path, request.rows)
             guessed = list(self._guesses(part, rehearsals, request.classes)) if tells == "figures" else []
-        figures = [_figure(finding) for finding in result.findings] if tells == "figures" else []
+        told = result.findings if tells == "figures" else []
+        figures = [{key: vars(finding)[key] for key in TOLD} for finding in told]
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in guessed)
         labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in guessed)
         about = tuple(attack_and_moment for attack_and_moment, _ in guessed)
@@ -271,11 +254,6 @@ def _merged(results: Sequence[Audit]) -> Audit:
     )
 
 
-def _figure(finding: Finding) -> dict[str, Any]:
-    """The part of a finding that leaves the site: no name of a column, and nothing by column or row."""
-    return {key: vars(finding)[key] for key in ("attack", "moment", "metric", "score", "baseline", "releases")}
-
-
 def _statement(result: Audit, tells: str | None, spent: bool = False) -> str:
     if spent and tells in ("figures", "verdict"):  # what left before was not attacked now
         return audit.NOTHING_LEFT
@@ -312,11 +290,11 @@ class LabelAuditHost(Auditor):
 
 def takes_part(site: Site, page: Page) -> None:
     """Let a site take part in audits that another steers."""
-    own, organisation = site.own, Organisation.at(site.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
+    own = site.own
     if site.reader is not None:
-        host: Auditor = AuditHost(organisation, site, page, own.label_owners)
+        host: Auditor = AuditHost(site, page, own.label_owners)
     elif site.holds_labels and not own.drives:
-        host = LabelAuditHost(organisation, site, page, {own.driver})
+        host = LabelAuditHost(site, page, {own.driver})
     else:
         return
     site.audits, site.moments = host.listen, MOMENTS
@@ -338,11 +316,9 @@ def audit_at(site: Site, run: str, page: Page, *, rows: int = 64) -> tuple[Audit
 
 def _as_label_owner(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit:
     """The one label owner asks those who hold columns."""
-    own, others, run = site.own, site.partners(), folder.path.name
-    check_asks(own, run)
-    _check_measured(own)
-    site.read()
-    others.ask(Join(own.agreed))
+    check_asks(site.own, folder.path.name)
+    _check_measured(site.own)
+    others = site.meet()
     site.align()
     number = newest_of(folder, others)
     step = folder.marked(number)["step"]
@@ -466,7 +442,8 @@ def _guessed(name: str, answer: AuditAnswer, federation: Attacked) -> dict[tuple
 
 
 def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: Rehearsals) -> Iterator[Finding]:
-    """What a site reports of its own columns, as the victim: how well which known attack on what left it did."""
+    """What a site reports of its own columns, as the victim: how well which known attack on what left it did. It names
+    the attack; the words are ours."""
     names, owner = federation.algorithm.releases, federation.holdings.label_owner
     try:
         lines = json.loads(answer.figures) if answer.said == audit.FIGURES else []
@@ -478,10 +455,10 @@ def _figures(name: str, answer: AuditAnswer, federation: Attacked, rehearsals: R
             if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)):
                 raise ValueError
             releases = tuple(str(release) for release in line["releases"] if release in names)
-            verdict, reached = column_verdict(score, baseline), _reached(rehearsals, name, releases)
             yield Finding(
-                attack, owner, name, moment, ASSUMPTIONS[attack], metric, score, baseline, verdict, METRICS[metric],
-                releases=releases, details={"reached": reached},
+                attack, owner, name, moment, ASSUMES[attack].format("some"), metric, score, baseline,
+                verdict(COLUMNS, score, baseline), METRICS[metric],
+                releases=releases, details={"reached": _reached(rehearsals, name, releases)},
             )  # fmt: skip
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         raise PartyError(name, Attack.kind, None, "it told figures that are none") from None

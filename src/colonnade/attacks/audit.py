@@ -16,11 +16,22 @@ from typing import Any
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
-from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, rebuild
-from colonnade.attacks.jacobian import jacobian_findings
-from colonnade.attacks.known_model import known_findings
+from colonnade.attacks.inversion_audit import (
+    EMBEDDINGS,
+    Rebuilt,
+    inversion_findings,
+    joined,
+    known_findings,
+    rebuild,
+)
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
-from colonnade.attacks.learned_model import LEARNED, learned_findings, lengths_findings, sums_findings
+from colonnade.attacks.learned_model import (
+    LEARNED,
+    jacobian_findings,
+    learned_findings,
+    lengths_findings,
+    sums_findings,
+)
 from colonnade.attacks.rehearsal import (
     TRAINED,
     Attacked,

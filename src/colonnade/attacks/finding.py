@@ -6,6 +6,7 @@ An audit cannot say that a release which no attack looked at is safe.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +23,44 @@ from colonnade.privacy.accounting import costs_nothing
 LIMITS = ("label_inference", "inversion_ssim", "inversion_r2", "recognition")
 """The settings in [audit], each a bound on one kind of score."""
 
-LABELS = ((0.9, "can tell nearly every label"), (0.3, "can tell many labels"))
-CLASSES = ((0.9, "nearly every class is still seen"), (0.3, "many classes are still seen"))
-COLUMNS = (
-    (0.9, "can rebuild rows almost exactly"),
-    (0.5, "can rebuild much of the rows"),
-    (0.1, "can rebuild traces of the rows"),
-)
+NOTHING = -math.inf
+LABELS = {
+    0.9: "can tell nearly every label",
+    0.3: "can tell many labels",
+    0.0: "learns something about labels",
+    NOTHING: "no better than guessing",
+}
+CLASSES = {
+    0.9: "nearly every class is still seen",
+    0.3: "many classes are still seen",
+    0.0: "some classes are still seen",
+    NOTHING: "classes are no longer seen",
+}
+COLUMNS = {
+    0.9: "can rebuild rows almost exactly",
+    0.5: "can rebuild much of the rows",
+    0.1: "can rebuild traces of the rows",
+    NOTHING: "hardly better than guessing the mean",
+}
+"""What is said of an attack that gains so much, or more."""
+
+INVERSION, KNOWN_MODEL = "columns by model inversion", "columns by the known initial model"
+WHITE_BOX = "has the victim's model weights (white box)"
+SOME_ROWS = "knows the victim's columns of {} rows, and no weights"
+ASSUMES = {
+    INVERSION: WHITE_BOX,
+    KNOWN_MODEL: "knows the agreed seed, from which the victim's initial weights follow, and the kind of its model",
+    "columns by regression on known rows": SOME_ROWS,
+    "columns from scores of many rounds": SOME_ROWS,
+    "columns from sums of scores of many rounds": SOME_ROWS,
+    "columns from sums over bins": SOME_ROWS,
+    "columns from scores and lengths": "looks at what it receives, and tries both signs of each direction",
+    "columns by dividing the Jacobian": "knows the shape of the victim's first layer, not its weights",
+}
+"""Attacks on columns, and what each assumes."""
+BEST, BEST_OVER_OWN = "R² of the best column", "R² of the best column, over own data"
+METRICS = {BEST: "inversion_r2", BEST_OVER_OWN: "inversion_r2", "SSIM": "inversion_ssim"}
+"""The metrics of these attacks, and the limit on each."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +101,15 @@ class Finding:
 
 
 def of_columns(
-    attack: str, attacker: str, victim: str, moment: str, assumes: str, by_column: Mapping[str, float], *,
-    metric: str = "R² of the best column", releases: tuple[str, ...] = (), details: Mapping[str, Any],
+    attack: str, attacker: str, victim: str, moment: str, by_column: Mapping[str, float], *,
+    releases: tuple[str, ...] = (), known_rows: int = 0, details: Mapping[str, Any],
 ) -> Finding:  # fmt: skip
-    """A finding whose score is that of the column which was rebuilt best."""
+    """A finding whose score is that of the column which was rebuilt best; where rows are known, over own data."""
     best = max(by_column, key=by_column.__getitem__, default="")
     score = by_column.get(best, 0.0)
     return Finding(
-        attack, attacker, victim, moment, assumes, metric, score, 0.0, column_verdict(score, 0.0), "inversion_r2",
+        attack, attacker, victim, moment, ASSUMES[attack].format(known_rows), BEST_OVER_OWN if known_rows else BEST,
+        score, 0.0, verdict(COLUMNS, score, 0.0), "inversion_r2",
         releases=releases, details={**details, "best_column": best},
     )  # fmt: skip
 
@@ -89,30 +122,15 @@ def suggested(findings: Sequence[Finding]) -> tuple[str, float]:
     return limit, next((rounded for digits in range(2, 17) if baseline < (rounded := round(value, digits)) < 1), 1.0)
 
 
-def label_verdict(low: float, score: float, baseline: float) -> str:
-    """In words, how far the attack gets from guessing to knowing all labels, where it beats chance."""
-    if low <= baseline:
-        return "no better than guessing"
-    return _words(LABELS, advantage(score, baseline), "learns something about labels")
-
-
-def recognition_verdict(low: float, score: float, baseline: float) -> str:
-    if low <= baseline:
-        return "classes are no longer seen"
-    return _words(CLASSES, advantage(score, baseline), "some classes are still seen")
-
-
-def column_verdict(score: float, baseline: float) -> str:
-    return _words(COLUMNS, advantage(score, baseline), "hardly better than guessing the mean")
+def verdict(scale: Mapping[float, str], score: float, baseline: float, low: float | None = None) -> str:
+    """In words, how far the attack gets from guessing to knowing all, where the low end of its score beats chance."""
+    gained = advantage(score, baseline) if low is None or low > baseline else NOTHING
+    return next((words for least, words in scale.items() if gained >= least), scale[NOTHING])
 
 
 def advantage(score: float, baseline: float) -> float:
     """1: perfect, 0: no better than the baseline."""
     return (score - baseline) / max(1 - baseline, 1e-9)
-
-
-def _words(scale: tuple[tuple[float, str], ...], value: float, otherwise: str) -> str:
-    return next((words for least, words in scale if value >= least), otherwise)
 
 
 UNDECLARED = "the algorithm's record does not say what it is"

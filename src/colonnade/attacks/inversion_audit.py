@@ -1,28 +1,48 @@
-"""Model inversion against every feature owner of a run, by whoever received its embeddings."""
+"""Model inversion against every feature owner of a run, by whoever received its embeddings.
+
+Where the victim's initial weights follow from the agreed seed, the run is a rehearsal. At its first batch nobody has
+trained yet, so whoever knows the seed, the victim's name and the kind of its model has the very model that made the
+embeddings: no weights need to be stolen. What `inversion` finds is then made exact by Levenberg and Marquardt's method,
+each row by itself:
+
+    x <- x - (J'J + mu I)^-1 J'(f(x) - h)        mu falls where that came nearer to h, and rises where it did not
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, column_verdict, of_columns, recognition_verdict
-from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert
+from colonnade.attacks.finding import (
+    ASSUMES,
+    CLASSES,
+    COLUMNS,
+    INVERSION,
+    KNOWN_MODEL,
+    WHITE_BOX,
+    Finding,
+    of_columns,
+    verdict,
+)
+from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert, white_box
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
-from colonnade.attacks.scores import Recogniser, correlation, psnr, r_squared, ssim
+from colonnade.attacks.scores import correlation, psnr, r_squared, recogniser, ssim
 from colonnade.evaluate import wilson
 
+Recognises = Callable[[Tensor, Tensor], float]
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
-ATTACK = "columns by model inversion"
-WHITE_BOX = "has the victim's model weights (white box)"
+STEPS = 60
+DETERMINED = 1e-4
+"""The smallest derivative in any direction, as a share of the largest, with which f(x) still determines x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +53,7 @@ class Rebuilt:
     attacker: str
     moment: str
     rows: Tensor
+    values: Tensor  # the embeddings of the rows that came
     original: Tensor
     guess: Tensor
     mean: Tensor
@@ -62,7 +83,7 @@ def rebuild(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | 
         low, high = float(features.min()), float(features.max())
         search = TABLE if features.dim() == 2 else dataclasses.replace(PICTURE, bounds=(low, high))
         defence, model, shape = defence_of(seen), rehearsal.models[victim], tuple(features.shape[1:])
-        common = (victim, attackers[0], rehearsal.moment, seen.rows, features[seen.rows])
+        common = (victim, attackers[0], rehearsal.moment, seen.rows, seen.values, features[seen.rows])
         protection, span = _protection(seen), high - low
         yield Rebuilt(*common, invert(seen.values, model, shape, search, defence), mean, protection, attackers, span)
         if defence.mean:
@@ -106,7 +127,7 @@ def _columns(federation: Attacked, victim: str, rows: Tensor) -> Tensor:
 
 def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> Iterator[Finding]:
     """A finding per reconstruction, and one on whether its class can still be seen."""
-    recognisers: dict[str, Recogniser] = {}
+    recognisers: dict[str, Recognises] = {}
     truth = _labels(federation)
     for rebuilt in reconstructions:
         details: dict[str, Any] = {"rows": len(rebuilt.rows), "release": rebuilt.defence}
@@ -118,7 +139,7 @@ def inversion_findings(federation: Attacked, reconstructions: list[Rebuilt]) -> 
             continue
         if rebuilt.victim not in recognisers:
             columns = _columns(federation, rebuilt.victim, others)
-            recognisers[rebuilt.victim] = Recogniser(columns, truth[others], seed=federation.settings.engine.seed)
+            recognisers[rebuilt.victim] = recogniser(columns, truth[others], seed=federation.settings.engine.seed)
         yield _recognition(recognisers[rebuilt.victim], rebuilt, truth[rebuilt.rows], details)
 
 
@@ -131,8 +152,8 @@ def _picture(rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
     linked = float(correlation(*flat)[0])
     details = {**details, "psnr": decibels[0], "psnr_baseline": decibels[1], "correlation": linked}
     return Finding(
-        ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM",
-        similarity, baseline, column_verdict(similarity, baseline), "inversion_ssim", details=details,
+        INVERSION, rebuilt.attacker, rebuilt.victim, rebuilt.moment, f"{WHITE_BOX}; knows the range of a pixel", "SSIM",
+        similarity, baseline, verdict(COLUMNS, similarity, baseline), "inversion_ssim", details=details,
     )  # fmt: skip
 
 
@@ -144,17 +165,17 @@ def _table(federation: Attacked, rebuilt: Rebuilt, details: dict[str, Any]) -> F
     linked = {name: float(together[span].mean()) for name, span in spans.items() if name in by_column}
     mean = sum(by_column.values()) / max(len(by_column), 1)
     details = {**details, "mean_r2": mean, "r2": by_column, "correlation": linked}
-    return of_columns(ATTACK, rebuilt.attacker, rebuilt.victim, rebuilt.moment, WHITE_BOX, by_column, details=details)
+    return of_columns(INVERSION, rebuilt.attacker, rebuilt.victim, rebuilt.moment, by_column, details=details)
 
 
-def _recognition(recogniser: Recogniser, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
-    score, original = (recogniser.accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original))
+def _recognition(accuracy: Recognises, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]) -> Finding:
+    score, original = (accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original))
     low, high = wilson(round(score * len(truth)), len(truth))
     baseline = float(torch.bincount(truth).max()) / len(truth)
     return Finding(
         "class seen in rebuilt rows", rebuilt.attacker, rebuilt.victim, rebuilt.moment,
         f"{WHITE_BOX}; has other rows with their classes", "accuracy", score, baseline,
-        recognition_verdict(low, score, baseline), "recognition", low, high,
+        verdict(CLASSES, score, baseline, low), "recognition", low, high,
         details={**details, "accuracy_on_the_original": original},
     )  # fmt: skip
 
@@ -190,3 +211,45 @@ def _others(federation: Attacked, victim: str, attacked: Tensor) -> Tensor:
     """The victim's training rows that were not attacked."""
     train = federation.agreed_apart.get(victim, federation.agreed).splits.get("train", attacked[:0])
     return train[~torch.isin(train, attacked)][:TRAINING_ROWS]
+
+
+def known_findings(federation: Attacked, first: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
+    """Attack every party whose models are seeded, with its model as it was before the first batch."""
+    victims = [name for name in federation.owners if federation.settings.models_of(name) == "seeded"]
+    if not victims or federation.algorithm.learns_first or not federation.algorithm.draws_weights:
+        return
+    for rebuilt in rebuild(federation, first, rows, party):
+        if rebuilt.victim not in victims or "unknown" in rebuilt.defence:
+            continue
+        if not rebuilt.picture and rebuilt.defence == "unprotected":  # else its embedding does not say it exactly
+            exact = improved(rebuilt.guess, rebuilt.values, first.models[rebuilt.victim])
+            rebuilt = dataclasses.replace(rebuilt, guess=exact)
+        finding = next(inversion_findings(federation, [rebuilt]))
+        yield dataclasses.replace(finding, attack=KNOWN_MODEL, assumes=ASSUMES[KNOWN_MODEL])
+
+
+def improved(guess: Tensor, h: Tensor, model: nn.Module) -> Tensor:
+    """Move a guess to where f(x) is h; a row that its embedding does not determine stays as guessed, by its prior."""
+    f, h, x = white_box(model).double(), h.detach().cpu().double(), guess.detach().cpu().double()
+    eye = torch.eye(x.shape[1], dtype=x.dtype)
+    damping = torch.full((len(x), 1, 1), 1e-3, dtype=x.dtype)
+    for _ in range(STEPS):
+        out, jacobian = _differentiated(f, x)
+        miss = out - h
+        towards = (jacobian.transpose(1, 2) @ miss[..., None])[..., 0]
+        moved = x - torch.linalg.solve(jacobian.transpose(1, 2) @ jacobian + damping * eye, towards)
+        with torch.no_grad():
+            nearer = (f(moved) - h).square().sum(1) < miss.square().sum(1)
+        x = torch.where(nearer[:, None], moved, x)
+        damping = torch.where(nearer[:, None, None], damping / 4, damping * 4).clamp(1e-12, 1e6)
+    sizes = torch.linalg.svdvals(_differentiated(f, x)[1])
+    determined = (sizes.shape[1] == x.shape[1]) & (sizes[:, -1] > DETERMINED * sizes[:, 0])
+    return torch.where(determined[:, None], x.to(guess.dtype), guess.cpu())
+
+
+def _differentiated(f: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) [rows, outputs], and by row its derivative [rows, outputs, columns]."""
+    inputs = x.clone().requires_grad_()
+    out = f(inputs)
+    by_output = [torch.autograd.grad(output.sum(), inputs, retain_graph=True)[0] for output in out.unbind(1)]
+    return out.detach(), torch.stack(by_output, 1)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import torch
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import Finding, advantage, label_verdict
-from colonnade.attacks.label_clustering import by_direction, by_norm, from_nodes
-from colonnade.attacks.label_reading import (
+from colonnade.attacks.finding import LABELS, Finding, advantage, verdict
+from colonnade.attacks.label_attacks import (
+    by_direction,
+    by_norm,
     from_batch_gradient,
     from_head,
     from_logit_gradients,
     from_model,
+    from_nodes,
     from_residuals,
     from_targets,
 )
@@ -122,10 +124,10 @@ def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, at
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
     score = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     metric = "accuracy" if classes else "squared correlation"
-    verdict = label_verdict(score.low, score.score, score.baseline)
     return Finding(
         attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, score.score,
-        score.baseline, verdict, "label_inference", score.low, score.high,
+        score.baseline, verdict(LABELS, score.score, score.baseline, score.low), "label_inference", score.low,
+        score.high,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
         details={"rows": score.rows, "chance": score.chance, "majority": score.majority, "named": guess.named},
     )  # fmt: skip

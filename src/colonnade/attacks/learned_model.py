@@ -1,4 +1,6 @@
-"""Columns by somebody who has no weights, and learns from a few known rows what the victim's releases tell of others.
+"""Columns by somebody who has no weights of the victim's.
+
+It learns from a few known rows what the victim's releases tell of others.
 
 A label owner often knows some columns of some rows: of its own staff, of people who asked for their records, or of rows
 that were in a leak. It regresses these columns on the embeddings that it received of the same rows, and applies what
@@ -20,6 +22,16 @@ The same regression is made on values that are first computed from other release
                         itself, up to its sign. Over many rounds there are as many directions as columns. Where scores
                         arrive masked, their sum is the columns of all parties along one direction: with as many rounds
                         as all of them have columns, each one's follow just so.
+
+Columns read off a Jacobian take no known row: what vFedCCE in plaintext, when asked for it by name, hands to its
+receiver. Its party 1 sends da/dtheta, the derivative of each row's probabilities a by every parameter. Where its model
+begins with a linear layer u = W1 x + b1, with delta = da/du,
+
+    da/dW1 = delta (x) x          da/db1 = delta          so x = (da/dW1) / (da/db1), exactly.
+
+One hidden unit would do. All units and outputs together give the same x, weighted by delta squared, which is also the
+least-squares answer when the numbers are rounded or carry noise. It needs to know which entries belong to the first
+layer, nothing else: no weights, no labels.
 """
 
 from __future__ import annotations
@@ -29,7 +41,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
 from colonnade.algorithms.algorithm import Equations
@@ -37,10 +49,10 @@ from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.inversion_audit import EMBEDDINGS
 from colonnade.attacks.received import Received, received, side_by_side, stacked
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of, victims
-from colonnade.attacks.scores import r_squared
+from colonnade.attacks.scores import correlation, r_squared
 from colonnade.core import Released
 from colonnade.encryption.masks import SHARES, open_sum
-from colonnade.errors import BoundaryError
+from colonnade.errors import BoundaryError, DataError
 
 LEARNED = (*EMBEDDINGS, Kind.DIRECTIONS)
 KNOWN_ROWS = (20, 100)
@@ -144,8 +156,7 @@ def _scaled(
     guess, spans = guesses[:, wrong.argmin(1)], spans_of(federation, victim)
     by_column = r_squared(truth, guess, truth.mean(0), spans)
     return of_columns(
-        "columns from scores and lengths", federation.holdings.label_owner, victim, moment,
-        "looks at what it receives, and tries both signs of each direction", by_column,
+        "columns from scores and lengths", federation.holdings.label_owner, victim, moment, by_column,
         releases=names, details={"r2": by_column, "directions": along.shape[1]},
     )  # fmt: skip
 
@@ -182,9 +193,8 @@ def learned_from(
         "by_known_rows": {str(number): max(by_column.values(), default=0.0) for number, by_column in gains.items()},
     }
     yield of_columns(
-        attack, federation.holdings.label_owner, victim, moment,
-        f"knows the victim's columns of {most} rows, and no weights", gains[most],
-        metric="R² of the best column, over own data", releases=names, details=details,
+        attack, federation.holdings.label_owner, victim, moment, gains[most],
+        releases=names, known_rows=most, details=details,
     )  # fmt: skip
 
 
@@ -247,3 +257,62 @@ def regressed(inputs: Tensor, columns: Tensor, others: Tensor) -> Tensor:
     model = make_pipeline(StandardScaler(), RidgeCV([ridge * len(x) for ridge in RIDGES])).fit(x, (y / scale).numpy())
     guess = torch.from_numpy(model.predict(others.double().numpy())).reshape(len(others), -1)
     return (guess * scale).to(columns.dtype)
+
+
+def jacobian_findings(federation: Attacked, rehearsal: Rehearsal, rows: int, party: str | None) -> Iterator[Finding]:
+    """The label owner against every party whose Jacobian it received."""
+    attacker = federation.holdings.label_owner
+    for victim in victims(federation, party):
+        batches, heard = rehearsal.between(victim), rehearsal.heard_by(attacker)
+        jacobian = next(received(heard, batches, federation.algorithm.named(Kind.JACOBIAN), victim), None)
+        at = first_layer(rehearsal.models[victim])
+        if jacobian is None or at is None:
+            continue
+        guess = read(jacobian.values, len(jacobian.rows), *at)[:rows]
+        features = federation.owners[victim].features.cpu().flatten(1)
+        truth, train = features[jacobian.rows[:rows]], batches.splits["train"]
+        preprocessor = federation.holdings.columns[victim].preprocessor
+        names = {f"column {column}": slice(column, column + 1) for column in range(truth.shape[1])}
+        by_column = r_squared(truth, guess, features[train].mean(0), preprocessor.spans if preprocessor else names)
+        linked = float(correlation(truth.flatten()[:, None], guess.flatten()[:, None])[0])
+        yield of_columns(
+            "columns by dividing the Jacobian", attacker, victim, rehearsal.moment, by_column,
+            releases=federation.algorithm.named(Kind.JACOBIAN), details={"rows": len(truth), "correlation": linked},
+        )  # fmt: skip
+
+
+def first_layer(model: nn.Module) -> tuple[int, int, int] | None:
+    """Where da/dW1 begins among all parameters, and the layer's units and inputs; None where it is not linear."""
+    layers = [part for part in model.modules() if not list(part.children()) and list(part.parameters())]
+    if not layers or not isinstance(layers[0], nn.Linear) or layers[0].bias is None:
+        return None
+    start = 0
+    for weight in (weight for weight in model.parameters() if weight.requires_grad):
+        if weight is layers[0].weight:
+            return start, layers[0].out_features, layers[0].in_features
+        start += weight.numel()
+    return None
+
+
+def read(jacobian: Tensor, rows: int, start: int, units: int, inputs: int) -> Tensor:
+    """From `[rows * outputs, parameters]`: x `[rows, inputs]`."""
+    by_row = jacobian.reshape(rows, -1, jacobian.shape[-1])
+    weight = by_row[..., start : start + units * inputs].reshape(*by_row.shape[:2], units, inputs)
+    bias = by_row[..., start + units * inputs :][..., :units]
+    return columns_from_jacobian(weight, bias)
+
+
+def columns_from_jacobian(weight: Tensor, bias: Tensor) -> Tensor:
+    """x [rows, inputs] from da/dW1 [rows, outputs, units, inputs] and da/db1 [rows, outputs, units]. A row whose delta
+    is zero everywhere (all units switched off) shows nothing and comes back as zeros."""
+    if weight.dim() != 4 or weight.shape[:-1] != bias.shape:
+        raise DataError(
+            "A Jacobian of a first linear layer is [rows, outputs, units, inputs] for its weight and [rows, outputs, "
+            f"units] for its bias; found {list(weight.shape)} and {list(bias.shape)}."
+        )
+    # Each row is scaled to its largest entry first: squares of tiny derivatives would vanish.
+    largest = bias.abs().amax((1, 2), keepdim=True).clamp_min(1e-300 if bias.dtype.itemsize == 8 else 1e-38)
+    delta = (bias / largest).double()
+    products = (weight / largest[..., None]).double()
+    norm = delta.square().sum((1, 2))[:, None]
+    return ((delta[..., None] * products).sum((1, 2)) / norm.clamp_min(1e-300)).to(weight.dtype)

@@ -8,7 +8,7 @@ Pictures: PSNR, and SSIM with the standard Gaussian window of Wang et al. (2004)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,20 +85,17 @@ def r_squared(truth: Tensor, guess: Tensor, mean: Tensor, spans: Mapping[str, sl
     return {name: float(1 - error[span].sum() / without[span].sum()) for name, span in varies.items()}
 
 
-class Recogniser:
-    """A classifier that never saw the attacked rows or any embedding: raw columns of other rows to their classes.
-    Whether it names the class of a reconstruction says whether the reconstruction still shows it."""
+def recogniser(columns: Tensor, labels: Tensor, *, seed: int = 0) -> Callable[[Tensor, Tensor], float]:
+    """The accuracy, on columns and their classes, of a classifier that never saw the attacked rows or any embedding: it
+    learned raw columns of other rows. Whether it names the class of a reconstruction says whether that still shows it.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    def __init__(self, columns: Tensor, labels: Tensor, *, seed: int = 0) -> None:
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        model = LogisticRegression(C=0.1, max_iter=300, random_state=seed)
-        self.model = make_pipeline(StandardScaler(), model).fit(columns.flatten(1).numpy(), labels.numpy())
-
-    def accuracy(self, columns: Tensor, labels: Tensor) -> float:
-        return float(self.model.score(columns.flatten(1).numpy(), labels.numpy()))
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=300, random_state=seed))
+    model.fit(columns.flatten(1).numpy(), labels.numpy())
+    return lambda others, classes: float(model.score(others.flatten(1).numpy(), classes.numpy()))
 
 
 WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03

@@ -99,10 +99,10 @@ class Deployed:
         self._carry_out(settings, Job.to_train(settings, out.name, resume=resume), watch)
 
     def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.to_predict(settings, run, rows.name, owner, model))
+        self._carry_out(settings, Job.of_one(settings, run, owner, predict=rows.name, model=model))
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.to_serve(settings, run, owner, model), watch)
+        self._carry_out(settings, Job.of_one(settings, run, owner, serve=True, model=model), watch)
 
     def perform(self, settings: Settings, job: Job) -> None:
         self._carry_out(settings, job)
@@ -197,20 +197,17 @@ class Session:
 
     def wait_for(self, names: Collection[str], patience: float) -> None:
         """Until all are connected; a run without one of them cannot begin."""
+        if missing := set(names) - self.soon(names, patience):
+            cause = f"it is not connected to the relay after {patience:.0f} s"
+            raise PartyError(min(missing), "a run", None, cause)
+
+    def soon(self, names: Collection[str], patience: float) -> set[str]:
+        """Those that are connected, once all are or a while has passed."""
         until, say_waiting = time.monotonic() + patience, Waiting(self.say, patience)
-        while missing := set(names) - self.sites():
-            if time.monotonic() > until:
-                first = min(missing)
-                raise PartyError(first, "a run", None, f"it is not connected to the relay after {patience:.0f} s")
+        while (missing := set(names) - self.sites()) and time.monotonic() <= until:
             say_waiting(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
             time.sleep(1.0)
-
-    def soon(self, names: Collection[str], grace: float) -> set[str]:
-        """Those that are connected, once all are or a while has passed."""
-        until = time.monotonic() + grace
-        while set(names) - self.sites() and time.monotonic() < until:
-            time.sleep(1.0)
-        return set(names) & self.sites()
+        return set(names) - missing
 
     def submit(self, job: Path) -> str:
         return str(self.session.submit_job(str(job.resolve())))

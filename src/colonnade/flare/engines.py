@@ -103,7 +103,7 @@ class OnThisMachine:
         return conclude(settings, folders, out, self.machine.log(job.driver))
 
     def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> Path:
-        job = Job.to_predict(settings, run, rows.name, owner, model)
+        job = Job.of_one(settings, run, owner, predict=rows.name, model=model)
         require()
         folder = self.runs(job.driver, run)
         (folder / ROWS).mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ class OnThisMachine:
         return out
 
     def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
-        job = Job.to_serve(settings, run, owner, model)
+        job = Job.of_one(settings, run, owner, serve=True, model=model)
         require()
         folder = self.runs(job.driver, run)
         with listening(folder) as answers:

@@ -33,6 +33,10 @@ ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
 """Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
+KINDS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ColonnadeError)
+}
+"""Our errors by name: a file may name these, and no other class."""
 
 Watch = Callable[[dict[str, Any]], None]
 """Told each epoch's record when the driver has written it."""
@@ -68,14 +72,6 @@ class Job:
         return cls(driver_of(settings), sites_of(settings), run, resume)
 
     @classmethod
-    def to_predict(cls, settings: Settings, run: str, file: str, owner: str | None = None, model: str = "") -> Job:
-        return cls._of_one(settings, run, owner, predict=file, model=model)
-
-    @classmethod
-    def to_serve(cls, settings: Settings, run: str, owner: str | None = None, model: str = "") -> Job:
-        return cls._of_one(settings, run, owner, serve=True, model=model)
-
-    @classmethod
     def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
         """A job that selects for a label owner, or for several jointly where none is named."""
         if owner is None:
@@ -89,12 +85,12 @@ class Job:
         *, whole: bool = False,
     ) -> Job:  # fmt: skip
         """Something that one label owner does with those who hold columns; or who drives does with all who train."""
-        job = cls._of_one(settings, run, owner, do=do, how=how)
+        job = cls.of_one(settings, run, owner, do=do, how=how)
         return replace(job, driver=driver_of(settings), sites=sites_of(settings)) if whole else job
 
     @classmethod
-    def _of_one(cls, settings: Settings, run: str, owner: str | None, **what: Any) -> Job:
-        """Of one label owner, with those who hold columns."""
+    def of_one(cls, settings: Settings, run: str, owner: str | None = None, **what: Any) -> Job:
+        """A job of one label owner, with those who hold columns; `what` are the fields that say what it does."""
         asker = asker_of(settings, owner)
         return cls(asker, asked_with(settings, asker), run, **what)
 
@@ -192,13 +188,7 @@ def failure_in(path: Path) -> ColonnadeError | None:
     if not path.exists():
         return None
     about = files.read_json(path, "Its site's log says the same")
-    kind = _kinds().get(str(about["error"]), ColonnadeError)
+    kind = KINDS.get(str(about["error"]), ColonnadeError)
     if issubclass(kind, PartyError):
         return kind(about["party"], about["request"], about["batch"], about["cause"])
     return kind(about["message"])
-
-
-def _kinds() -> dict[str, type[ColonnadeError]]:
-    """Our errors by name: a file may name these, and no other class."""
-    known = (getattr(errors, name) for name in errors.__all__)
-    return {kind.__name__: kind for kind in known if isinstance(kind, type) and issubclass(kind, ColonnadeError)}

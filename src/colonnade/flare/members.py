@@ -151,14 +151,16 @@ class Member:
         return {p.name: channel.line(p.name, _carried_by(p)) for p in collab.other_clients if p.name in channel.peers}
 
     def _drive(self, site: Site, wish: dict[str, Any]) -> None:
-        run = str(wish["run"])
+        run, model = str(wish["run"]), str(wish.get("model", "")) or None
         site.own.runs.mkdir(parents=True, exist_ok=True)
         (site.own.runs / FAILURE).unlink(missing_ok=True)
         try:
             if wish.get("serve"):
-                self._serve(site, run, str(wish.get("model", "")) or None)
+                if self.serve is None:
+                    raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
+                self.serve(site, run, model)
             elif wish["predict"]:
-                predict(site, run, str(wish["predict"]), str(wish.get("model", "")) or None)
+                predict(site, run, str(wish["predict"]), model)
             elif wish.get("do"):
                 _perform(site, run, str(wish["do"]), wish["how"])
             else:
@@ -169,11 +171,6 @@ class Member:
         except BaseException as error:  # the server is told the kind alone, this organisation everything
             _told_at_home(site.own.runs, site.own.name, error)
             self.state = FAILED + f" ({type(error).__name__})".encode()
-
-    def _serve(self, site: Site, run: str, model: str | None) -> None:
-        if self.serve is None:
-            raise ConfigError(f"A job that serves names another class; this one cannot serve {run!r}.")
-        self.serve(site, run, model)
 
 
 def _perform(site: Site, run: str, do: str, how: Mapping[str, Any]) -> None:

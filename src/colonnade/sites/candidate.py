@@ -92,9 +92,8 @@ class SelectionHost(Party):
 
     @serves
     def leave(self, request: Leave) -> WorkDone:  # noqa: ARG002
-        self.expect(self.role is not None, "it takes part in no selection")
-        assert self.role is not None
-        return WorkDone(dict(choosing.counted_by(self.role)), self.end())
+        role = self.needed(self.role, "it takes part in no selection")
+        return WorkDone(dict(choosing.counted_by(role)), self.end())
 
     def end(self) -> int:
         """End this selection, so that another may begin; what crossed is written down. It gives how many bytes left."""
@@ -113,9 +112,8 @@ class SelectionHost(Party):
             return AggregationServer(organisation_of(own), scheme=agreed.scheme, most=2 * own.memory_per_call), 0, True
         if own.name == KEYS:
             return KeyServer(organisation_of(own), scheme=agreed.scheme, most=request.parties), 0, True
-        allowed = own.selections
-        self.expect(allowed is not None, "its owner takes part in no selection: its party.toml has no [selections]")
-        assert allowed is not None
+        refused = "its owner takes part in no selection: its party.toml has no [selections]"
+        allowed = self.needed(own.selections, refused)
         most = f"its owner lets the neighbours of {allowed.queries} rows be ranked ([selections] queries in party.toml)"
         self.expect(0 < request.queries <= allowed.queries, f"{most}, and it was asked for {request.queries}")
         self.expect(

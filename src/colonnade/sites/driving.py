@@ -45,10 +45,7 @@ def drive(site: Site, run: str, *, resume: bool = False, watch: Watch | None = N
 
 def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | None) -> Outcome:
     """Drive those who hold columns, as the one label owner."""
-    own = site.own
-    others = site.partners()
-    site.read()
-    others.ask(Join(own.agreed))
+    own, others = site.own, site.meet()
     site.align()
     saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
     number = saves.go_back() if resume else 0
@@ -56,10 +53,7 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     federation = site.prepare(
         folder.path, site.own_labels(folder if number else None), number if resume else None, step
     )
-    folder.path.mkdir(parents=True, exist_ok=True)
-    folder.keep_widths(federation.shapes)
-    if not number:
-        keep_start(folder.path, federation, own.name)
+    keep_start(folder, federation, own.name, resumed=number > 0)
     return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 
 

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, serves
+from colonnade.alignment import Alignment
+from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, Transport, serves
 from colonnade.core.message import Ping, Pong
 from colonnade.datasets.table import Table
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Holdings, Ids
 from colonnade.runs.budget_over_runs import A_RUN, is_run
@@ -63,14 +64,19 @@ class Home(Protocol):
     participant: Participant | None
     roles: list[Party]
     table: Table | None
+    moments: Collection[str]  # of an audit that it takes part in; none where it takes part in no audit
 
     def read(self) -> None: ...
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None: ...
     def leave(self) -> None: ...
-    def check_moment(self, moment: str) -> None: ...
     def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
     def partners(self) -> Peers: ...
+    def meet(self) -> Peers: ...
     def align(self) -> None: ...
+    def compare(self, reveal: str = "rows") -> list[Alignment]: ...
+    def labels_alone(self) -> Holdings: ...
+    def digest(self, run: str, ids: Ids) -> str: ...
+    def carrier(self, here: Transport | None = None) -> Transport: ...
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
     def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
@@ -117,16 +123,19 @@ class Host(Party):
 
     def check_moment(self, folder: Path, asked: Prepare | GetReady) -> None:
         """Check, before the last moment is left, that an audit may repeat this one from a checkpoint that is here."""
-        self.site.check_moment(asked.moment)
-        kept = not asked.moment or asked.number == 0 or asked.number in numbers(RunDirectory(folder))
+        if not asked.moment:
+            return
+        if not self.site.moments:
+            raise BoundaryError(f"'{self.name}' takes part in no audit here.")
+        among = f"a moment of an audit is one of {', '.join(self.site.moments)}"
+        self.expect(asked.moment in self.site.moments, among)
+        kept = asked.number == 0 or asked.number in numbers(RunDirectory(folder))
         self.expect(kept, f"it has no checkpoint {asked.number} of {asked.run!r}")
 
     def participant(self) -> Participant:
         """Give this organisation's part of the run that it was prepared for."""
         participant = self.site.participant
-        self.expect(participant is not None and participant.trains, "it was not prepared for a run")
-        assert participant is not None
-        return participant
+        return self.needed(participant if participant and participant.trains else None, "it was not prepared for a run")
 
 
 class TakingPart(Host):
@@ -156,16 +165,16 @@ class TakingPart(Host):
 
     @serves
     def keep_best(self, request: KeepBest) -> Done:
-        participant = self.participant()
-        self.pass_on(request)
-        participant.keep_best()
-        return Done()
+        return self._best(request, take=False)
 
     @serves
     def take_best(self, request: TakeBest) -> Done:
+        return self._best(request, take=True)
+
+    def _best(self, request: KeepBest | TakeBest, *, take: bool) -> Done:
         participant = self.participant()
         self.pass_on(request)
-        participant.take_best()
+        participant.best(take)
         return Done()
 
 
@@ -206,7 +215,7 @@ class ColumnHost(TakingPart):
         assert participant is not None
         self.prepared = {**self.prepared, asker: request}
         same = site.are_same(ids, request.run, request.ids)
-        return Prepared(len(ids), same, participant.step, bool(participant.accounts))
+        return Prepared(len(ids), same, participant.federation.batches.done, bool(participant.accounts))
 
     @serves
     def close(self, request: Close) -> Done:

@@ -20,13 +20,13 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core import Message, Party, Peers, Step, files
+from colonnade.core import Message, Party, Peers, Request, Step, files
 from colonnade.core.files import write_text
 from colonnade.core.party import Bounds
 from colonnade.core.wire import Envelope
@@ -64,12 +64,15 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
     )  # fmt: skip
 
 
-def keep_start(folder: Path, federation: Federation, owner: str) -> None:
-    """Keep, when a label owner's training begins, what explains it later: which of its rows are held out, and its heads
-    as they are now."""
+def keep_start(run: RunDirectory, federation: Federation, owner: str, *, resumed: bool) -> None:
+    """Keep, when a label owner's training begins, what it takes to predict later, and to explain: what everybody sends
+    for a row, which of its rows are held out, and its heads as they are before it trains."""
     held = federation.holdings.label_owners[owner]
-    place = RunDirectory(folder).party(owner)
+    place = run.party(owner)
     place.mkdir(parents=True, exist_ok=True)
+    run.keep_widths(federation.shapes)
+    if resumed:
+        return
     held_out = {split: held.ids[rows.numpy()].tolist() for split, rows in held.splits.items() if split != "train"}
     write_text(place / HELD_OUT, files.json_with_digest(held_out))
     if (heads := federation.heads) is not None:
@@ -99,6 +102,9 @@ def stand(run: RunDirectory, federation: Federation, number: int) -> None:
     else:
         run.keep_accounts(federation)
     run.follow(federation)
+
+
+R = TypeVar("R", bound=Message)
 
 
 class Listener(Protocol):
@@ -154,11 +160,6 @@ class Participant:
         return next(iter(self.organisation.roles.values()))
 
     @property
-    def step(self) -> int:
-        """Where its training stands."""
-        return self.federation.batches.done
-
-    @property
     def accounts(self) -> dict[str, Account]:
         return self.federation.accounts
 
@@ -181,10 +182,8 @@ class Participant:
             pretrain(self.federation)
             self.run.begin(self.federation)
             self.save(0, 1)
-
-    def load(self, number: int) -> None:
-        """Stand where that checkpoint left the run, to predict; for an audit, 0 stands as if nobody had trained."""
-        stand(self.run, self.federation, number)
+        if "labels" in self.organisation.roles:
+            keep_start(self.run, self.federation, self.own.name, resumed=bool(resumed))
 
     def ask(self, rows: torch.Tensor) -> None:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
@@ -199,14 +198,10 @@ class Participant:
         self.federation.batches.done, self.run.common = step, common
         self.run.checkpoint(self.federation, number=number)
 
-    def keep_best(self) -> None:
-        """Remember the models as they are: the driver found none better on validation rows."""
+    def best(self, take: bool) -> None:
+        """Remember the models as they are, as the driver found none better on validation rows; or have them again."""
         with self.role.undisturbed():
-            keep_best(self.federation)
-
-    def take_best(self) -> None:
-        with self.role.undisturbed():
-            take_best(self.federation)
+            (take_best if take else keep_best)(self.federation)
 
     def measure(self, split: str, model: str) -> tuple[dict[str, float], int]:
         """Measure a label owner's scores on its own rows of a split, and count these."""
@@ -300,12 +295,19 @@ class Saves:
         if not self.lenient:
             self.others.ask(request)
             return True
-        _, failures = self.others.attempt(dict.fromkeys(self.others, request))
-        for error in failures.values():
-            if not isinstance(error, NoAnswer):
-                raise error
-            log.warning("%s The run goes on without it.", error)
-        return not failures
+        requests = dict.fromkeys(self.others, request)
+        return len(those_who_answer(self.others, requests, "The run goes on without it.")) == len(requests)
+
+
+def those_who_answer(others: Peers, requests: Mapping[str, Request[R]], consequence: str = "") -> dict[str, R]:
+    """Ask where others may be missing: give the answers of those who do answer. Any other failure is raised."""
+    answers, failures = others.attempt(requests)
+    for error in failures.values():
+        if not isinstance(error, NoAnswer):
+            raise error
+        if consequence:
+            log.warning("%s %s", error, consequence)
+    return answers
 
 
 def numbers(run: RunDirectory) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from colonnade.algorithms import find
 from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
-from colonnade.core import Batches, Organisation, Peers, Request, Transport, roles
+from colonnade.core import Peers, Request, Transport, roles
 from colonnade.core.files import replaced
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import packed
@@ -51,7 +51,7 @@ from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
-from colonnade.sites.participant import as_trained, newest_of
+from colonnade.sites.participant import as_trained, newest_of, those_who_answer
 from colonnade.sites.reader import (
     ASKED_IDS,
     ASKED_ROWS,
@@ -205,13 +205,9 @@ class Session:
 
     def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
         """Give the answers; where parties may be missing, those who do not answer have none."""
-        if not self.lenient:
-            return self.there.ask_each(requests) if requests else {}
-        answers, failures = self.there.attempt(requests) if requests else ({}, {})
-        for error in failures.values():
-            if not isinstance(error, NoAnswer):
-                raise error
-        return answers
+        if not requests:
+            return {}
+        return those_who_answer(self.there, requests) if self.lenient else self.there.ask_each(requests)
 
     def _meet(self) -> None:
         """Have partners join that have not agreed to the same yet, as after they were away."""
@@ -240,9 +236,8 @@ class Session:
 
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Find which of these ids a party holds, too: it learns these and no others."""
-        organisation = Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
         held, settings = self._keys_of(ids), self.own.settings.alignment
-        mine = IdOwner(organisation, held, settings, among=(self.own.name, name))
+        mine = IdOwner(self.site.seat(), held, settings, among=(self.own.name, name))
         align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger), predict=True)
         rows = mine.common_rows
         return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))

@@ -247,9 +247,10 @@ class Reader(Party):
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted, places = site.common_ids(asker), None
-            self.expect(wanted is not None, "it was given no ids, and no alignment found any")
-            assert wanted is not None
+            wanted, places = (
+                self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any"),
+                None,
+            )
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
         else:
             self.expect(not site.own.private, 'ids are compared privately, by its [data] align = "private"')
@@ -270,9 +271,9 @@ class Reader(Party):
 
     @serves
     def take(self, request: Take, asker: str) -> Done:
-        participant, rows = self.site.participant, request.rows.tensor.cpu()
-        self.expect(participant is not None and participant.predicts, "it holds no row that was asked for")
-        assert participant is not None
+        why, rows = "it holds no row that was asked for", request.rows.tensor.cpu()
+        participant = self.needed(self.site.participant, why)
+        self.expect(participant.predicts, why)
         self._by_the_same(asker)
         known = len(participant.ids)
         fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
@@ -321,8 +322,8 @@ class Reader(Party):
         with self._counting:
             silent = time.monotonic() - self._heard.get(by, -math.inf)
             gone = not self._calls[by] and silent >= self.patience
-        self.expect(asker == self.by or gone, f"it answers '{self.by}' now")
         if asker != self.by:
+            self.expect(gone, f"it answers '{self.by}' now")
             log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, asker)
             with participant.role.undisturbed():
                 participant.role.serves_for = frozenset()

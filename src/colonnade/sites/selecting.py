@@ -14,41 +14,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from colonnade.alignment.intersection import Alignment
-from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, Transport, serves
+from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, serves
 from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
-from colonnade.rows.holdings import Holdings, Ids
 from colonnade.rows.sides import sides_to_tell
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
 from colonnade.selection import choosing
 from colonnade.selection.choosing import as_labels, check_parties
-from colonnade.selection.leader import Leader, Watch
+from colonnade.selection.leader import Leader
 from colonnade.selection.result import Cost, Selection
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.candidate import Leave, TakePart, organisation_of, participant
 from colonnade.sites.host import MOST_ROWS, Home, check_run, check_same
 from colonnade.sites.label_sets import LARGEST
-from colonnade.sites.messages import Join
 from colonnade.transport import InProcess, Recording
 
 LEADERS_OWN = ("k", "queries", "tests", "bins")
 """Settings that are about labels and how finely they are looked at: a leader may choose them. All others say what
 crosses, and are in the agreed file."""
-
-
-class Leading(Home, Protocol):
-    """What a leader needs of its site, besides (`sites.site`)."""
-
-    def compare(self, reveal: str = "rows") -> list[Alignment]: ...
-    def labels_alone(self) -> Holdings: ...
-    def digest(self, run: str, ids: Ids) -> str: ...
-    def carrier(self, here: Transport | None = None) -> Transport: ...
 
 
 class Chosen(Message):
@@ -70,7 +59,7 @@ class SelectFor(Request[Chosen]):
 class LeadingHost(Party):
     """Stands for one of several label owners where they choose jointly; who drives asks it."""
 
-    def __init__(self, organisation: Organisation, site: Leading) -> None:
+    def __init__(self, organisation: Organisation, site: Home) -> None:
         super().__init__(organisation)
         self.site, self.serves_for = site, frozenset({site.own.driver} - {site.own.name})
 
@@ -105,17 +94,14 @@ class Between:
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
-def select(
-    site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any], watch: Watch | None = None
-) -> tuple[Selection, int]:
+def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> tuple[Selection, int]:
     """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
     it and over how many rows it was. `given` are settings of the leader's own."""
     own = site.own
     check_run(run)
     choosing.check_method(method)
     asked = settings_of(own, given)
-    site.read()
-    site.partners().ask(Join(own.agreed))
+    site.meet()
     site.compare()
     holdings = site.labels_alone()
     held, every = holdings.label_owners[own.name], site.shared_with(own.name, holdings)
@@ -151,8 +137,7 @@ def select(
         return Between(leader, others, mine)
 
     try:
-        how: Any = {"leader": own.name, "seed": engine.seed, "meet": meet, "watch": watch}
-        selection = choosing.choose(names, keep, method, settled, **how)
+        selection = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet)
     finally:
         if mine is not None:
             site.roles.remove(mine)
@@ -162,7 +147,7 @@ def select(
     return keep_selection(own.runs / run, selection), len(labels)
 
 
-def select_at(site: Leading, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
+def select_at(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
     """Select as who drives: for the label owner that this is, or for several jointly, one after the other."""
     own = site.own
     if own.name in own.label_owners:
@@ -200,7 +185,7 @@ def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Sele
         raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
 
 
-def count_at(site: Leading, run: str) -> list[Alignment]:
+def count_at(site: Home, run: str) -> list[Alignment]:
     """Count, as a label owner, how many rows are common with all who hold columns, or where rows may differ, with each.
     Nobody learns which they are; each site charges it as an alignment, or refuses."""
     own = site.own
@@ -211,8 +196,7 @@ def count_at(site: Leading, run: str) -> list[Alignment]:
         raise ConfigError(
             'Rows are counted where ids are compared privately. Set align = "private" under [data] in the agreed file.'
         )
-    site.read()
-    site.partners().ask(Join(own.agreed))
+    site.meet()
     alignments = site.compare("count")
     site.keep_crossed(own.runs / run)
     (own.runs / run).mkdir(parents=True, exist_ok=True)

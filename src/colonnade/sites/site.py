@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -61,7 +61,6 @@ from colonnade.alignment.keyed import AgreeKeyed, KeyedIds
 from colonnade.core import Batches, Ledger, Message, Organisation, Party, Peers, Request, Transport
 from colonnade.core.by_id import numbers_of
 from colonnade.core.message import Entry
-from colonnade.core.party import Refused
 from colonnade.core.wire import Envelope
 from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError
@@ -78,8 +77,8 @@ from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
-from colonnade.sites.messages import Prepare
-from colonnade.sites.participant import Listener, Participant, as_trained, keep_start
+from colonnade.sites.messages import Join, Prepare
+from colonnade.sites.participant import Listener, Participant, as_trained, stand
 from colonnade.sites.reader import Asked, Reader, own_columns, own_labels, read_own_table, written
 from colonnade.sites.selecting import LeadingHost
 from colonnade.transport.remote import Endpoint, Remote, Route
@@ -91,8 +90,9 @@ class Site:
     """One organisation's site, with all that it holds. `endpoint` takes the calls of others; `routes` go to them, and
     must be there before the first call is made."""
 
-    def __init__(self, own: SiteConfig, lines: Mapping[str, Route] | None = None) -> None:
-        self.own, self.refused, self.routes = own, Refusals(own.runs), dict(lines or {})
+    def __init__(self, own: SiteConfig) -> None:
+        self.own, self.refused = own, Refusals(own.runs)
+        self.routes: dict[str, Route] = {}
         self.device = device_of(own.settings.engine.device)
         self.participant: Participant | None = None
         self.table: Table | None = None
@@ -101,7 +101,7 @@ class Site:
         self.reader: Reader | None = None
         self.audits: Callable[[Participant], Listener] | None = None  # set where an audit's host is (`attacks.at_site`)
         self.moments: Collection[str] = ()
-        organisation = self._seat()
+        organisation = self.seat()
         self.host: Host = Host(organisation, self, ())
         if own.name in own.feature_owners:
             self.host = ColumnHost(organisation, self, own.label_owners)
@@ -114,9 +114,7 @@ class Site:
             admitted = [*own.label_owners, *own.feature_owners]
             self.roles.append(Helper(organisation, self.peers, askers=own.label_owners, admitted=admitted))
         if own.settings.selection.servers:
-            self.roles.append(
-                LeadingHost(self._seat(), self) if self.holds_labels else SelectionHost(self._seat(), self)
-            )
+            self.roles.append(LeadingHost(self.seat(), self) if self.holds_labels else SelectionHost(self.seat(), self))
         others = [name for name in own.everybody if name != own.name]
         self.endpoint = Endpoint(
             own.name,
@@ -167,7 +165,7 @@ class Site:
                 self.roles += self.id_owners.values()
                 if own.helper:
                     owners, askers = list(self.id_owners.values()), () if self.holds_labels else own.label_owners
-                    self.keyed = KeyedIds(self._seat(), owners, helper=own.helper, askers=askers)
+                    self.keyed = KeyedIds(self.seat(), owners, helper=own.helper, askers=askers)
                     self.roles.append(self.keyed)
 
     def carrier(
@@ -188,6 +186,13 @@ class Site:
         """Give those who hold columns, as a label owner asks them."""
         return self.peers(self.own.feature_owners)
 
+    def meet(self) -> Peers:
+        """Meet those who hold columns, as a label owner that drives: all have agreed to the same file."""
+        self.read()
+        partners = self.partners()
+        partners.ask(Join(self.own.agreed))
+        return partners
+
     def compare(self, reveal: str = "rows") -> list[Alignment]:
         """Find, as a label owner whose ids are compared privately, the rows that are common with all who hold columns,
         or with "count" only how many they are."""
@@ -200,7 +205,7 @@ class Site:
         own = self.own
         self.compare()
         if (others := [name for name in own.label_owners if name != own.name]) and self.table is not None:
-            self.describer = Describer(self._seat(), own, self.common(own.name), others)
+            self.describer = Describer(self.seat(), own, self.common(own.name), others)
             self.roles.append(self.describer)
 
     def _align(self, mine: IdOwner, names: Sequence[str], reveal: str) -> Alignment:
@@ -297,40 +302,14 @@ class Site:
         holdings = own_columns(own, table, ids, asked.outputs, asked.sides, asked.rows, numbers)
         settings = as_trained(own.local, RunDirectory(folder)) if asked.moment else own.local
         federation = Federation(settings, replace(holdings, aligned=self._crossed()), elsewhere=Elsewhere({own.name}))
-        participant = Participant(own, federation, folder, moment=asked.moment)
-        with participant.budget.held():
-            self._begin(participant, resumed)
-            self.serve(participant, own.label_owners)
+        self.serve(Participant(own, federation, folder, moment=asked.moment), resumed, own.label_owners)
 
     def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation:
         """Meet those who hold columns, as one of several label owners, and answer the aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
         federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
-        participant = Participant(self.own, federation, folder, moment=moment)
-        with participant.budget.held():
-            self._begin(participant, resumed)
-            if participant.trains:
-                participant.run.keep_widths(federation.shapes)
-                if not resumed:
-                    keep_start(folder, federation, self.own.name)
-            self.serve(participant, {self.own.driver})
+        self.serve(Participant(self.own, federation, folder, moment=moment), resumed, {self.own.driver})
         return federation
-
-    def check_moment(self, moment: str) -> None:
-        """Check that this organisation takes part in audits, and that such a moment is one of theirs."""
-        if moment and self.audits is None:
-            raise BoundaryError(f"'{self.own.name}' takes part in no audit here.")
-        if moment and moment not in self.moments:
-            raise Refused(f"a moment of an audit is one of {', '.join(self.moments)}")
-
-    def _begin(self, participant: Participant, resumed: int | None) -> None:
-        """Begin a run, or what an audit repeats of it: of that nothing is saved, and it is listened to."""
-        if participant.moment and self.audits is not None:
-            with participant.budget.held():
-                participant.load(resumed or 0)
-                participant.listener = self.audits(participant)
-        else:
-            participant.begin(resumed)
 
     def prepare(self, folder: Path, holdings: Holdings, resumed: int | None, step: int, moment: str = "") -> Federation:
         """Have everybody with columns build its part of a run, as a label owner, and meet them. `step` is where
@@ -367,9 +346,17 @@ class Site:
             settings, holdings, record=bool(moment), between=lambda _, here: lines(here), elsewhere=elsewhere
         )
 
-    def serve(self, participant: Participant, askers: Collection[str]) -> None:
-        """Answer the algorithm's requests from here on, to these alone."""
-        self.keep_crossed(participant.run.path)
+    def serve(self, participant: Participant, resumed: int | None, askers: Collection[str]) -> None:
+        """Begin a run; or stand where a checkpoint left it, for a prediction or for an audit, which then listens. From
+        here on, answer the algorithm's requests to these askers alone."""
+        with participant.budget.held():
+            if participant.trains:
+                participant.begin(resumed)
+            else:
+                stand(participant.run, participant.federation, resumed or 0)  # 0: as if nobody had trained
+            if participant.moment and self.audits is not None:
+                participant.listener = self.audits(participant)
+            self.keep_crossed(participant.run.path)
         participant.role.serves_for = frozenset(askers)
         self.participant = participant
         self.roles.append(participant.role)
@@ -379,10 +366,7 @@ class Site:
         own = self.own
         run = RunDirectory(folder)
         federation = Federation(as_trained(own.local, run), asked.holdings(own, run), elsewhere=Elsewhere({own.name}))
-        participant = Participant(own, federation, folder, predicts_for=asked.by)
-        with participant.budget.held():
-            participant.load(asked.number)
-            self.serve(participant, {asked.by})
+        self.serve(Participant(own, federation, folder, predicts_for=asked.by), asked.number, {asked.by})
 
     def leave(self) -> None:
         """End this run or prediction, so that another may begin."""
@@ -424,8 +408,8 @@ class Site:
                 id_owner.ids = ids_of(self.table)
         self._seen = seen
 
-    def _seat(self) -> Organisation:
-        """Build the organisation for what is not about the algorithm: rows are agreed on later."""
+    def seat(self) -> Organisation:
+        """Build an organisation for what is not about the algorithm: rows are agreed on later."""
         return Organisation.at(self.own.name, Batches({}, batch_size=1, epochs=1, seed=0))
 
     def _id_owners(self, table: Table) -> dict[str, IdOwner]:
@@ -442,7 +426,7 @@ class Site:
             whom = [own.name] if self.holds_labels else own.label_owners
             among = {name: (name, *own.feature_owners) for name in whom}
         owners = {
-            name: IdOwner(self._seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
+            name: IdOwner(self.seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
         }
         for name, owner in owners.items():
             owner.serves_for = frozenset() if self.holds_labels else frozenset({name})
