@@ -42,6 +42,7 @@ from colonnade.core import (
 )
 from colonnade.core.batches import seed_for
 from colonnade.core.party import serves
+from colonnade.core.release import TASKS
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 from colonnade.optim.descent import Arriving, Buffers, Captured, Descent, Pass, kernels
@@ -186,7 +187,12 @@ class AdmmFeatureOwner(Embedder):
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         training, x = self.training(request.batch), self.x(request.batch)
-        h = self.descent.outputs(x, kept=training)
+        if training:
+            h = self.descent.outputs(x)
+        else:
+            TASKS.catch_up()  # steps of the model may be under way
+            with torch.no_grad():
+                h = self.model(x)
         sent = self.outbox.release(h, self.released_as, request.batch, to=asker)
         if training:
             self._pending = request.batch, self.outbox.own(sent), x
@@ -301,7 +307,6 @@ class LinearHeads(roles.LabelOwner):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.room = Buffers()  # for all embeddings of a batch, side by side
         self.heads = uniform_heads(self.widths.values(), self.loss.outputs, self.generator).to(self.device)
 
     def state(self) -> State:
@@ -310,6 +315,11 @@ class LinearHeads(roles.LabelOwner):
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """sum_k h_k W_k."""
         return beside(h, self.widths) @ self.heads
+
+    @cached_property
+    def room(self) -> Buffers:
+        """For all embeddings of a batch, side by side."""
+        return Buffers()
 
     def head_norms(self) -> dict[str, float]:
         """||W_k||, which reflects how much each party matters (VIM, Section 5.2)."""

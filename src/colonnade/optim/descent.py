@@ -82,10 +82,10 @@ class Descent:
                     parameter.grad = None
                 self.optimizer.step()
 
-    def outputs(self, x: Tensor, *, kept: bool = True) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """What the model gives, to be released before the next pass: a plain chain's stand in a buffer, which a task
-        that is left fills, where there is to be a buffer `kept` for rows as many."""
-        plain = self.plain(x) if kept and x.device.type == "cpu" else None
+        that is left fills."""
+        plain = self.plain(x) if x.device.type == "cpu" else None
         if plain is None:
             TASKS.catch_up()
             with torch.no_grad():

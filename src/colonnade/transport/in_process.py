@@ -170,7 +170,8 @@ def _wait(under_way: Mapping[str, Sequence[tuple[Request[Any], Future[None]]]]) 
 
 def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
     """What is asked, in its order: of all the same."""
-    return tuple(type(one.message) for one in next(iter(envelopes.values())).in_order)
+    envelope = next(iter(envelopes.values()))
+    return (*(type(held.message) for held in envelope.ahead), type(envelope.message))
 
 
 def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.device:
