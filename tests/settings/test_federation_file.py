@@ -122,6 +122,20 @@ def test_tables_are_found_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         }  # fmt: skip
 
 
+def test_a_setting_that_is_gone_is_passed_over_where_it_said_nothing(tmp_path: Path) -> None:
+    """Files and runs of earlier versions have an engine, which could only be this one."""
+    tables = Settings.from_mapping({"data": {"dataset": "mnist"}}).to_mapping()
+    for engine, fails in (("in-process", False), ("flare", True)):
+        federation = {**tables["federation"], "engine": engine}
+        (tmp_path / "file.toml").write_text(to_toml({**tables, "federation": federation}), encoding="utf-8")
+        for saved in (True, False):
+            if fails:
+                with pytest.raises(ConfigError, match="engine"):
+                    Settings.from_toml(tmp_path / "file.toml", saved=saved)
+            else:
+                assert Settings.from_toml(tmp_path / "file.toml", saved=saved).engine.seed == 0
+
+
 def test_a_model_may_be_a_name() -> None:
     assert Settings.from_mapping({"model": "linear"}).model == {"name": "linear"}
 

@@ -307,6 +307,8 @@ class Settings:
         may be somebody else's: it is the word of who runs it. A run that was `saved` by an earlier version has no
         [preprocess], and scaled its numbers. `changes` are laid over the file's tables."""
         tables = {**(OLDER if saved else {}), **read_toml(path, f"The federation file {path}")}
+        if isinstance(engine := tables.get("federation"), dict) and engine.get("engine") == "in-process":
+            del engine["engine"]  # once a setting, which had this value alone
         if changes:
             tables = laid_over(tables, changes, str(path))
         settings = cls.from_mapping(tables, where=str(path), allow_models=allow_models, saved=saved)

@@ -75,7 +75,7 @@ AGREED = "federation.toml"
 OWN = "party.toml"
 STARTUP = "startup"
 T = TypeVar("T")
-LOCAL = ("device", "threads", "cohort", "through_bytes", "engine")
+LOCAL = ("device", "threads", "cohort", "through_bytes")
 """Of [federation]: how a machine computes is its owner's business."""
 
 TO_FILL_IN = """

@@ -120,7 +120,6 @@ class EngineSettings:
 
     seed: int = whole(default=0, least=0, most=2**63 - 1)
     device: str = "auto"  # "auto" takes a GPU when there is one
-    engine: str = one_of("in-process", default="in-process")
     through_bytes: bool = False  # send real frames between the parties of one process
     threads: str = one_of("auto", "always", "never", default="auto")
     cohort: str = one_of("auto", "on", "off", default="auto")
