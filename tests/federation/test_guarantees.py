@@ -76,6 +76,7 @@ def test_a_training_row_moves_the_releases_of_other_rows() -> None:
         steps = each.train()
         next(steps)
         next(steps)
+        each.settle()
         seen.append(each.owners["lab"].model(each.owners["lab"].x("train/0/2")).detach())
     assert first[0] not in one.holdings.ids[one.agreed.one.rows("train/0/2").numpy()]
     assert not torch.allclose(*seen)

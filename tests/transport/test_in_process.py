@@ -21,7 +21,8 @@ from colonnade.core.party import same
 from colonnade.core.release import TASKS, Plain, Rule
 from colonnade.errors import PartyError
 from colonnade.models import build
-from colonnade.transport import Holding, InProcess, in_process
+from colonnade.transport import InProcess, in_process
+from colonnade.transport.holding import Holding
 
 HERE = threading.get_ident()
 

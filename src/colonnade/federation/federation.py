@@ -55,7 +55,8 @@ from colonnade.rows.making import from_tables
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.transport import Cohort, Cohorts, Drivers, Holding, InProcess, Recording, groups, worth_stacking
+from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
+from colonnade.transport.holding import Holding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -439,9 +440,8 @@ class Federation:
         apart = self.guarded or settings.rows_differ or settings.party_dropout or self.algorithm.nested is not None
         if self.cohorts or self.driver is None or apart or engine.through_bytes:
             return
-        rows, wanted = settings.train.batch_size, engine.cohort == "on"
-        alike = [] if engine.cohort == "off" else groups(self.owners)
-        self.cohorts = [Cohort(group) for group in alike if wanted or worth_stacking(group, rows)]
+        alike, rows = [] if engine.cohort == "off" else groups(self.owners), settings.train.batch_size
+        self.cohorts = [Cohort(group) for group in alike if engine.cohort == "on" or worth_stacking(group, rows)]
         if self.cohorts and self.recording is not None:
             self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
         elif self.cohorts:

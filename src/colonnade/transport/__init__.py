@@ -3,7 +3,6 @@
 from colonnade.transport.cohort import Cohort, Cohorts, groups, worth_stacking
 from colonnade.transport.drivers import Drivers
 from colonnade.transport.faulty import Fault, Faulty
-from colonnade.transport.holding import Holding
 from colonnade.transport.in_process import InProcess, Recording
 from colonnade.transport.retrying import Retrying
 
@@ -13,7 +12,6 @@ __all__ = [
     "Drivers",
     "Fault",
     "Faulty",
-    "Holding",
     "InProcess",
     "Recording",
     "Retrying",
