@@ -282,6 +282,23 @@ def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
     assert same(found[0][1:], found[1][1:])
 
 
+@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("threads", ["always", "never"])
+def test_what_was_held_back_learns_also_where_the_next_call_wants_no_gradients(
+    threads: str, grad_mode: type[torch.no_grad] | type[torch.inference_mode]
+) -> None:
+    algorithm = {"name": "vimadmm_joint", "local_order": "head_first", "learning_rate": 0.001}  # through autograd
+    federation = small.federation(
+        settings=small.quick(algorithm=algorithm, federation={"threads": threads, "cohort": "off"})
+    )
+    training = federation.train()
+    for _ in range(3):
+        next(training)
+        with grad_mode():
+            federation.outputs("test")
+    next(training)
+
+
 class Fill(Request[Value]):
     number: float
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
@@ -70,7 +70,9 @@ class InProcess:
             cause = f"no such party here; there are {sorted(self.parties)}"
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes or to == envelope.sender:  # between two roles of one organisation nothing travels
-            return party.handle(envelope)
+            # what waited may learn, also where the next call only predicts and wants no gradients
+            with torch.inference_mode(False) if envelope.held else nullcontext():
+                return party.handle(envelope)
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
         frame = wire.encode(Envelope(to, envelope.number, reply))
