@@ -299,6 +299,28 @@ def test_what_was_held_back_learns_also_where_the_next_call_wants_no_gradients(
     next(training)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("threads", ["always", "never"])
+def test_a_call_that_fails_leaves_nobody_without_the_step_before(
+    threads: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = small.quick(federation={"threads": threads, "cohort": "off"})
+    whole, federation = small.federation(settings=tables), small.federation(settings=tables)
+    undisturbed, training = whole.train(), federation.train()
+    for _ in range(3):
+        next(undisturbed), next(training)
+
+    def fail(batch: str) -> Tensor:
+        raise error(batch)
+
+    monkeypatch.setattr(next(iter(federation.owners.values())), "x", fail)
+    with pytest.raises((KeyboardInterrupt, PartyError)):
+        next(training)
+    whole.settle()
+    federation.settle()
+    assert same(small.models_of(federation), small.models_of(whole))
+
+
 class Fill(Request[Value]):
     number: float
 

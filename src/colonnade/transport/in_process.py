@@ -85,9 +85,13 @@ class InProcess:
                 if leaves not in self._pools:
                     self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
-            start = time.perf_counter()
-            replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
+            start, before = time.perf_counter(), TASKS.count
+            replies: dict[str, R] = {}
+            for to, envelope in _in_turns(envelopes):
+                replies[to] = self.exchange(to, envelope)
             self._time(envelopes, time.perf_counter() - start)
+            if TASKS.count > before:
+                self._leave.add(_kinds(envelopes))
             return replies
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
@@ -129,14 +133,13 @@ class InProcess:
         under_way: dict[str, list[tuple[Request[Any], Future[None]]]] = {to: [] for to in envelopes}
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
-                for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
-                    for to, envelope in filter(None, turn):
-                        tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
-                        with TASKS.gathered(tasks):
-                            if not self._overlaps(to, envelope):
-                                TASKS.catch_up()
-                            replies[to] = self._answer(to, envelope)
-                        under_way[to].append((envelope.message, pool.submit(_do, tasks)))
+                for to, envelope in _in_turns(envelopes):
+                    tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
+                    with TASKS.gathered(tasks):
+                        if not self._overlaps(to, envelope):
+                            TASKS.catch_up()
+                        replies[to] = self._answer(to, envelope)
+                    under_way[to].append((envelope.message, pool.submit(_do, tasks)))
             finally:  # of what failed, the first: what came after it may have failed for want of it
                 _wait(under_way)
         return replies
@@ -155,6 +158,13 @@ class InProcess:
     def _time(self, envelopes: Mapping[str, Envelope[Request[R]]], seconds: float) -> None:
         if envelopes and len(taken := self._seconds.setdefault(_kinds(envelopes), [])) < LOOKS:
             taken.append(seconds / len(envelopes))
+
+
+def _in_turns(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Iterator[tuple[str, Envelope[Request[Any]]]]:
+    """Each call alone: of all first what was held back, and then what comes after it. Whoever fails at that leaves
+    nobody without the step before."""
+    for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
+        yield from filter(None, turn)
 
 
 def _do(tasks: Sequence[Callable[[], object]]) -> None:
