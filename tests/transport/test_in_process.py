@@ -321,6 +321,24 @@ def test_a_call_that_fails_leaves_nobody_without_the_step_before(
     assert same(small.models_of(federation), small.models_of(whole))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("go_on", ["settle", "train", "outputs"])
+def test_what_fails_after_a_loop_was_left_is_told_whoever_goes_on(go_on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = small.federation(settings=small.quick(federation={"threads": "never", "cohort": "off"}))
+
+    def fail(batch: str) -> Tensor:
+        raise ValueError(batch)
+
+    for step in federation.train():
+        monkeypatch.setattr(federation.owners["lab"], "sent", fail)
+        if step.batch.number == 0:
+            break
+    ways = {"settle": federation.settle, "train": lambda: next(federation.train())}
+    with pytest.raises(PartyError, match=r"'lab' failed while answering vimadmm.Improve at batch train/0/0"):
+        ways.get(go_on, lambda: federation.outputs("test"))()
+    federation.settle()
+
+
 class Fill(Request[Value]):
     number: float
 

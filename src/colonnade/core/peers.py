@@ -77,6 +77,7 @@ class Peers(Mapping[str, Peer]):
     presence: Presence | None = None
     waited: ClassVar[int] = 0  # how often anybody in this process had to wait for answers, were all others elsewhere
     _untold = False  # whether the last call was answered by Done, which may travel with the next
+    _unheard: Exception | None = None  # what failed when nobody could be told
 
     def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
         self.owner, self.transport, self.ledger = owner, transport, ledger
@@ -213,15 +214,26 @@ class Peers(Mapping[str, Peer]):
             self._note_asked(envelopes)
         return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
 
-    def settle(self) -> None:
-        """When this returns, everything that was asked is done: what waits for a next call is sent without one."""
-        if self._untold:
-            self._count([])
-        if isinstance(self.transport, Holds):
-            self.transport.send_held()
+    def settle(self, *, unheard: bool = False) -> None:
+        """When this returns, everything that was asked is done: what waits for a next call is sent without one. Where
+        a failure would be `unheard`, as Python drops what a generator raises while it is closed, whoever asks or
+        settles next is told."""
+        try:
+            if self._untold or self._unheard is not None:
+                self._count([])
+            if isinstance(self.transport, Holds):
+                self.transport.send_held()
+        except Exception as error:
+            if not unheard:
+                raise
+            self._unheard = error
 
     def _count(self, requests: Sequence[Request[Any]]) -> None:
-        """Whether these calls may wait for the next; where they may not, that is waited once."""
+        """Whether these calls may wait for the next; where they may not, that is waited once. Whoever makes them is
+        told first what failed unheard."""
+        error, self._unheard = self._unheard, None
+        if error is not None:
+            raise error
         self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
         Peers.waited += not self._untold
 

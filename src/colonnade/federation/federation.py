@@ -211,8 +211,8 @@ class Federation:
                 yield step
             self.settle()
         except GeneratorExit:  # whoever leaves the loop finds done what was asked
-            if not sys.is_finalizing():
-                self.settle()
+            for owner in () if sys.is_finalizing() else self.label_owners.values():
+                owner.peers.settle(unheard=True)
             raise
         finally:
             for cohort in self.cohorts:
