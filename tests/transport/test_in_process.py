@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -217,6 +219,27 @@ def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
     with pytest.raises(PartyError, match=r"'bob'.*too small"):
         peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
     assert float(parties["ada"].held[0, 0]) == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal reaches a thread that waits there")
+def test_whoever_interrupts_finds_nobody_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = {name: Leaving(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    transport = InProcess(parties, parallel="always")
+    transport.workers = 2
+    peers, _ = asker(transport)
+    peers.ask(Grow())  # from here on threads do what is left
+    sleep, interrupts = time.sleep, iter([signal.SIGINT])
+
+    def interrupt(seconds: float) -> None:
+        sleep(5 * seconds)
+        for one in interrupts:
+            signal.pthread_kill(HERE, one)
+        sleep(5 * seconds)
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        peers.ask(Grow())
+    assert [float(party.held[0, 0]) for party in parties.values()] == [2] * 3
 
 
 class Tell(Request[Value]):

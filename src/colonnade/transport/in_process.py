@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
@@ -117,9 +117,8 @@ class InProcess:
     ) -> dict[str, R]:
         """Every party in a thread."""
         answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
-        failures = [error for _, answer in answers if (error := answer.exception()) is not None]
-        if failures:
-            raise failures[0]
+        for error in filter(None, _ends([answer for _, answer in answers])):
+            raise error
         return {to: answer.result() for to, answer in answers}
 
     def _tasks_in_threads(
@@ -174,11 +173,20 @@ def _do(tasks: Sequence[Callable[[], object]]) -> None:
 
 def _wait(under_way: Mapping[str, Sequence[tuple[Request[Any], Future[None]]]]) -> None:
     """Until all is done; the first failure is raised."""
-    done = [(to, request, work.exception()) for to, each in under_way.items() for request, work in each]
-    for to, request, error in done:
+    works = [(to, request, work) for to, each in under_way.items() for request, work in each]
+    for (to, request, _), error in zip(works, _ends([work for _, _, work in works]), strict=True):
         if error is not None:
             cause = f"{type(error).__name__}: {error}"
             raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
+
+
+def _ends(works: Sequence[Future[Any]]) -> list[BaseException | None]:
+    """How each ended, once all have; whoever interrupts waits as well, so that nobody computes behind its back."""
+    try:
+        return [work.exception() for work in works]
+    except KeyboardInterrupt:
+        wait(works)
+        raise
 
 
 def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
