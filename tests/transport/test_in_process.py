@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -220,6 +222,27 @@ def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
     assert float(parties["ada"].held[0, 0]) == 4
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal reaches a thread that waits there")
+def test_whoever_interrupts_finds_nobody_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = {name: Leaving(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    transport = InProcess(parties, parallel="always")
+    transport.workers = 2
+    peers, _ = asker(transport)
+    peers.ask(Grow())  # from here on threads do what is left
+    sleep, interrupts = time.sleep, iter([signal.SIGINT])
+
+    def interrupt(seconds: float) -> None:
+        sleep(5 * seconds)
+        for one in interrupts:
+            signal.pthread_kill(HERE, one)
+        sleep(5 * seconds)
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        peers.ask(Grow())
+    assert [float(party.held[0, 0]) for party in parties.values()] == [2] * 3
+
+
 class Tell(Request[Value]):
     """What a party holds, read at once (`ReadAtOnce`), or by a task that it leaves (`LeaveIt`)."""
 
@@ -276,11 +299,68 @@ def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
         for _ in range(5):
             next(training)
             outputs.append(federation.outputs("test"))
-        training.close()  # type: ignore[attr-defined]  # as a loop does that is left
+        federation.settle()
         ledgers = [entry for ledger in federation.ledgers.values() for entry in ledger.entries]
         found.append((ledgers, outputs, small.models_of(federation)))
     assert found[0][0] == found[1][0]
     assert same(found[0][1:], found[1][1:])
+
+
+@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("threads", ["always", "never"])
+def test_what_was_held_back_learns_also_where_the_next_call_wants_no_gradients(
+    threads: str, grad_mode: type[torch.no_grad] | type[torch.inference_mode]
+) -> None:
+    algorithm = {"name": "vimadmm_joint", "local_order": "head_first", "learning_rate": 0.001}  # through autograd
+    federation = small.federation(
+        settings=small.quick(algorithm=algorithm, federation={"threads": threads, "cohort": "off"})
+    )
+    training = federation.train()
+    for _ in range(3):
+        next(training)
+        with grad_mode():
+            federation.outputs("test")
+    next(training)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("threads", ["always", "never"])
+def test_a_call_that_fails_leaves_nobody_without_the_step_before(
+    threads: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = small.quick(federation={"threads": threads, "cohort": "off"})
+    whole, federation = small.federation(settings=tables), small.federation(settings=tables)
+    undisturbed, training = whole.train(), federation.train()
+    for _ in range(3):
+        next(undisturbed), next(training)
+
+    def fail(batch: str) -> Tensor:
+        raise error(batch)
+
+    monkeypatch.setattr(next(iter(federation.owners.values())), "x", fail)
+    with pytest.raises((KeyboardInterrupt, PartyError)):
+        next(training)
+    whole.settle()
+    federation.settle()
+    assert same(small.models_of(federation), small.models_of(whole))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("go_on", ["settle", "train", "outputs"])
+def test_what_fails_after_a_loop_was_left_is_told_whoever_goes_on(go_on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = small.federation(settings=small.quick(federation={"threads": "never", "cohort": "off"}))
+
+    def fail(batch: str) -> Tensor:
+        raise ValueError(batch)
+
+    for step in federation.train():
+        monkeypatch.setattr(federation.owners["lab"], "sent", fail)
+        if step.batch.number == 0:
+            break
+    ways = {"settle": federation.settle, "train": lambda: next(federation.train())}
+    with pytest.raises(PartyError, match=r"'lab' failed while answering vimadmm.Improve at batch train/0/0"):
+        ways.get(go_on, lambda: federation.outputs("test"))()
+    federation.settle()
 
 
 class Fill(Request[Value]):

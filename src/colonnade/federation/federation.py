@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -197,7 +196,7 @@ class Federation:
         return f"<Federation: {self.settings.algorithm} of {', '.join(self.organisations)}; {rows}>"
 
     def train(self) -> Iterator[Step]:
-        """Train from where it stands to the last epoch, one batch or one round per step."""
+        """Train from here to the last epoch, a batch or a round per step; `settle` before you look at a party's model."""
         self.is_trained = True
         self._stack()
         try:
@@ -208,9 +207,10 @@ class Federation:
                         "or local_steps, local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
-        finally:  # whoever leaves the loop finds done what was asked
-            if not sys.is_finalizing():
-                self.settle()
+            self.settle()
+        finally:
+            for cohort in self.cohorts:
+                cohort.settle()
 
     def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
         """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""

@@ -27,8 +27,7 @@ ALONE = ("preset", "model", "label_model")
 """What stands in no table."""
 STOPPING = ("early_stop", "patience", "stop_on", "patience_drop")
 MAY_CHANGE = {("train", key) for key in ("epochs", *STOPPING, "checkpoint_every")} | {
-    ("federation", key)
-    for key in ("device", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
+    ("federation", key) for key in ("device", "through_bytes", "threads", "cohort", "deadline", "retries", "on_missing")
 }
 ASIDE = ("audit", "alignment", "selection", "tracking")
 """Tables that are not about what is trained."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
@@ -69,7 +69,9 @@ class InProcess:
             cause = f"no such party here; there are {sorted(self.parties)}"
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes or to == envelope.sender:  # between two roles of one organisation nothing travels
-            return party.handle(envelope)
+            # what waited may learn, also where the next call only predicts and wants no gradients
+            with torch.inference_mode(False) if envelope.held else nullcontext():
+                return party.handle(envelope)
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
         frame = wire.encode(Envelope(to, envelope.number, reply))
@@ -82,9 +84,13 @@ class InProcess:
                 if leaves not in self._pools:
                     self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
-            start = time.perf_counter()
-            replies = {to: self._noted(to, envelope) for to, envelope in envelopes.items()}
+            start, before = time.perf_counter(), TASKS.count
+            replies: dict[str, R] = {}
+            for to, envelope in _in_turns(envelopes):
+                replies[to] = self.exchange(to, envelope)
             self._time(envelopes, time.perf_counter() - start)
+            if TASKS.count > before:
+                self._leave.add(_kinds(envelopes))
             return replies
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
@@ -110,9 +116,8 @@ class InProcess:
     ) -> dict[str, R]:
         """Every party in a thread."""
         answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
-        failures = [error for _, answer in answers if (error := answer.exception()) is not None]
-        if failures:
-            raise failures[0]
+        for error in filter(None, _ends([answer for _, answer in answers])):
+            raise error
         return {to: answer.result() for to, answer in answers}
 
     def _tasks_in_threads(
@@ -126,14 +131,13 @@ class InProcess:
         under_way: dict[str, list[tuple[Request[Any], Future[None]]]] = {to: [] for to in envelopes}
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
-                for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
-                    for to, envelope in filter(None, turn):
-                        tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
-                        with TASKS.gathered(tasks):
-                            if not self._overlaps(to, envelope):
-                                TASKS.catch_up()
-                            replies[to] = self._answer(to, envelope)
-                        under_way[to].append((envelope.message, pool.submit(_do, tasks)))
+                for to, envelope in _in_turns(envelopes):
+                    tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
+                    with TASKS.gathered(tasks):
+                        if not self._overlaps(to, envelope):
+                            TASKS.catch_up()
+                        replies[to] = self._answer(to, envelope)
+                    under_way[to].append((envelope.message, pool.submit(_do, tasks)))
             finally:  # of what failed, the first: what came after it may have failed for want of it
                 _wait(under_way)
         return replies
@@ -154,6 +158,16 @@ class InProcess:
             taken.append(seconds / len(envelopes))
 
 
+def _in_turns(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Iterator[tuple[str, Envelope[Request[Any]]]]:
+    """Each call alone: of all first what was held back, and then what comes after it. Whoever fails at that leaves
+    nobody without the step before."""
+    if not any(envelope.ahead for envelope in envelopes.values()):
+        yield from envelopes.items()
+        return
+    for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
+        yield from filter(None, turn)
+
+
 def _do(tasks: Sequence[Callable[[], object]]) -> None:
     for task in tasks:
         task()
@@ -161,11 +175,20 @@ def _do(tasks: Sequence[Callable[[], object]]) -> None:
 
 def _wait(under_way: Mapping[str, Sequence[tuple[Request[Any], Future[None]]]]) -> None:
     """Until all is done; the first failure is raised."""
-    done = [(to, request, work.exception()) for to, each in under_way.items() for request, work in each]
-    for to, request, error in done:
+    works = [(to, request, work) for to, each in under_way.items() for request, work in each]
+    for (to, request, _), error in zip(works, _ends([work for _, _, work in works]), strict=True):
         if error is not None:
             cause = f"{type(error).__name__}: {error}"
             raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
+
+
+def _ends(works: Sequence[Future[Any]]) -> list[BaseException | None]:
+    """How each ended, once all have; whoever interrupts waits as well, so that nobody computes behind its back."""
+    try:
+        return [work.exception() for work in works]
+    except KeyboardInterrupt:
+        wait(works)
+        raise
 
 
 def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
