@@ -196,7 +196,7 @@ class Federation:
         return f"<Federation: {self.settings.algorithm} of {', '.join(self.organisations)}; {rows}>"
 
     def train(self) -> Iterator[Step]:
-        """Train from here to the last epoch, a batch or a round per step; `settle` before you look at a party's model."""
+        """Train from here to the last epoch, a batch or a round per step; `settle` before looking at a model."""
         self.is_trained = True
         self._stack()
         try:
