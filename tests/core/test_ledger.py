@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,3 +193,25 @@ def test_what_is_followed_is_in_the_file_as_it_is_written(tmp_path: Path) -> Non
     ledger.write("out", "shop", pair(3))
     assert len((tmp_path / "after.jsonl").read_text().splitlines()) == 3 * len(pair(3).crossing())
     assert kept.startswith((tmp_path / "ledger.jsonl").read_text())
+
+
+def test_what_is_read_or_flushed_while_others_write_is_there_once(tmp_path: Path) -> None:
+    """A driver that takes answers as they arrive writes in one thread, and in another it is looked at or saved."""
+    ledger, path, message = Ledger("bank"), tmp_path / "ledger.jsonl", pair(3)
+    ways: list[Callable[[], object]] = [lambda: ledger.write("in", "shop", message)] * 2
+    ways += [lambda: ledger.flush(path), lambda: ledger.entries, lambda: ledger.entries]
+    barrier, before = threading.Barrier(len(ways)), sys.getswitchinterval()
+
+    def repeat(way: Callable[[], object]) -> None:
+        barrier.wait()
+        for _ in range(500):
+            way()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(ways)) as pool:
+            assert list(pool.map(repeat, ways)) == [None] * len(ways)
+    finally:
+        sys.setswitchinterval(before)
+    ledger.flush(path)
+    assert len(path.read_text().splitlines()) == ledger.written == ledger.position == 2 * 500 * 2

@@ -23,7 +23,7 @@ from colonnade.core.party import same
 from colonnade.core.release import TASKS, Plain, Rule
 from colonnade.errors import PartyError
 from colonnade.models import build
-from colonnade.transport import InProcess, in_process
+from colonnade.transport import InProcess, Retrying, in_process
 from colonnade.transport.holding import Holding
 
 HERE = threading.get_ident()
@@ -173,6 +173,20 @@ def test_parties_compute_with_one_torch_thread_and_the_caller_gets_its_threads_b
     with pytest.raises(PartyError):
         peers.ask(Break(2.5))
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_torch_threads")
+def test_where_it_goes_on_without_who_fails_parties_have_a_torch_thread_each_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("tests.conformance.echo.time.sleep", lambda seconds: seen.append(torch.get_num_threads()))
+    transport = on_two_cores("always")
+    peers, _ = asker(Retrying(transport, deadline=60.0))
+    replies, failures = peers.attempt(dict.fromkeys(NAMES, Sleep(0.0)))
+    assert (list(replies), failures) == (list(NAMES), {})
+    assert seen == [1, 1, 1]
+    assert HERE not in idents(transport)
 
 
 def test_in_threads_all_are_asked_and_the_first_in_order_is_raised() -> None:

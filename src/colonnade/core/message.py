@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import types
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -251,6 +252,7 @@ class Ledger:
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self._entries: list[Entry] = []
+        self._lock = threading.RLock()  # one at a time makes entries of what is fresh, or takes them from here
         self._fresh: deque[tuple[Direction, str, str, str | None, tuple[int, ...], Receipt]] = deque()
         self.written = 0
         self._path: Path | None = None  # where they were flushed to last
@@ -275,14 +277,15 @@ class Ledger:
     @property
     def entries(self) -> list[Entry]:
         """What waits here. Entries are made when somebody looks: a driver of many parties writes thousands a second."""
-        while self._fresh:
-            way, peer, kind, batch, shape, r = self._fresh.popleft()
-            epsilon = r.epsilon if way == "out" else None
-            event = r.event.kind, r.event.parameters
-            self._entries.append(
-                Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)
-            )
-        return self._entries
+        with self._lock:
+            while self._fresh:
+                way, peer, kind, batch, shape, r = self._fresh.popleft()
+                epsilon = r.epsilon if way == "out" else None
+                event = r.event.kind, r.event.parameters
+                self._entries.append(
+                    Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)
+                )
+            return self._entries
 
     @property
     def waiting(self) -> int:
@@ -297,7 +300,8 @@ class Ledger:
 
     def take(self) -> list[Entry]:
         """What waits here, to be carried on by another ledger of this owner's."""
-        taken, self._entries = self.entries, []
+        with self._lock:
+            taken, self._entries = self.entries, []
         for entry in taken:
             self._bytes[entry.direction, entry.peer] -= entry.bytes
         return taken
@@ -324,10 +328,12 @@ class Ledger:
         """Append what is new to the file and forget it here; from now on the file also takes what is too much to keep.
 
         What it took after a checkpoint that a run continues from is cut off by `rewind`."""
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(entry.to_json() + "\n" for entry in self.entries)
-        self.written += len(self.entries)
-        self.entries.clear()
+        with self._lock:
+            new = self.entries
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(entry.to_json() + "\n" for entry in new)
+            self.written += len(new)
+            new.clear()
         self._carried = []
         self._path, self._most = path, self._most if path == self._path else MOST
 

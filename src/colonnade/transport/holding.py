@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from colonnade.core.message import Done, Message, Ping, Request, answered_by
-from colonnade.core.roles import Attempting
+from colonnade.core.roles import Attempting, Transport
 from colonnade.core.wire import AHEAD, JOINED, Envelope
 from colonnade.errors import BudgetExhausted, PartyError
 
@@ -30,7 +30,7 @@ LARGEST = JOINED // 2
 class Holding:
     """Holds back what is answered by Done, in its order, until the next call to the same party. Pings pass it by."""
 
-    def __init__(self, inner: Attempting) -> None:
+    def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.held: dict[str, tuple[Envelope[Any], ...]] = {}
 
@@ -50,8 +50,17 @@ class Holding:
         )
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        """As the other transport does it best, or one after the other."""
         self.send_held()
-        return self.inner.attempt_each(envelopes)
+        if isinstance(self.inner, Attempting):
+            return self.inner.attempt_each(envelopes)
+        found: dict[str, R | PartyError] = {}
+        for to, envelope in envelopes.items():
+            try:
+                found[to] = self.inner.exchange(to, envelope)
+            except PartyError as error:
+                found[to] = error
+        return found
 
     def send_held(self) -> None:
         """Send everything that waits, and return when it is done."""

@@ -93,16 +93,6 @@ class InProcess:
                 self._leave.add(_kinds(envelopes))
             return replies
 
-    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
-        """One after the other; the failure of one does not end the call."""
-        found: dict[str, R | PartyError] = {}
-        for to, envelope in envelopes.items():
-            try:
-                found[to] = self.exchange(to, envelope)
-            except PartyError as error:
-                found[to] = error
-        return found
-
     def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
         """`exchange`, and for the next time it is noted whether parties leave tasks when they are asked this."""
         before = TASKS.count
