@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -300,6 +300,30 @@ def test_what_was_held_back_is_done_ahead_of_the_next_call(
     peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
     with pytest.raises(PartyError, match=r"'bob' failed while answering test_in_process.Grow.*too small"):
         peers.ask(Tell())
+
+
+def test_whoever_asks_in_another_thread_does_not_overtake_what_was_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a live view that has rows predicted while a model trains."""
+    parties = {name: ReadAtOnce(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    transport, on_its_way = InProcess(parties, parallel="never"), threading.Event()
+    exchange_each = transport.exchange_each
+
+    def take_long(envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        if threading.get_ident() != HERE:
+            on_its_way.set()
+            time.sleep(0.1)
+        return exchange_each(envelopes)
+
+    monkeypatch.setattr(transport, "exchange_each", take_long)
+    peers, _ = asker(Holding(transport))
+    before = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
+    peers.ask(Grow())
+    viewing = threading.Thread(target=peers.ask, args=(Tell(),))
+    viewing.start()
+    on_its_way.wait()
+    found = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
+    viewing.join()
+    assert found == [value + 1 for value in before]
 
 
 def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
