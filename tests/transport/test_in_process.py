@@ -276,7 +276,15 @@ class ReadAtOnce(Leaving):
         return Value(self.outbox.release(self.held, "value"))
 
 
-@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce])
+class InItsPlace(LeaveIt):
+    """One's own, which knows nothing of tasks."""
+
+    @serves
+    def tell(self, request: Tell) -> Value:
+        return Value(self.outbox.release(self.held.clone(), "value"))
+
+
+@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce, InItsPlace])
 @pytest.mark.parametrize("parallel", ["always", "never"])
 def test_what_was_held_back_is_done_ahead_of_the_next_call(
     parallel: Literal["always", "never"], kind: type[LeaveIt] | type[ReadAtOnce]

@@ -293,6 +293,15 @@ class Party:
             cls._served = {_request_of(getattr(cls, name)): name for name in marked}  # whole at once: threads look here
         return cls._served
 
+    @classmethod
+    def overlaps(cls, kind: type[Request[Any]]) -> bool:
+        """Whether a request is answered while tasks of earlier ones are under way. What a subclass answers it with in
+        the place of the class that says so may read what they write, so there it is not."""
+        if kind not in cls.overlapping:
+            return False
+        says = next(at for at, one in enumerate(cls.__mro__) if "overlapping" in vars(one))
+        return not any(cls.served()[kind] in vars(one) for one in cls.__mro__[:says])
+
     def handle(self, envelope: Envelope[Request[R]]) -> R:
         """Answer one call and write down what came and went. A repeated call gets its first reply; older calls, and
         those of parties that were not agreed on, are refused. A cohort does the same for its members."""
