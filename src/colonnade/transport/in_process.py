@@ -62,7 +62,7 @@ class InProcess:
             *ahead, last = envelope.in_order
             for one in ahead:
                 self._answer(to, one)
-            return self._answer(to, last)
+            return self._answer(to, last)  # type: ignore[no-any-return]
 
     def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
         party = self.parties.get(to)
