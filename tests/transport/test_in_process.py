@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from colonnade.algorithms import embedding, splitnn
 from colonnade.core import Batches, Done, DpEvent, Envelope, Organisation, Request, serves
 from colonnade.core.chance import Source
-from colonnade.core.party import same
+from colonnade.core.party import overlapping, same
 from colonnade.core.release import TASKS, Plain, Rule
 from colonnade.errors import PartyError
 from colonnade.models import build
@@ -262,9 +262,8 @@ class Tell(Request[Value]):
 
 
 class LeaveIt(Leaving):
-    overlapping = (Tell,)
-
     @serves
+    @overlapping
     def tell(self, request: Tell) -> Value:
         values = torch.zeros(2, 3)
         TASKS.leave(lambda: values.copy_(self.held), fills=values)
@@ -277,7 +276,15 @@ class ReadAtOnce(Leaving):
         return Value(self.outbox.release(self.held, "value"))
 
 
-@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce])
+class InItsPlace(LeaveIt):
+    """One's own, which knows nothing of tasks."""
+
+    @serves
+    def tell(self, request: Tell) -> Value:
+        return Value(self.outbox.release(self.held.clone(), "value"))
+
+
+@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce, InItsPlace])
 @pytest.mark.parametrize("parallel", ["always", "never"])
 def test_what_was_held_back_is_done_ahead_of_the_next_call(
     parallel: Literal["always", "never"], kind: type[LeaveIt] | type[ReadAtOnce]
@@ -301,6 +308,30 @@ def test_what_was_held_back_is_done_ahead_of_the_next_call(
     peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
     with pytest.raises(PartyError, match=r"'bob' failed while answering test_in_process.Grow.*too small"):
         peers.ask(Tell())
+
+
+def test_whoever_asks_in_another_thread_does_not_overtake_what_was_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a live view that has rows predicted while a model trains."""
+    parties = {name: ReadAtOnce(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    transport, on_its_way = InProcess(parties, parallel="never"), threading.Event()
+    exchange_each = transport.exchange_each
+
+    def take_long(envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+        if threading.get_ident() != HERE:
+            on_its_way.set()
+            time.sleep(0.1)
+        return exchange_each(envelopes)
+
+    monkeypatch.setattr(transport, "exchange_each", take_long)
+    peers, _ = asker(Holding(transport))
+    before = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
+    peers.ask(Grow())
+    viewing = threading.Thread(target=peers.ask, args=(Tell(),))
+    viewing.start()
+    on_its_way.wait()
+    found = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
+    viewing.join()
+    assert found == [value + 1 for value in before]
 
 
 def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:

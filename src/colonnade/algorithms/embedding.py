@@ -41,7 +41,7 @@ from colonnade.core import (
     roles,
 )
 from colonnade.core.batches import seed_for
-from colonnade.core.party import serves
+from colonnade.core.party import overlapping, serves
 from colonnade.core.release import TASKS
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
@@ -172,7 +172,6 @@ class DescendingFeatureOwner(FeatureOwner):
 class AdmmFeatureOwner(Embedder):
     """Holds columns and a model, and remembers what it sent until it is told what to make of it."""
 
-    overlapping = (Embed,)
     _local_steps: Callable[..., None]  # tau of them, in place; each algorithm's own
     _pending: tuple[str, Tensor, Tensor] | None = None
 
@@ -185,6 +184,7 @@ class AdmmFeatureOwner(Embedder):
         return int(self.config.local_steps)
 
     @serves
+    @overlapping
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         training, x = self.training(request.batch), self.x(request.batch)
         if training:

@@ -40,6 +40,16 @@ def serves(method: Handler) -> Handler:
     return method
 
 
+OVERLAPPING: set[Callable[..., Message]] = set()
+
+
+def overlapping(method: Handler) -> Handler:
+    """Say of a method that serves: it reads nothing that a task of an earlier call writes, but in tasks of its own. One
+    that a subclass has in its place says so itself, or waits for them."""
+    OVERLAPPING.add(method)
+    return method
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What a party on its own machine holds others to, whatever they send: how many outputs the model of this run has,
@@ -267,7 +277,6 @@ class Party:
     serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
     aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls
-    overlapping: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while tasks of earlier ones are under way
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, organisation: Organisation) -> None:
@@ -288,6 +297,12 @@ class Party:
             marked = [name for name in dir(cls) if getattr(getattr(cls, name), "__serves__", 0)]
             cls._served = {_request_of(getattr(cls, name)): name for name in marked}  # whole at once: threads look here
         return cls._served
+
+    @classmethod
+    def overlaps(cls, kind: type[Request[Any]]) -> bool:
+        """Whether a request is answered while tasks of earlier ones are under way."""
+        name = cls.served().get(kind)
+        return name is not None and getattr(cls, name) in OVERLAPPING
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
         """Answer one call and write down what came and went. A repeated call gets its first reply; older calls, and

@@ -446,7 +446,7 @@ class Federation:
             self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
         elif self.cohorts:
             self.peers.transport = Cohorts(self.peers.transport, self.cohorts)
-        elif isinstance(self.peers.transport, InProcess):
+        elif isinstance(self.peers.transport, InProcess) and self.device.type == "cpu":  # a GPU does not wait anyway
             self.peers.transport = Holding(self.peers.transport)
 
 

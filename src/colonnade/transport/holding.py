@@ -13,7 +13,9 @@ far, and nothing of the frame is sent again: the run ends, or its round does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -33,38 +35,58 @@ class Holding:
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.held: dict[str, tuple[Envelope[Any], ...]] = {}
+        self._lines: dict[str, threading.RLock] = {}  # to a party goes one frame at a time
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         passes = isinstance(envelope.message, Ping)
         return self.inner.exchange(to, envelope) if passes else self.exchange_each({to: envelope})[to]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        if all(self._may_wait(to, envelope) for to, envelope in envelopes.items()):
-            for to, envelope in envelopes.items():
-                self.held[to] = (*self.held.get(to, ()), replace(envelope, held=True))
-            return {to: Done() for to in envelopes}  # type: ignore[misc]
-        self._send([to for to, envelope in envelopes.items() if not self._fits(to, envelope)])
-        waited = {to: self.held.pop(to) for to in envelopes if to in self.held}
-        return self._exchange(
-            {to: replace(e, ahead=waited[to]) if to in waited else e for to, e in envelopes.items()}, waited
-        )
+        with self._alone_with(envelopes):
+            if all(self._may_wait(to, envelope) for to, envelope in envelopes.items()):
+                for to, envelope in envelopes.items():
+                    self.held[to] = (*self.held.get(to, ()), replace(envelope, held=True))
+                return {to: Done() for to in envelopes}  # type: ignore[misc]
+            self._send([to for to, envelope in envelopes.items() if not self._fits(to, envelope)])
+            waited = {to: self.held.pop(to) for to in envelopes if to in self.held}
+            return self._exchange(
+                {to: replace(e, ahead=waited[to]) if to in waited else e for to, e in envelopes.items()}, waited
+            )
 
     def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
         """As the other transport does it best, or one after the other."""
         self.send_held()
-        if isinstance(self.inner, Attempting):
-            return self.inner.attempt_each(envelopes)
-        found: dict[str, R | PartyError] = {}
-        for to, envelope in envelopes.items():
-            try:
-                found[to] = self.inner.exchange(to, envelope)
-            except PartyError as error:
-                found[to] = error
-        return found
+        with self._alone_with(envelopes):
+            if isinstance(self.inner, Attempting):
+                return self.inner.attempt_each(envelopes)
+            found: dict[str, R | PartyError] = {}
+            for to, envelope in envelopes.items():
+                try:
+                    found[to] = self.inner.exchange(to, envelope)
+                except PartyError as error:
+                    found[to] = error
+            return found
 
     def send_held(self) -> None:
         """Send everything that waits, and return when it is done."""
-        self._send(list(self.held))
+        parties = list(self.held)
+        with self._alone_with(parties):
+            self._send(parties)
+
+    @contextmanager
+    def _alone_with(self, parties: Iterable[str]) -> Iterator[None]:
+        """Inside, no other thread sends these anything: a frame that is on its way with what was held back is not
+        overtaken by the next."""
+        lines = [self._lines.setdefault(to, threading.RLock()) for to in sorted(parties)]  # all in one order
+        taken = []
+        try:
+            for line in lines:
+                line.acquire()
+                taken.append(line)
+            yield
+        finally:
+            for line in taken:
+                line.release()
 
     def _send(self, parties: Collection[str]) -> None:
         waited = {to: self.held.pop(to) for to in parties if to in self.held}

@@ -133,7 +133,7 @@ class InProcess:
         return replies
 
     def _overlaps(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
-        return to in self.parties and type(envelope.message) in self.parties[to].overlapping
+        return to in self.parties and self.parties[to].overlaps(type(envelope.message))
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
