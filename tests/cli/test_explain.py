@@ -61,6 +61,7 @@ def test_json_goes_to_machines(call: Caller, digits: Path, tmp_path: Path) -> No
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
+@pytest.mark.long
 def test_training_again_is_announced_and_added(call: Caller, tmp_path: Path) -> None:
     run = tmp_path / "run"
     Federation.from_toml(write(tmp_path / "tables", frames(task="regression"))).fit(run)

@@ -151,6 +151,7 @@ def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -
     )
 
 
+@pytest.mark.long
 def test_many_rows_are_predicted_and_written_piece_by_piece(
     call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,9 @@ def test_a_set_has_the_rows_methods_and_settings_that_it_has_without_noise(data:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.long] if "cifar" in name else [])  # its pictures take long to decode
+        pytest.param(
+            name, marks=[pytest.mark.long] if "cifar" in name or "net" in name else []
+        )  # which take long to read
         for name in dp_grid.GRIDS
     ],
 )

@@ -79,6 +79,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 IDS = [f"{CANARY}{one}" for one in sorted(frames()["lab"]["patient"])]
 
 
+@pytest.mark.long
 def test_hundreds_of_requests_are_all_answered_and_right(
     service: Running, record_property: Callable[[str, object], None]
 ) -> None:
