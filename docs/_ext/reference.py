@@ -89,7 +89,8 @@ def _entry(module: ModuleType, name: str) -> list[str]:
     if inspect.ismodule(value):
         return [f".. automodule:: {full}", "   :members:", ""]
     if inspect.isclass(value):
-        return [f".. autoclass:: {full}", "   :members:", ""]
+        hidden = "   :exclude-members: bytes"  # a field of this name would be taken for the type
+        return [f".. autoclass:: {full}", "   :members:", hidden, ""]
     if inspect.isfunction(value):
         return [f".. autofunction:: {full}", ""]
     several = sum(name in other.__all__ for other in surface.packages().values()) > 1
