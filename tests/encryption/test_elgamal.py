@@ -106,7 +106,7 @@ def test_what_is_no_point_is_refused() -> None:
 def test_points_that_cancel_out_name_who_was_sent_them() -> None:
     """A label owner that sends r and -r would make sums without bytes."""
     first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
-    rows_ = np.concatenate([first, curve.multiplied(first.reshape(-1, 64), -1).reshape(first.shape)])
+    rows_ = np.concatenate([first, curve.multiplied(first.reshape(1, -1, 64), [-1]).reshape(first.shape)])
     with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
         public().sums_of(rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab")
 

@@ -144,11 +144,10 @@ class ElGamalSecretKey:
         if len(points) % len(blocks):
             raise WireError(f"A ciphertext of {len(points)} lines cannot be of {len(blocks)} nodes.")
         size = len(points) // len(blocks)
-        blinds, opened = curve.empty(len(points), width), curve.empty(len(points), width)
-        for number, block in enumerate(blocks):
-            lines = slice(number * size, (number + 1) * size)
-            for column, value in enumerate(block):
-                blinds[lines, column] = curve.multiplied(points[lines, 0], -self._x[value])
+        first = np.repeat(points[:, 0].reshape(len(blocks), size, MEMORY), width, axis=0)  # once for each value
+        blinds = curve.multiplied(first, [-self._x[value] for block in blocks for value in block])
+        blinds = np.moveaxis(blinds.reshape(len(blocks), width, size, MEMORY), 1, 2).copy()
+        opened = curve.empty(len(points), width)
         pairs = np.stack([curve.address(points)[:, 1:].reshape(-1), curve.address(blinds).reshape(-1)], axis=1)
         zero = curve.rows_of(pairs, opened.reshape(-1, MEMORY)).reshape(len(points), width)
         sums = np.zeros((len(points), width))

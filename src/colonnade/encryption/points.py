@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -27,7 +27,7 @@ from colonnade.errors import ConfigError
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
-SLICE, ADDED = 512, 1 << 14  # calls, or points to be added up, that a thread takes at a time: milliseconds
+SLICE, ADDED = 128, 1 << 12  # calls, or points to be added up, that a thread takes at a time: milliseconds
 COMPRESSED = 258  # libsecp256k1's word for 33 bytes
 WORKER = "points"
 SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
@@ -98,18 +98,18 @@ def _serialized(points: Points) -> NDArray[np.uint8]:
     return data
 
 
-def multiplied(points: Points, scalar: int) -> Points:
-    """scalar times each point of [n, 64]; the scalar is not 0."""
+def multiplied(points: Points, scalars: Sequence[int]) -> Points:
+    """Each group of points of [groups, n, 64] times its scalar, which is not 0."""
     lib, _, context = library()
-    products = np.array(points, order="C")
-    target, factor = _points_of(products), (scalar % ORDER).to_bytes(SCALAR, "big")
+    (groups, count, _), products = points.shape, np.array(points, order="C")
+    target, factors = _points_of(products), [(scalar % ORDER).to_bytes(SCALAR, "big") for scalar in scalars]
 
     def multiply_slice(start: int, stop: int) -> None:
         multiply = lib.secp256k1_ec_pubkey_tweak_mul
         for at in range(start, stop):
-            multiply(context, target + at, factor)
+            multiply(context, target + at, factors[at // count])
 
-    in_threads(multiply_slice, len(products))
+    in_threads(multiply_slice, groups * count)
     return products
 
 
