@@ -59,6 +59,7 @@ ANSWERS: dict[type[Request[Any]], type[Message]] = {}  # as far as `answered_by`
 
 R = TypeVar("R", bound="Message")
 SEALED = (Released, Ciphertext)
+Line = tuple[str, str | None, tuple[int, ...], Receipt]
 LEAVES: tuple[type, ...] = (Released, Ciphertext, str, int, float, bool, type(None))
 
 
@@ -69,7 +70,7 @@ class Message:
     kind: ClassVar[str]
     _hints: ClassVar[dict[str, Any] | None]
     _kinds: ClassVar[dict[str, tuple[Any, ...]] | None]
-    _plain: ClassVar[bool] = False  # no field can hold a tensor
+    _holding: ClassVar[Sequence[str]] = ()  # the fields that can hold a tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -95,7 +96,7 @@ class Message:
             hints = {field.name: every[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
             for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
-            cls._plain = not any(map(_may_hold, hints.values()))
+            cls._holding = [name for name, hint in hints.items() if _may_hold(hint)]
             cls._hints = hints  # only now: a class that was refused once is refused again
         return cls._hints
 
@@ -105,23 +106,26 @@ class Message:
         `Annotated[Released, ...]`."""
         if cls._kinds is None:
             every = get_type_hints(cls, include_extras=True)
-            holding = [name for name, hint in cls.hints().items() if _may_hold(hint)]
-            cls._kinds = {
-                name: get_args(every[name])[1:] if get_origin(every[name]) is Annotated else () for name in holding
-            }
+            holding = [every[name] for name in cls.hints() if name in cls._holding]
+            kinds = (get_args(hint)[1:] if get_origin(hint) is Annotated else () for hint in holding)
+            cls._kinds = dict(zip(cls._holding, kinds, strict=True))
         return cls._kinds
 
     def crossing(self, *fields: str) -> Sequence[Released | Ciphertext]:
         """All in here, or in some fields, that went through an outbox, in field order."""
-        if self._plain:
-            return ()
-        if not fields and (known := vars(self).get("_crossing")) is not None:  # both ends write it down
-            return known  # type: ignore[no-any-return]
         items: list[Released | Ciphertext] = []
-        _collect([getattr(self, name) for name in fields or self.hints()], items)
-        if not fields:
-            object.__setattr__(self, "_crossing", items)
+        _collect([getattr(self, name) for name in fields or self._holding], items)
         return items
+
+    def lines(self) -> Sequence[Line]:
+        """What ledgers say of each of these: the message, its batch, and the tensor's shape and receipt."""
+        if not self._holding:
+            return ()
+        known: Sequence[Line] | None = vars(self).get("_lines")  # both ends write it down
+        if known is None:
+            kind, batch = self.kind, batch_of(self)
+            known = vars(self)["_lines"] = [(kind, batch, item.shape, item.receipt) for item in self.crossing()]
+        return known
 
     def released(self) -> list[Released]:
         """The tensors among a message's fields."""
@@ -253,7 +257,7 @@ class Ledger:
         self.owner = owner
         self._entries: list[Entry] = []
         self._lock = threading.RLock()  # one at a time makes entries of what is fresh, or takes them from here
-        self._fresh: deque[tuple[Direction, str, str, str | None, tuple[int, ...], Receipt]] = deque()
+        self._fresh: deque[tuple[Direction, str, Line]] = deque()
         self.written = 0
         self._path: Path | None = None  # where they were flushed to last
         self._most = MOST
@@ -262,15 +266,10 @@ class Ledger:
 
     def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
         """Note each released tensor of a message that goes to, or came from, a peer."""
-        crossing = message.crossing()
-        if not crossing:
-            return
         way: Direction = "own" if peer == self.owner else direction
-        for item in crossing:
-            receipt = item.receipt
-            batch = receipt.batch or batch_of(message)
-            self._fresh.append((way, peer, message.kind, batch, item.shape, receipt))
-            self._bytes[way, peer] += receipt.bytes
+        for line in message.lines():
+            self._fresh.append((way, peer, line))
+            self._bytes[way, peer] += line[-1].bytes
         if self._path is not None and self.waiting >= self._most:
             self.flush(self._path)
 
@@ -279,8 +278,8 @@ class Ledger:
         """What waits here. Entries are made when somebody looks: a driver of many parties writes thousands a second."""
         with self._lock:
             while self._fresh:
-                way, peer, kind, batch, shape, r = self._fresh.popleft()
-                epsilon = r.epsilon if way == "out" else None
+                way, peer, (kind, asked, shape, r) = self._fresh.popleft()
+                batch, epsilon = r.batch or asked, r.epsilon if way == "out" else None
                 event = r.event.kind, r.event.parameters
                 self._entries.append(
                     Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)

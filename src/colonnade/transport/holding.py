@@ -108,4 +108,4 @@ class Holding:
 
     def _fits(self, to: str, envelope: Envelope[Any]) -> bool:
         calls = (*self.held.get(to, ()), envelope)
-        return bool(sum(item.receipt.bytes for one in calls for item in one.message.crossing()) <= LARGEST)
+        return bool(sum(line[-1].bytes for one in calls for line in one.message.lines()) <= LARGEST)
