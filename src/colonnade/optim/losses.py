@@ -199,19 +199,22 @@ class ZUpdate:
         own_kernels = kernels(o.device)
         if own_kernels is not None:
             return own_kernels.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
+        by_row = None if w is None else w[:, 0]
+        o, pull = o.T.contiguous(), pull.T.contiguous()  # a CPU is faster where it adds up whole lines
         z = o
         for _ in range(MAX_STEPS):
-            z, gradient = self._newton_step(z, o, pull, w)
+            z, gradient = self._newton_step(z, o, pull, by_row)
             if gradient <= TOLERANCE:
                 break
-        return z, gradient
+        return z.T.contiguous(), gradient
 
     def _newton_step(self, z: Tensor, o: Tensor, pull: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A step, and the largest gradient entry before it; a row that counts w divides gradient and rho by w."""
-        step, p = (_softmax_step, z.softmax(-1)) if z.shape[-1] > 1 else (_logistic_step, z.sigmoid())
+        """A step of all rows, [classes, rows], and the largest gradient entry before it; a row that counts w divides
+        gradient and rho by w."""
+        step, p = (_softmax_step, z.softmax(0)) if len(z) > 1 else (_logistic_step, z.sigmoid())
         gradient = (p if w is None else p * w) - pull + self.rho * (z - o)
         d = step(p, gradient, self.rho) if w is None else step(p, gradient / w, self.rho / w)
-        spread = d.amax(-1, keepdim=True).clamp_min(0) - d.amin(-1, keepdim=True).clamp_max(0)
+        spread = d.amax(0).clamp_min(0) - d.amin(0).clamp_max(0)
         z = z - d * torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
         return z, gradient.abs().max()
 
@@ -228,7 +231,7 @@ def _softmax_step(p: Tensor, gradient: Tensor, rho: float | Tensor) -> Tensor:
     """(diag(p + rho) - p p^T)^-1 gradient; 1 - p^T D^-1 p is written as rho sum p/(p + rho), which never cancels."""
     d = 1 / (p + rho)
     pd = p * d
-    share = (pd * gradient).sum(-1, keepdim=True) / (rho * pd.sum(-1, keepdim=True))
+    share = (pd * gradient).sum(0) / (rho * pd.sum(0))
     return d * gradient + pd * share
 
 
