@@ -27,10 +27,10 @@ from colonnade.algorithms import ALGORITHMS, find
 from colonnade.attacks.audit import audit_federation
 from colonnade.benchmark import Cells, Result
 from colonnade.core import Ledger
+from colonnade.core.party import one_torch_thread
 from colonnade.errors import Diverged
 from colonnade.federation import Federation
 from colonnade.planning.budgets import plan
-from colonnade.transport.in_process import one_torch_thread
 
 REFERENCES = "references"
 LABS = ("lab_north", "lab_south")

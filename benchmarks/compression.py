@@ -7,7 +7,7 @@ import torch
 from colonnade.benchmark import Result, race
 from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core import Codec, Identity
-from colonnade.transport.in_process import one_torch_thread
+from colonnade.core.party import one_torch_thread
 
 TARGET = 100  # MB/s, for scalar quantization and top-k
 CODECS: list[tuple[str, Codec, bool]] = [  # with whether the target is for it

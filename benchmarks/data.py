@@ -21,10 +21,10 @@ import pandas as pd
 import torch
 
 from colonnade.benchmark import Result, race
+from colonnade.core.party import one_torch_thread
 from colonnade.datasets import Preprocessor, read_table, table_from_frame
 from colonnade.federation import Federation, Settings
 from colonnade.rows.making import place
-from colonnade.transport.in_process import one_torch_thread
 
 ROWS, QUICK, COLUMNS = 1_000_000, 50_000, 50
 ID_BYTES, ROW_BYTES = 20, 256

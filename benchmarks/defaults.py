@@ -35,9 +35,9 @@ import pandas as pd
 
 from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.benchmark import Cells, Result
+from colonnade.core.party import one_torch_thread
 from colonnade.errors import ColonnadeError
 from colonnade.federation import Federation
-from colonnade.transport.in_process import one_torch_thread
 
 ROWS = 3000
 SEEDS = (10, 11, 12)

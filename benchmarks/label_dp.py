@@ -13,10 +13,10 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from colonnade.benchmark import Result
+from colonnade.core.party import one_torch_thread
 from colonnade.datasets import load
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
-from colonnade.transport.in_process import one_torch_thread
 
 EPSILONS = (1.0, 2.0)
 MECHANISMS = ("randomized_response", "two_stage")

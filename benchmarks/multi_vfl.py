@@ -21,11 +21,11 @@ from colonnade import models
 from colonnade.algorithms import multi_vfl
 from colonnade.benchmark import Result, race
 from colonnade.core import Agreed, Batches, Organisation, Peers, roles
+from colonnade.core.party import one_torch_thread
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.server import ServerOptimizer
 from colonnade.transport import Drivers, InProcess
 from colonnade.transport.drivers import Stacking
-from colonnade.transport.in_process import one_torch_thread
 
 CLASSES, BATCH, CHANNELS = 10, 64, 32
 CONFIG = multi_vfl.Config(optimizer="sgd", momentum=0.0, learning_rate=0.001, concatenate="height")

@@ -18,8 +18,8 @@ from typing import Any
 
 from colonnade.attacks.audit import audit_federation
 from colonnade.benchmark import Result
+from colonnade.core.party import one_torch_thread
 from colonnade.federation import Federation
-from colonnade.transport.in_process import one_torch_thread
 
 CREDIT = "fate_vertical/default_credit_hetero_{}.csv.gz"
 WIDTHS, WIDTH = (1, 2, 4, 6, 8), 4

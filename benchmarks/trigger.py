@@ -11,7 +11,7 @@ from statistics import fmean
 
 from colonnade.attacks.trigger import lie, triggered
 from colonnade.benchmark import Result, _load
-from colonnade.transport.in_process import one_torch_thread
+from colonnade.core.party import one_torch_thread
 
 ALGORITHMS = ("splitnn", "vimadmm", "fdml", "one_shot")
 ROWS, HEALTHY, PARTY = 10, 1, "lab_north"

@@ -26,13 +26,14 @@ from colonnade.algorithms.embedding import make_optimizer
 from colonnade.algorithms.vimadmm import Config
 from colonnade.benchmark import Result, race
 from colonnade.core.batches import seed_for
+from colonnade.core.party import one_torch_thread
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import DataError
 from colonnade.federation import Federation, Settings
 from colonnade.optim.descent import Descent
 from colonnade.optim.losses import CrossEntropy, z_update
 from colonnade.rows.holdings import Columns, Holdings
-from colonnade.transport.in_process import one_torch_thread, work
+from colonnade.transport.in_process import work
 
 PARTIES, ROUNDS, BATCH = 14, 53, 1024
 MNIST = Config()

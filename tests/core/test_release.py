@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from colonnade.core import NON_PRIVATE, DpEvent, Identity, Outbox, Packed, Plain, Receipt, Released, Rule
+from colonnade.core.batches import purpose
 from colonnade.core.chance import Source, normal
-from colonnade.core.release import CODECS, DTYPES, purpose
+from colonnade.core.release import CODECS, DTYPES
 from colonnade.errors import BoundaryError, ConfigError
 
 

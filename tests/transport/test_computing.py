@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.transport.in_process import at_once, one_torch_thread, work
+from colonnade.core.party import one_torch_thread
+from colonnade.transport.in_process import at_once, work
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 

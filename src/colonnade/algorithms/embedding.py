@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -41,7 +42,7 @@ from colonnade.core import (
     roles,
 )
 from colonnade.core.batches import seed_for
-from colonnade.core.party import overlapping, serves
+from colonnade.core.party import ALL_THREADS_PAY, one_torch_thread, overlapping, serves
 from colonnade.core.release import TASKS
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
@@ -336,6 +337,12 @@ class AdmmLabelOwner(roles.LabelOwner):
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
         self.duals = mapped_zeros((len(self.labels), self.loss.outputs), device=self.device)
+
+    def undivided(self, width: int) -> AbstractContextManager[None]:
+        """Inside, torch has one thread where a batch with so many numbers a row is little work: several would wait for
+        each other."""
+        operations = 4 * self.organisation.batches.batch_size * width * self.loss.outputs  # of two products
+        return one_torch_thread(self.device.type == "cpu" and operations < ALL_THREADS_PAY)
 
     @cached_property
     def _solve(self) -> ZUpdate:

@@ -62,6 +62,7 @@ from colonnade.attacks.rehearsal import (
 from colonnade.attacks.report import write
 from colonnade.core import Done, Message, Party, Released, Request, Transcript, serves
 from colonnade.core.message import batch_of
+from colonnade.core.party import one_torch_thread
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
@@ -74,7 +75,6 @@ from colonnade.sites.messages import GetReady
 from colonnade.sites.participant import Participant, newest_of, stand
 from colonnade.sites.prediction import check_asks
 from colonnade.sites.site import Site
-from colonnade.transport.in_process import one_torch_thread
 
 log = logging.getLogger("colonnade.party")
 MOMENTS = (FIRST, ASKED, TRAINED)

@@ -45,10 +45,10 @@ from colonnade.attacks.rehearsal import (
 )
 from colonnade.core import Released
 from colonnade.core.checks import did_you_mean
+from colonnade.core.party import one_torch_thread
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
-from colonnade.transport.in_process import one_torch_thread
 
 Say = Callable[[str], None]
 

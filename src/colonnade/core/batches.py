@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -282,6 +283,12 @@ class Batches:
         size = self.batch_size if self.numbers is None else f"{self.parts} parts"
         agreed = f"{self.prefix}{size}/{self.seed}/{self.reshuffle}{drawn}{known}"
         return hashlib.sha256(agreed.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)  # all parties of a process are asked for the same batch
+def purpose(batch: str | None) -> str | None:
+    """What a batch is for, from its name: 'train/3/17' -> 'train', 'clinic:test[0:512]' -> 'test'."""
+    return None if batch is None else batch.replace("[", "/").partition("/")[0].rpartition(":")[2]
 
 
 class Agreed(Mapping[str, Batches]):

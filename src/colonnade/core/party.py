@@ -245,6 +245,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+ALL_THREADS_PAY = 300_000_000
+"""Operations from which torch gains by using more than one thread for them, and what is between them."""
+
+
+@contextmanager
+def one_torch_thread(wanted: bool = True) -> Iterator[None]:
+    """Inside, torch computes with one thread; the setting is the process's, so it is put back afterwards."""
+    before = torch.get_num_threads()
+    if not wanted or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Refused(Exception):  # noqa: N818 - a condition, not an error of its own; `answer` turns it into a PartyError
     """A request does not fit the party's state."""
 

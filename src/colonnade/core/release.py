@@ -19,12 +19,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Generator, Tensor
 
+from colonnade.core.batches import purpose
 from colonnade.core.chance import Source
 from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting, Reading
 from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent, Receipt
 from colonnade.errors import BoundaryError, ConfigError
 
 Scalar = str | int | float | bool | None
+Task = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +205,6 @@ class Released:
         return f"Released({r.name!r} of {r.owner!r}, {list(self.tensor.shape)}, {r.event.kind}, {r.bytes} bytes)"
 
 
-def purpose(batch: str | None) -> str | None:
-    """What a batch is for, from its name: 'train/3/17' -> 'train', 'clinic:test[0:512]' -> 'test'."""
-    return None if batch is None else batch.replace("[", "/").partition("/")[0].rpartition(":")[2]
-
-
 class Tasks(threading.local):
     """Work that an answer may leave for later: it is done before anybody uses the reply or asks the party again.
 
@@ -215,11 +212,12 @@ class Tasks(threading.local):
     else a task is done at once.
     """
 
-    left: list[Callable[[], object]] | None = None  # where this thread's tasks are gathered; None: they are done
+    left: list[Task] | None = None  # where this thread's tasks are gathered; None: they are done
+    earlier: Task | None = None  # waits for what the same party left when it answered before
     fills: Tensor | None = None  # what the last task that was left fills
     count = 0  # of the tasks of this thread so far
 
-    def leave(self, task: Callable[[], object], *, fills: Tensor | None = None) -> None:
+    def leave(self, task: Task, *, fills: Tensor | None = None) -> None:
         """Have something done that the rest of this answer does not read, such as steps of a model; what it `fills` may
         be released meanwhile."""
         self.count += 1
@@ -229,23 +227,26 @@ class Tasks(threading.local):
             self.left.append(task)
             self.fills = fills
 
-    def follow(self, task: Callable[[], object]) -> None:
+    def follow(self, task: Task) -> None:
         """Have something done right after what was left so far; at once where nothing was."""
         self.left.append(task) if self.left else task()
 
     def catch_up(self) -> None:
         """Do now what was left so far: the next line reads it."""
+        if self.earlier is not None:
+            self.earlier()
         while self.left:
             self.left.pop(0)()
 
     @contextmanager
-    def gathered(self, into: list[Callable[[], object]] | None) -> Iterator[None]:
+    def gathered(self, into: list[Task] | None, earlier: Task | None = None) -> Iterator[None]:
         """Inside, this thread's tasks are gathered in a list; with None they are done at once."""
-        before, self.left = self.left, into
+        before = self.left, self.earlier
+        self.left, self.earlier = into, earlier
         try:
             yield
         finally:
-            self.left = before
+            self.left, self.earlier = before
 
 
 TASKS = Tasks()

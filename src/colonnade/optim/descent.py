@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,6 +31,8 @@ from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Movin
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 """Those whose slope shows in their output."""
+A_TURN = 300_000_000
+"""Operations of steps that are done in one go where others wait: some milliseconds."""
 
 
 class Descent:
@@ -53,8 +55,9 @@ class Descent:
         if plain is not None:
             flat, chain = plain
             moving, done = flat.moving(), flat.done
+            each = max(1, A_TURN // (6 * x.shape[-2] * len(flat.values)))
 
-            def task() -> None:
+            def task(begin: int) -> None:
                 SCRATCH.begin()
                 layers = chain.over(x, SCRATCH, SCRATCH)
                 error = target if head is None else SCRATCH.take(tuple(target.shape), target)
@@ -63,10 +66,16 @@ class Descent:
                 with torch.no_grad():
                     run(
                         squared_steps if own_kernels is None else own_kernels.squared_steps,
-                        layers, moving, steps, done, target, scale, head, error, device=x.device,
+                        layers, moving, min(each, steps - begin), done + begin, target, scale, head, error,
+                        device=x.device,
                     )  # fmt: skip
 
-            TASKS.leave(task) if x.device.type == "cpu" else task()
+            if x.device.type == "cpu" and TASKS.left is not None:  # in pieces, between which others may have a turn
+                for begin in range(0, steps, each):
+                    TASKS.leave(partial(task, begin))
+            else:
+                each = steps
+                task(0)
             flat.moved(steps)
             return
         TASKS.catch_up()

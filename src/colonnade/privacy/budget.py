@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.core.batches import Agreed, Batches
+from colonnade.core.batches import Agreed, Batches, purpose
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.core.release import purpose
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import costs_nothing, key_of, known_batch
 from colonnade.privacy.counts import Counts, Item, Record, Rows, by_event, different, keys_of

@@ -26,13 +26,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.files import mapped_stack
 from colonnade.core.message import Ledger, Message, Request, batch_of
-from colonnade.core.party import Organisation, Party, State, all_undisturbed
+from colonnade.core.party import ALL_THREADS_PAY, Organisation, Party, State, all_undisturbed, one_torch_thread
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import TASKS, Outbox, Released, release_stack
 from colonnade.core.roles import FeatureOwner, Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.transport.in_process import A_STEP, at_once, one_torch_thread, work
+from colonnade.transport.in_process import A_STEP, at_once, work
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
@@ -47,8 +47,6 @@ products do not (11, 4.8, 6.4). One run each (docs/performance.md). Other models
 convolutions, are slower stacked.
 The rule is the same everywhere, so that the machine does not decide on the last bits.
 """
-ALL_THREADS_PAY = 300_000_000
-"""Operations of a cohort's forward pass from which torch gains by using more than one thread for it."""
 
 
 class Whole(Released):

@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
@@ -22,11 +23,12 @@ from torch import Tensor, nn
 
 from colonnade.core import wire
 from colonnade.core.message import Message, Request, Transcript, batch_of
-from colonnade.core.party import Party, all_undisturbed, cores
-from colonnade.core.release import TASKS
+from colonnade.core.party import Party, all_undisturbed, cores, one_torch_thread
+from colonnade.core.release import TASKS, Task
 from colonnade.core.roles import Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
+from colonnade.transport.backlog import Backlog
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -115,21 +117,21 @@ class InProcess:
     ) -> dict[str, R]:
         """One party after the other, while threads do what each left to be done. Whatever else Python does is done by
         one thread: fourteen that wait for the interpreter's lock lose more time than that. First all are asked what was
-        held back, and while that is under way, what comes after it; a party's tasks are done in their order. Until all
-        is done, no party is asked anything else."""
+        held back, and while that is under way, what comes after it. Until all is done, no party is asked anything
+        else."""
         replies: dict[str, R] = {}
-        under_way: dict[str, list[tuple[Request[Any], Future[None]]]] = {to: [] for to in envelopes}
+        backlog = Backlog(pool)
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
                 for to, envelope in _in_turns(envelopes):
-                    tasks: list[Callable[[], object]] = [before.result for _, before in under_way[to][-1:]]
-                    with TASKS.gathered(tasks):
+                    tasks: list[Task] = []
+                    with TASKS.gathered(tasks, partial(backlog.catch_up, to)):
                         if not self._overlaps(to, envelope):
                             TASKS.catch_up()
                         replies[to] = self._answer(to, envelope)
-                    under_way[to].append((envelope.message, pool.submit(_do, tasks)))
+                    backlog.add(to, envelope.message, tasks)
             finally:  # of what failed, the first: what came after it may have failed for want of it
-                _wait(under_way)
+                backlog.finish()
         return replies
 
     def _overlaps(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
@@ -158,20 +160,6 @@ def _in_turns(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Iterator[tuple
         yield from filter(None, turn)
 
 
-def _do(tasks: Sequence[Callable[[], object]]) -> None:
-    for task in tasks:
-        task()
-
-
-def _wait(under_way: Mapping[str, Sequence[tuple[Request[Any], Future[None]]]]) -> None:
-    """Until all is done; the first failure is raised."""
-    works = [(to, request, work) for to, each in under_way.items() for request, work in each]
-    for (to, request, _), error in zip(works, _ends([work for _, _, work in works]), strict=True):
-        if error is not None:
-            cause = f"{type(error).__name__}: {error}"
-            raise PartyError(to, request.kind, batch_of(request), cause, private=True) from error
-
-
 def _ends(works: Sequence[Future[Any]]) -> list[BaseException | None]:
     """How each ended, once all have; whoever interrupts waits as well, so that nobody computes behind its back."""
     try:
@@ -195,20 +183,6 @@ def _device(envelope: Envelope[Request[R]], fallback: torch.device) -> torch.dev
 
 A_STEP = 3
 """Forward passes that a step is worth: its own, and twice that for the gradients."""
-
-
-@contextmanager
-def one_torch_thread(wanted: bool = True) -> Iterator[None]:
-    """Inside, torch computes with one thread; the setting is the process's, so it is put back afterwards."""
-    before = torch.get_num_threads()
-    if not wanted or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def at_once(tasks: Sequence[Callable[[], T]], device: torch.device, streams: Sequence[Any] = ()) -> list[T]:
