@@ -125,7 +125,7 @@ class Problem:
     def plain(self) -> tuple[Flat, Layers] | None:
         optimizer = torch.optim.SGD([p for p in self.model.parameters() if p.requires_grad], 0.1)
         found = Descent(self.model, optimizer).plain(self.x)
-        return None if found is None else (found[0], found[1].over(self.x, Buffers(), Buffers()))
+        return None if found is None else (found[0], found[1].over(found[2], Buffers(), Buffers()))
 
 
 def relative(mine: Tensor, theirs: Tensor) -> float:

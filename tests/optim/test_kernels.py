@@ -60,9 +60,9 @@ def test_steps_are_those_of_torchs_kernels(
         mine = copy.deepcopy(one)
         plain = Descent(mine, torch.optim.SGD(mine.parameters(), lr=0.05, **sgd)).plain(x)  # type: ignore[arg-type]
         assert plain is not None
-        flat, chain = plain
+        flat, chain, lines = plain
         with torch.no_grad():
-            layers = chain.over(x, Buffers(), Buffers())
+            layers = chain.over(lines, Buffers(), Buffers())
             steps(layers, flat.moving(), 3, 0, target, 2.0 / rows, head, torch.empty_like(target).contiguous())
         ends.append(flat.values)
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ import gc
 import importlib.util
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
@@ -53,7 +53,7 @@ class Descent:
         now."""
         plain = None if last_first else self.plain(x)
         if plain is not None:
-            flat, chain = plain
+            flat, chain, x = plain
             moving, done = flat.moving(), flat.done
             each = max(1, A_TURN // (6 * x.shape[-2] * len(flat.values)))
 
@@ -100,7 +100,8 @@ class Descent:
             with torch.no_grad():
                 return self.model(x)  # type: ignore[no-any-return]
         self.room.begin()
-        layers = plain[1].over(x, self.room, None)
+        _, chain, x = plain
+        layers = chain.over(x, self.room, None)
         TASKS.leave(lambda: forward_pass(layers), fills=layers.y[-1])
         return layers.y[-1]
 
@@ -109,13 +110,14 @@ class Descent:
         overwritten."""
         plain = self.plain(x) if x.device.type == "cpu" else None  # on a GPU fresh memory costs nothing
         if plain is not None:
-            return WrittenOut(*plain, x, self.room)
+            return WrittenOut(*plain, self.room)
         TASKS.catch_up()
         with torch.enable_grad():
             return Pass(self.optimizer, self.model(x))
 
-    def plain(self, x: Tensor) -> tuple[Flat, Chain] | None:
-        """The optimizer's vectors and the model's layers in them, where both are written out; None for any other."""
+    def plain(self, x: Tensor) -> tuple[Flat, Chain, Tensor] | None:
+        """The optimizer's vectors, the model's layers in them, and what these layers read of the rows, where all are
+        written out; None for any other."""
         if self._plain is None or not (self._plain[0].stands() and self._plain[1].stands()):
             self._plain = None
             layers, kept = layers_of(self.model), kept_by(self.optimizer)
@@ -123,7 +125,11 @@ class Descent:
                 flat = Flat(self.optimizer, kept)
                 chain = Chain.of(self.model, layers, flat)
                 self._plain = None if chain is None else (flat, chain)
-        return self._plain if self._plain is not None and self._plain[1].takes(x) else None
+        if self._plain is None:
+            return None
+        flat, chain = self._plain
+        x = chain.flat(x)
+        return (flat, chain, x) if x.dim() == chain.layers.A[0].dim() else None  # rows, one line each, or a stack
 
 
 @runtime_checkable
@@ -142,13 +148,13 @@ def layers_of(model: nn.Module) -> list[nn.Module] | None:
         return None
     parameters = [parameter for _, parameter in layers.named_parameters(remove_duplicate=False)]
     plain = len(parameters) == len(set(parameters)) and all(parameter.requires_grad for parameter in parameters)
-    plain = plain and not hooked(model.modules())
+    plain = plain and not any(any(hooks_of(part)) for part in model.modules())
     return [layer for layer in layers if type(layer) is not nn.Identity] if plain else None
 
 
-def hooked(parts: Iterable[nn.Module]) -> bool:
-    """Whether somebody listens to a part of a model."""
-    return any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in parts)
+def hooks_of(part: nn.Module) -> list[Any]:
+    """Who listens to a part of a model."""
+    return [part._forward_hooks, part._forward_pre_hooks, part._backward_hooks]
 
 
 def kept_by(optimizer: torch.optim.Optimizer) -> tuple[str, ...] | None:
@@ -191,18 +197,17 @@ class Flat:
 
     def _show(self) -> None:
         for parameter, views in zip(self.parameters if self.kept else (), self._shown, strict=True):
-            self.optimizer.state[parameter].update(views)
+            self.optimizer.state[parameter] = self.optimizer.state.pop(parameter, {}) | views  # in their order
 
     def stands(self) -> bool:
         """Whether nobody has given the model or the optimizer other tensors since."""
         if [parameter.data_ptr() for parameter in self.parameters] != self._at:
             return False
-        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
-        if not self.done:
-            return not any(states)
-        return all(
-            state.get(name) is views[name] for state, views in zip(states, self._shown, strict=False) for name in views
-        )
+        if not (self.done and self.kept):
+            return not any(self.optimizer.state.values())
+        states = zip(self.optimizer.state.values(), self._shown, strict=False)  # asked one by one, tensors are hashed
+        kept = [state.get(name) is view for state, views in states for name, view in views.items()]
+        return len(kept) == len(self.kept) * len(self.parameters) and all(kept)
 
     def moving(self) -> Moving:
         """What moves the parameters in the next steps, with the optimizer's settings as they are now."""
@@ -265,15 +270,16 @@ SCRATCH = Scratch()
 class Chain:
     """The layers of a model in an optimizer's vectors."""
 
-    def __init__(self, model: nn.Module, flattens: Sequence[nn.Module], layers: Layers) -> None:
-        self.parts, self.parameters = list(model.modules()), list(model.parameters())
+    def __init__(self, model: nn.Module, flattens: Sequence[nn.Flatten], layers: Layers) -> None:
+        self.parameters = list(model.parameters())
+        self._hooks = [hooks for part in model.modules() for hooks in hooks_of(part)]
         self.flattens, self.layers = flattens, layers
 
     @classmethod
     def of(cls, model: nn.Module, parts: Sequence[nn.Module], flat: Flat) -> Chain | None:
         """None where a layer is of another kind, or the optimizer moves other parameters than theirs."""
         begins = next((number for number, layer in enumerate(parts) if type(layer) is not nn.Flatten), len(parts))
-        flattens, parts = parts[:begins], parts[begins:]
+        flattens, parts = [layer for layer in parts[:begins] if isinstance(layer, nn.Flatten)], parts[begins:]
         views = dict(
             zip(flat.parameters, zip(flat.each(flat.values), flat.each(flat.gradients), strict=True), strict=True)
         )
@@ -299,20 +305,16 @@ class Chain:
 
     def stands(self) -> bool:
         """Whether it still does nothing but run its layers, and trains all of them."""
-        return not hooked(self.parts) and all(parameter.requires_grad for parameter in self.parameters)
-
-    def takes(self, x: Tensor) -> bool:
-        """Whether these are rows, one line each, or a stack of such."""
-        return self.flat(x).dim() == self.layers.A[0].dim()
+        return not any(self._hooks) and all([parameter.requires_grad for parameter in self.parameters])
 
     def flat(self, x: Tensor) -> Tensor:
+        """What the first of its layers with weights reads of some rows."""
         for layer in self.flattens:
-            x = layer(x)
+            x = x.flatten(layer.start_dim, layer.end_dim)
         return x
 
     def over(self, x: Tensor, outputs: Buffers, gradients: Buffers | None) -> Layers:
         """With these rows, and room for what each layer gives, and where it is to learn, for the gradients by that."""
-        x = self.flat(x)
         shapes = [(*x.shape[:-1], A.shape[-2]) for A in self.layers.A]
         y, gy = ([] if room is None else [room.take(shape, x) for shape in shapes] for room in (outputs, gradients))
         return self.layers._replace(x=x, y=y, gy=gy)
@@ -336,8 +338,7 @@ class WrittenOut(Pass):
 
     def __init__(self, flat: Flat, chain: Chain, x: Tensor, room: Buffers) -> None:
         room.begin()
-        SCRATCH.begin()
-        self.flat, self.layers = flat, chain.over(x, room, SCRATCH)
+        self.flat, self.layers = flat, chain.over(x, room, None)
         self._versions = [parameter._version for parameter in flat.parameters]
         TASKS.leave(lambda: forward_pass(self.layers), fills=self.layers.y[-1])
         super().__init__(flat.optimizer, self.layers.y[-1].detach().requires_grad_())
