@@ -214,6 +214,7 @@ class Tasks(threading.local):
 
     left: list[Task] | None = None  # where this thread's tasks are gathered; None: they are done
     earlier: Task | None = None  # waits for what the same party left when it answered before
+    pieces = 1  # in how many a long task is best left, so that threads can share parties evenly
     fills: Tensor | None = None  # what the last task that was left fills
     count = 0  # of the tasks of this thread so far
 
@@ -239,14 +240,14 @@ class Tasks(threading.local):
             self.left.pop(0)()
 
     @contextmanager
-    def gathered(self, into: list[Task] | None, earlier: Task | None = None) -> Iterator[None]:
+    def gathered(self, into: list[Task] | None, earlier: Task | None = None, pieces: int = 1) -> Iterator[None]:
         """Inside, this thread's tasks are gathered in a list; with None they are done at once."""
-        before = self.left, self.earlier
-        self.left, self.earlier = into, earlier
+        before = self.left, self.earlier, self.pieces
+        self.left, self.earlier, self.pieces = into, earlier, pieces
         try:
             yield
         finally:
-            self.left, self.earlier = before
+            self.left, self.earlier, self.pieces = before
 
 
 TASKS = Tasks()

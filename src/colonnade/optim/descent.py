@@ -31,8 +31,6 @@ from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Movin
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 """Those whose slope shows in their output."""
-A_TURN = 300_000_000
-"""Operations of steps that are done in one go where others wait: some milliseconds."""
 
 
 class Descent:
@@ -55,7 +53,7 @@ class Descent:
         if plain is not None:
             flat, chain, x = plain
             moving, done = flat.moving(), flat.done
-            each = max(1, A_TURN // (6 * x.shape[-2] * len(flat.values)))
+            each = -(-steps // TASKS.pieces)
 
             def task(begin: int) -> None:
                 SCRATCH.begin()
@@ -70,12 +68,8 @@ class Descent:
                         device=x.device,
                     )  # fmt: skip
 
-            if x.device.type == "cpu" and TASKS.left is not None:  # in pieces, between which others may have a turn
-                for begin in range(0, steps, each):
-                    TASKS.leave(partial(task, begin))
-            else:
-                each = steps
-                task(0)
+            for begin in range(0, steps, each):
+                TASKS.leave(partial(task, begin)) if x.device.type == "cpu" else task(begin)
             flat.moved(steps)
             return
         TASKS.catch_up()

@@ -9,6 +9,7 @@ computes with one torch thread, so that the choice cannot change a single bit. W
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -120,12 +121,12 @@ class InProcess:
         held back, and while that is under way, what comes after it. Until all is done, no party is asked anything
         else."""
         replies: dict[str, R] = {}
-        backlog = Backlog(pool)
+        backlog, pieces = Backlog(pool), self.workers // math.gcd(len(envelopes), self.workers)
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
                 for to, envelope in _in_turns(envelopes):
                     tasks: list[Task] = []
-                    with TASKS.gathered(tasks, partial(backlog.catch_up, to)):
+                    with TASKS.gathered(tasks, partial(backlog.catch_up, to), pieces):
                         if not self._overlaps(to, envelope):
                             TASKS.catch_up()
                         replies[to] = self._answer(to, envelope)
