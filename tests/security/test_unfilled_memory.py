@@ -70,9 +70,9 @@ class Late(Echo):
 
     @serves
     def compute_each(self, request: ComputeEach) -> Value:
-        values = torch.full((2, 3), STALE)
+        values = torch.full((4, 3), STALE)
         TASKS.leave(lambda: values.fill_(1.0))
-        return Value(self.outbox.release_each([values, values], "value")[0])
+        return Value(self.outbox.release_blocks(values, [2, 2], "value", None)[0])
 
     @serves
     def ask_below(self, request: AskBelow) -> Value:

@@ -349,10 +349,16 @@ class AdmmLabelOwner(roles.LabelOwner):
         return ZUpdate(self.loss, self.config.rho)
 
     @cached_property
-    def _arithmetic(self) -> Arithmetic:
-        """A batch's, which a GPU replays where it need not wait for anything."""
-        replays = self.looks_at_nothing and kernels(self.device) is not None
-        return Captured(self.arithmetic) if replays else self.arithmetic
+    def _of_rows(self) -> Arithmetic:
+        """Some rows' arithmetic, which a GPU replays where it need not wait for anything."""
+
+        def of_rows(rows: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            counts = self.counts(rows)
+            known = self.duals[rows], self.labels[rows], *(() if counts is None else (counts,))
+            r, self.duals[rows], measures, *more = self.arithmetic(*tensors, *known)
+            return measures, r, *more
+
+        return Captured(of_rows) if self.looks_at_nothing and kernels(self.device) is not None else of_rows
 
     def split(self, o: Tensor, duals: Tensor, *y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The new z and lambda of a batch's rows; and the loss before, with how far a z is from its minimum at most."""
@@ -362,10 +368,7 @@ class AdmmLabelOwner(roles.LabelOwner):
     def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
         """Do a batch's arithmetic, and remember the new lambda; z is found anew from it the next time. Returns what
         `loss_of` reads, r, and more."""
-        rows = self.rows(batch)
-        counts = self.counts(rows)
-        known = self.duals[rows], self.y(batch), *(() if counts is None else (counts,))
-        r, self.duals[rows], measures, *more = self._arithmetic(*tensors, *known)
+        measures, r, *more = self._of_rows(self.rows(batch), *tensors)
         return Arriving(measures), r, more
 
     def loss_of(self, measures: Arriving) -> float:
@@ -379,6 +382,7 @@ class AdmmLabelOwner(roles.LabelOwner):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
+        vars(self).pop("_of_rows", None)  # a graph keeps the tensors that it was made with
         if state["duals"].shape == self.duals.shape:
             self.duals.copy_(state["duals"])
         else:  # loaded to predict other rows than it was trained with

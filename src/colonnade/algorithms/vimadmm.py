@@ -105,10 +105,8 @@ class FeatureOwner(AdmmFeatureOwner):
         self.expect_shape("the head", request.head, width, outputs)
         self.expect_shape("the residual", request.residual, rows, outputs)
         self.head = request.head.tensor
-        r, known = request.residual.tensor, old if self.config.residual_heads == "old" else self.head
-        scale, target = self._scale(self.head), h.new_empty(*h.shape[:-1], outputs)
-        TASKS.leave(lambda: torch.mul(r + h @ known, 1.0 if scale is None else scale, out=target))  # s_k - lambda/rho
-        self._descend(x, target, self.head if scale is None else scale * self.head)
+        known = old if self.config.residual_heads == "old" else self.head
+        self._descend(x, h, request.residual.tensor, known, self.head)
         return Done()
 
     def _scale(self, head: Tensor) -> Tensor | None:
@@ -121,9 +119,11 @@ class FeatureOwner(AdmmFeatureOwner):
         grown: Tensor = torch.linalg.matrix_norm(head, keepdim=True) / start
         return 1 / grown.clamp_min(1.0)
 
-    def _local_steps(self, x: Tensor, target: Tensor, head: Tensor) -> None:
-        """tau steps towards f_k(x_k) W_k = target (Eq. 10)."""
-        config = self.config
+    def _local_steps(self, x: Tensor, h: Tensor, r: Tensor, known: Tensor, head: Tensor) -> None:
+        """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 10)."""
+        config, scale, target = self.config, self._scale(head), h.new_empty(*h.shape[:-1], head.shape[-1])
+        TASKS.leave(lambda: torch.mul(r + h @ known, 1.0 if scale is None else scale, out=target))
+        head = head if scale is None else scale * head
         self.descent.towards(config.local_steps, x, target, rho=config.rho, head=head)
 
     def state(self) -> State:
@@ -186,7 +186,7 @@ class LabelOwner(LinearHeads, AdmmLabelOwner):
     def variables_for(self, residual: Tensor, batch: str) -> dict[str, Improve]:
         """To each party its head, and to all the same residual."""
         r = self.outbox.release(residual, "residual", batch)
-        heads = self.outbox.release_each(blocks(self.heads, self.widths.values()), "head", batch)
+        heads = self.outbox.release_blocks(self.heads, list(self.widths.values()), "head", batch)
         return {k: Improve(batch, r, W_k) for k, W_k in zip(self.widths, heads, strict=True)}
 
     def load_state(self, state: State) -> None:

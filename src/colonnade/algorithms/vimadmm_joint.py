@@ -83,16 +83,15 @@ class FeatureOwner(Masked, AdmmFeatureOwner):
     def improve(self, request: Improve) -> Done:
         sent, x = self.sent(request.batch)
         self.expect_shape("the residual", request.residual, *sent.shape[-2:])
-        target = request.residual.tensor + sent  # s_k - lambda/rho
-        self._descend(x, target)
+        self._descend(x, sent, request.residual.tensor)
         self.follow(request.residual)
         return Done()
 
-    def _local_steps(self, x: Tensor, target: Tensor) -> None:
-        """tau steps towards f_k(x_k) W_k = target (Eq. 20 and 21)."""
+    def _local_steps(self, x: Tensor, sent: Tensor, r: Tensor) -> None:
+        """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 20 and 21)."""
         head_first = self.config.local_order == "head_first"
         steps, rho = self.config.local_steps, self.config.rho
-        self.descent.towards(steps, x, target, rho=rho, last_first=head_first)
+        self.descent.towards(steps, x, r + sent, rho=rho, last_first=head_first)
 
 
 class LabelOwner(AdmmLabelOwner):

@@ -337,9 +337,8 @@ class Outbox:
 
         What leaves as it is may be what the last task that was left fills: its copy follows that task.
         """
-        rule = self._applying(as_, batch, to, _width(tensor))
+        rule, private = self._applying(as_, batch, to, _width(tensor)), tensor.detach()
         if self._changes_nothing(rule, as_):
-            private = tensor.detach()
             copy = torch.empty_like(private, memory_format=torch.contiguous_format)
             if TASKS.fills is None or not _same_memory(TASKS.fills, private):
                 TASKS.catch_up()
@@ -349,7 +348,6 @@ class Outbox:
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(rule.mechanism, self.seals[as_].on(f"{batch}/{self.followed}" if self.followed else batch))
-        private = tensor.detach()
         safe, event = rule.mechanism.apply(private, self.noise)
         epsilon = self._charge(as_, batch, private.shape, event, to)
         packed = None
@@ -366,13 +364,12 @@ class Outbox:
         receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon)
         return Released._seal(safe, receipt, packed)
 
-    def release_each(self, tensors: Sequence[Tensor], as_: str, batch: str | None = None) -> list[Released]:
-        """Several of one width under one name, such as a head for each party; where they leave as they are, in one
-        copy."""
-        if len(tensors) < 2 or not self.as_it_is(as_, batch, None):
-            return [self.release(tensor, as_, batch) for tensor in tensors]
+    def release_blocks(self, stacked: Tensor, rows: list[int], as_: str, batch: str | None) -> list[Released]:
+        """So many rows at a time, such as each party's head; where they leave as they are, in one copy."""
+        if not self.as_it_is(as_, batch, None):
+            return [self.release(block, as_, batch) for block in torch.split(stacked, rows)]
         TASKS.catch_up()
-        copies = torch.cat([tensor.detach() for tensor in tensors]).split([len(tensor) for tensor in tensors])  # type: ignore[no-untyped-call]
+        copies = torch.split(stacked.detach().clone(memory_format=torch.contiguous_format), rows)
         return [self._unchanged(copy, as_, batch) for copy in copies]
 
     def _unchanged(self, copy: Tensor, as_: str, batch: str | None) -> Released:

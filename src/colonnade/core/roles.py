@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -433,9 +434,13 @@ class LabelOwner(Party):
     def counts(self, rows: Tensor) -> Tensor | None:
         """How much each of these rows counts, where they differ: 1 on average over the training rows, so that a row
         that counts twice is one that is there twice, and learning rates stay what they are."""
+        return None if self._counts is None else self._counts[rows]
+
+    @cached_property
+    def _counts(self) -> Tensor | None:
         if self.row_weights is None or (train := self._trained()) is None:
             return None
-        return self.row_weights[rows] / self.row_weights[train].mean()
+        return self.row_weights / self.row_weights[train].mean()
 
     def weighted_loss(self, outputs: Tensor, rows: Tensor) -> float | None:
         """The loss of these rows, where some count more than others."""

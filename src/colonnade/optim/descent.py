@@ -88,11 +88,11 @@ class Descent:
     def outputs(self, x: Tensor) -> Tensor:
         """What the model gives, to be released before the next pass: a plain chain's stand in a buffer, which a task
         that is left fills."""
-        plain = self.plain(x) if x.device.type == "cpu" else None
-        if plain is None:
+        plain = self.plain(x)
+        if plain is None or x.device.type != "cpu":
             TASKS.catch_up()
             with torch.no_grad():
-                return self.model(x)  # type: ignore[no-any-return]
+                return (self.model if plain is None else plain[1].replayed)(x)  # type: ignore[no-any-return]
         self.room.begin()
         _, chain, x = plain
         layers = chain.over(x, self.room, None)
@@ -268,6 +268,7 @@ class Chain:
         self.parameters = list(model.parameters())
         self._hooks = [hooks for part in model.modules() for hooks in hooks_of(part)]
         self.flattens, self.layers = flattens, layers
+        self.replayed = Captured(model)
 
     @classmethod
     def of(cls, model: nn.Module, parts: Sequence[nn.Module], flat: Flat) -> Chain | None:
@@ -299,7 +300,7 @@ class Chain:
 
     def stands(self) -> bool:
         """Whether it still does nothing but run its layers, and trains all of them."""
-        return not any(self._hooks) and all([parameter.requires_grad for parameter in self.parameters])
+        return not any(self._hooks) and all(parameter.requires_grad for parameter in self.parameters)
 
     def flat(self, x: Tensor) -> Tensor:
         """What the first of its layers with weights reads of some rows."""
