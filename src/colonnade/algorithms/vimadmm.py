@@ -44,7 +44,6 @@ from colonnade.algorithms.embedding import (
 from colonnade.algorithms.heads import linear
 from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.core.release import TASKS
 from colonnade.errors import Diverged
 from colonnade.optim.descent import Arriving
 
@@ -121,9 +120,9 @@ class FeatureOwner(AdmmFeatureOwner):
 
     def _local_steps(self, x: Tensor, h: Tensor, r: Tensor, known: Tensor, head: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 10)."""
-        config, scale, target = self.config, self._scale(head), h.new_empty(*h.shape[:-1], head.shape[-1])
-        TASKS.leave(lambda: torch.mul(r + h @ known, 1.0 if scale is None else scale, out=target))
-        head = head if scale is None else scale * head
+        config, scale, target = self.config, self._scale(head), r + h @ known
+        if scale is not None:
+            head, target = scale * head, scale * target
         self.descent.towards(config.local_steps, x, target, rho=config.rho, head=head)
 
     def state(self) -> State:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from torch.nn.modules.conv import _ConvNd
 from colonnade.core.release import TASKS
 from colonnade.optim.written_out import NONE, RELU, SIGMOID, TANH, Layers, Moving, forward, squared_steps, step_back
 
+T = TypeVar("T")
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
 """Those whose slope shows in their output."""
 
@@ -402,24 +403,23 @@ _COMPILED: dict[Any, Any] = {}
 _LOCK = threading.Lock()
 
 
-def run(function: Callable[..., None], *given: Any, device: torch.device) -> None:
+def run(function: Callable[..., T], *given: Any, device: torch.device) -> T:
     """Call a function of `written_out`: compiled on a CPU, and elsewhere as it stands."""
     if device.type != "cpu":
-        function(*given)
-        return
+        return function(*given)
     call = _COMPILED.get(function)
     if call is None:
         with _LOCK:  # parties in threads come here at once
             call = _COMPILED[function] = _COMPILED.get(function) or compiled(function)
-    call(*given)
+    return call(*given)  # type: ignore[no-any-return]
 
 
-def compiled(function: Callable[..., None]) -> Callable[..., None]:
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
     """The function without the interpreter, or itself where this torch or this Python cannot compile it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, but nothing else in torch does this without a compiler
         try:
-            script: Callable[..., None] = torch.jit.script(function)
+            script: Callable[..., T] = torch.jit.script(function)
         except (RuntimeError, AttributeError, OSError):  # no compiler in this torch, not for this Python, or no source
             return function
         return script

@@ -155,6 +155,35 @@ def squared_steps(
         move(moving, done + number + 1)
 
 
+def newton(
+    o: Tensor, pull: Tensor, counts: Tensor | None, rho: float, tolerance: float, most: int
+) -> tuple[Tensor, Tensor]:
+    """The steps of `losses.ZUpdate` for all rows, [classes, rows] or [1, rows] of log-odds; and the largest entry of a
+    gradient before the last step. A row that counts w divides its gradient and rho by w."""
+    z, worst, curvature = o.clone(), o.new_zeros([]), torch.full([], rho, dtype=o.dtype, device=o.device)
+    if counts is not None:
+        curvature = rho / counts
+    for _ in range(most):
+        p = z.softmax(0) if o.size(0) > 1 else z.sigmoid()
+        step = (z - o).mul_(rho).sub_(pull).add_(p if counts is None else p * counts)
+        worst = step.abs().max()
+        if counts is not None:
+            step = step / counts
+        if o.size(0) > 1:  # (diag(p + rho) - p p^T)^-1 step; 1 - sum p^2/(p + rho) is written so that it never cancels
+            d = p + curvature
+            weights = p / d
+            share = (weights * step).sum(0) / (curvature * weights.sum(0))
+            step = (step / d).addcmul_(weights, share)
+        else:
+            step = step / (p * (1.0 - p) + curvature)
+        spread = step.amax(0).clamp_min_(0.0) - step.amin(0).clamp_max_(0.0)
+        damped = torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
+        z = z.addcmul_(step, damped, value=-1.0)
+        if float(worst) <= tolerance:
+            break
+    return z, worst
+
+
 def step_back(layers: Layers, moving: Moving, done: int, gradient: Tensor) -> None:
     """One step with the gradient by the last y of a forward pass."""
     layers.gy[-1].copy_(gradient)

@@ -81,17 +81,18 @@ class Backlog:
 
     def _does_one(self, party: str) -> bool:
         """A party's next task; whether there was one."""
-        with self._ended:
-            tasks = self._tasks[party]
-            if not tasks or party in self._failures:
-                tasks.clear()
-                self._under_way.discard(party)
-                if not self._under_way or party == self._awaited:
-                    self._ended.notify_all()
-                return False
-            request, task = tasks.popleft()
+        tasks = self._tasks[party]
+        if not tasks:  # or some came just now
+            with self._ended:
+                if not tasks:
+                    self._under_way.discard(party)
+                    if not self._under_way or party == self._awaited:
+                        self._ended.notify_all()
+                    return False
+        request, task = tasks.popleft()
         try:
-            task()
+            if party not in self._failures:
+                task()
         except BaseException as error:
             self._failures[party] = request, error
         return True
