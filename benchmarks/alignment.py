@@ -17,6 +17,7 @@ from typing import Any
 
 from colonnade.alignment import AlignmentSettings, Ids, align_here, curve, points
 from colonnade.benchmark import Result, race
+from colonnade.core import workers
 
 SIZES = (10_000, 100_000, 1_000_000)
 SMALL = 2_000
@@ -88,7 +89,7 @@ def _measure(size: int, parties: int = 2, settings: AlignmentSettings | None = N
 
 def _worked() -> float:
     """CPU seconds so far, of this process and of its workers, which are counted once they have ended."""
-    curve.POOL.end()
+    workers.POOL.end()
     spent = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in spent)
 

@@ -19,9 +19,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from colonnade.benchmark import Result, race
-from colonnade.core import Step
+from colonnade.core import Step, workers
 from colonnade.core.party import cores
-from colonnade.encryption import points
 from colonnade.federation import Federation
 
 ROWS, BANK, PARTNER, DEPTH, BINS = 30_000, 13, 10, 5, 32
@@ -110,7 +109,7 @@ def plain(rows: int, turns: int) -> Result:
 
 def _tree(steps: Iterator[Step], threads: int) -> tuple[float, float]:
     """Processor and wall seconds of the next tree."""
-    with points.limited(threads):
+    with workers.limited(threads):
         processor, wall = time.process_time(), time.perf_counter()
         next(steps)
         return time.process_time() - processor, time.perf_counter() - wall

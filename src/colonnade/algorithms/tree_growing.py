@@ -133,19 +133,20 @@ class SealedSlopes:
     def _of_tree(self, growing: Growing, order: Whole, starts: Whole, part: TreePart) -> list[Points]:
         """Sums for all nodes of a tree, blinded in pieces that memory can hold."""
         values = 2 * part.tree, 2 * part.tree + 1
-        sums, addresses = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
-        candidates, minus = growing.candidates, curve.base(-1)
+        sums = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
+        candidates = growing.candidates
         goes_left = candidates.left_bins(growing.width)
-        by_bin = addresses.reshape(3, -1, len(part.nodes), growing.width)
+        places = np.where(np.diff(starts) > 0, np.arange(sums[..., 0].size).reshape(3, -1), -1)
+        by_bin = places.reshape(3, -1, len(part.nodes), growing.width)
+        points = np.concatenate([*sums, curve.base(-1)])
         offers = np.stack([growing.open[node].offered for node in part.nodes])
         size, blinded = max(1, LINES // max(len(candidates), 1)), []
         for first in range(0, len(part.nodes), size):
             offered = offers[first : first + size]
             terms = by_bin[:, candidates.column, first : first + size].transpose(2, 1, 0, 3)
-            terms = np.where((goes_left[None] & offered[..., None])[:, :, None], terms, 0)
-            terms[:, :, 2, 0][~offered] = curve.address(minus)[0]  # a sum of Hessians of -1
-            blinded.append(self.key.blinded(terms.reshape(-1, 3, growing.width), values, owner=self.owner))
-        del sums  # its memory was read by its addresses until here
+            terms = np.where((goes_left[None] & offered[..., None])[:, :, None], terms, -1)
+            terms[:, :, 2, 0][~offered] = len(points) - 1  # a sum of Hessians of -1
+            blinded.append(self.key.blinded(points, terms.reshape(-1, 3, growing.width), values, owner=self.owner))
         return blinded
 
 

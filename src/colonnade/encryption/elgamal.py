@@ -16,24 +16,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import points as curve
-from colonnade.encryption.points import MEMORY, ORDER, WIRE, NotAPoint, Points
+from colonnade.encryption.points import MEMORY, ORDER, WIRE, NotAPoint, Places, Points
 from colonnade.encryption.scheme import fingerprint, stays, unwrap, within, wrap
-from colonnade.errors import WireError
+from colonnade.errors import ConfigError, WireError
 
 SCHEME = "elgamal"
 ROWS = "rows"  # the layout: each row's points one after the other
 MOST_VALUES = 2048  # of a row
 LARGEST = 2.0**31  # of a sum that can still be found
 BABIES = 1 << 16
+ADDING, PARSING, MULTIPLYING = 0.27e-6, 3.3e-6, 21e-6
+"""Seconds for a point, about."""
 
 
 class ElGamalPublicKey:
@@ -45,12 +48,13 @@ class ElGamalPublicKey:
         count, left = divmod(len(data), WIRE)
         if left or not 0 < count <= MOST_VALUES:
             raise WireError(f"An ElGamal key has 33 bytes for each value of a row; found {len(data)} bytes.")
+        _need_coincurve()
         try:
-            self._points = curve.parsed(np.frombuffer(data, dtype=np.uint8).reshape(count, WIRE))
+            points = curve.parsed(np.frombuffer(data, dtype=np.uint8).reshape(count, WIRE))
         except NotAPoint as error:
             raise WireError(f"These bytes are no ElGamal key: {error}.") from None
+        self._bases = np.concatenate([curve.base(1), points])  # of a row's first number, and of each value
         self._data, self.values, self.id = data, count, fingerprint(data)
-        self._bases: dict[int, curve.FixedBase] = {}
 
     def to_bytes(self) -> bytes:
         return self._data
@@ -60,47 +64,41 @@ class ElGamalPublicKey:
         width = x.shape[1] if len(x.shape) == 2 else 0
         return _read(self, x, min(width, self.values))
 
-    def sums_of(
-        self, rows: Points, order: NDArray[np.int64], starts: NDArray[np.int64], values: Sequence[int], *, owner: str
-    ) -> tuple[Points, NDArray[np.uint64]]:
-        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, not blinded yet, and their
-        addresses, [1 + values, groups] each; an empty group has no sum, and the address 0."""
-        row_addresses, empty = curve.address(rows), np.diff(starts) == 0
-        sums = curve.empty(1 + len(values), len(empty))
-        addresses = curve.address(sums)
-        for component, place in enumerate((0, *(1 + value for value in values))):
-            neutral = curve.sums(row_addresses[order, place], starts, sums[component])
-            if (neutral & ~empty).any():
-                _cancelled(owner)
-        addresses[:, empty] = 0
-        return sums, addresses
+    def sums_of(self, rows: Points, order: Places, starts: Places, values: Sequence[int], *, owner: str) -> Points:
+        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, [1 + values, groups, 64],
+        not blinded yet; of an empty group nothing."""
+        empty, groups, columns = np.diff(starts) == 0, len(starts) - 1, (0, *(1 + value for value in values))
+        seconds = ADDING * len(order)
+        questions = []
+        for piece in workers.pieces(curve.work, groups, seconds / max(groups, 1)):
+            bounds = starts[piece.start : piece.stop + 1]
+            needed, places = _compact(order[bounds[0] : bounds[-1]], len(rows))
+            questions += [(rows[needed, column], places, bounds - bounds[0]) for column in columns]
+        answers = workers.spread(curve.work, curve.ADD, questions, seconds * len(columns))
+        sums = [_joined(answers[at :: len(columns)]) for at in range(len(columns))]
+        neutral = [_joined(answers[at :: len(columns)], 1).astype(np.bool_) for at in range(len(columns))]
+        if any((no_point & ~empty).any() for no_point in neutral):
+            _cancelled(owner)
+        return np.stack(sums).reshape(len(columns), groups, MEMORY)
 
-    def blinded(self, parts: NDArray[np.uint64], values: Sequence[int], *, owner: str) -> Points:
-        """Sums of points by their addresses, [n, 1 + values, k] (0: nothing to add), under a fresh r for each line."""
+    def blinded(self, points: Points, parts: Places, values: Sequence[int], *, owner: str) -> Points:
+        """Sums of some points, under a fresh r for each line; `parts` are [n, 1 + values, k] places of them, and -1
+        where there is nothing to add."""
         count, width, most = parts.shape
-        bases = [curve.generator(), *(self._base(value) for value in values)]
-        sums = curve.empty(count * width)
-
-        def blind_lines(first: int, last: int) -> None:
-            digits = curve.random_digits(last - first)
-            added = np.stack([base.addresses(digits) for base in bases], axis=1)
-            addresses = np.concatenate([parts[first:last], added], axis=2).reshape(-1, most + curve.SCALAR)
-            present = addresses != 0
-            starts = np.concatenate([[0], np.cumsum(present.sum(1))]).astype(np.int64)
-            if curve.sums(addresses[present], starts, sums[first * width : last * width]).any():
-                _cancelled(owner)
-
-        curve.in_threads(blind_lines, count)
-        return sums
+        bases, seconds = self._bases[[0, *(1 + value for value in values)]], ADDING * width * (most / 2 + curve.SCALAR)
+        questions = []
+        for piece in workers.pieces(curve.work, count, seconds):
+            needed, places = _compact(parts[piece], len(points))
+            questions.append((points[needed], places, bases, most.to_bytes(4, "big")))
+        try:
+            answers = workers.spread(curve.work, curve.BLIND, questions, count * seconds)
+        except workers.Wrong:
+            _cancelled(owner)
+        return _joined(answers).reshape(-1, MEMORY)
 
     def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
         """Blinded points, to be sent."""
         return wrap(self, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
-
-    def _base(self, value: int) -> curve.FixedBase:
-        if value not in self._bases:
-            self._bases[value] = curve.FixedBase(self._points[value])
-        return self._bases[value]
 
 
 class ElGamalSecretKey:
@@ -110,6 +108,7 @@ class ElGamalSecretKey:
     __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __getstate__ = stays
 
     def __init__(self, values: int) -> None:
+        _need_coincurve()
         self._x = [1 + secrets.randbelow(ORDER - 1) for _ in range(values)]
         self.public = ElGamalPublicKey(curve.formatted(np.concatenate([curve.base(x) for x in self._x])).tobytes())
 
@@ -124,10 +123,10 @@ class ElGamalSecretKey:
         rows = flat.to(torch.int64).numpy()
         distinct, index = np.unique(rows, return_inverse=True)
         points = curve.generator().times(curve.digits_of([value for value in distinct.tolist() if value]))
-        addresses = np.zeros(len(distinct), dtype=np.uint64)
-        addresses[distinct != 0] = curve.address(points)  # 0 has no point, and adds nothing
-        parts = np.pad(addresses[index].reshape(rows.shape), ((0, 0), (1, 0)))[..., None]  # nothing is added to r G
-        blinded = self.public.blinded(parts, range(rows.shape[1]), owner=owner)
+        places = np.full(len(distinct), -1, dtype=np.int64)
+        places[distinct != 0] = np.arange(len(points))  # 0 has no point, and adds nothing
+        parts = np.pad(places[index].reshape(rows.shape), ((0, 0), (1, 0)), constant_values=-1)  # nothing to r G
+        blinded = self.public.blinded(points, parts[..., None], range(rows.shape[1]), owner=owner)
         return self.public.written(blinded, tuple(flat.shape))
 
     def decrypt(self, x: Encrypted) -> Tensor:
@@ -144,17 +143,34 @@ class ElGamalSecretKey:
         if len(points) % len(blocks):
             raise WireError(f"A ciphertext of {len(points)} lines cannot be of {len(blocks)} nodes.")
         size = len(points) // len(blocks)
-        first = np.repeat(points[:, 0].reshape(len(blocks), size, MEMORY), width, axis=0)  # once for each value
-        blinds = curve.multiplied(first, [-self._x[value] for block in blocks for value in block])
-        blinds = np.moveaxis(blinds.reshape(len(blocks), width, size, MEMORY), 1, 2).copy()
-        opened = curve.empty(len(points), width)
-        pairs = np.stack([curve.address(points)[:, 1:].reshape(-1), curve.address(blinds).reshape(-1)], axis=1)
-        zero = curve.rows_of(pairs, opened.reshape(-1, MEMORY)).reshape(len(points), width)
+        opened, zero = _opened(points, [[self._x[value] for value in block] for block in blocks], size)
         sums = np.zeros((len(points), width))
         for column, below in enumerate(negative or [True] * width):
             nonzero = ~zero[:, column]
             sums[nonzero, column] = logarithms(opened[nonzero, column], most, (1, -1) if below else (1,))
         return torch.from_numpy(sums)
+
+
+def _opened(points: Points, secret: Sequence[Sequence[int]], size: int) -> tuple[Points, NDArray[np.bool_]]:
+    """Of lines (r G, r X_1 + v_1 G, ..) the points v_j G, and where v_j is 0; so many lines have the same x_j each."""
+    width, pieces = len(secret[0]), workers.pieces(curve.work, size, MULTIPLYING)
+    where = [
+        (slice(block * size + piece.start, block * size + piece.stop), block, column)
+        for block in range(len(secret))
+        for piece in pieces
+        for column in range(width)
+    ]
+    questions = [
+        (points[lines, 0].copy(), curve.scalar_bytes(-secret[block][column])) for lines, block, column in where
+    ]
+    blinds = curve.empty(len(points), width)
+    answers = workers.spread(curve.work, curve.MULTIPLY, questions, len(points) * width * MULTIPLYING)
+    for (lines, _, column), answer in zip(where, answers, strict=True):
+        blinds[lines, column] = _joined([answer]).reshape(-1, MEMORY)
+    places = np.arange(len(points) * width, dtype=np.int64)
+    both = np.concatenate([points[:, 1:].reshape(-1, MEMORY), blinds.reshape(-1, MEMORY)])
+    opened, zero = curve.row_sums(both, np.stack([places, len(places) + places], axis=1))
+    return opened.reshape(len(points), width, MEMORY), zero.reshape(len(points), width)
 
 
 def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> NDArray[np.float64]:
@@ -169,10 +185,9 @@ def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> N
             unknown = np.flatnonzero(np.isnan(values))
             if not len(unknown):
                 return values
-            rest, giant = np.ascontiguousarray(points[unknown]), _giant(-sign * number * step)
-            moved = curve.empty(len(unknown))
-            giant_address = np.full(len(unknown), curve.address(giant)[0], dtype=np.uint64)
-            exact = curve.rows_of(np.stack([curve.address(rest), giant_address], axis=1), moved)  # v is the step itself
+            both = np.concatenate([points[unknown], _giant(-sign * number * step)])
+            pairs = np.stack([np.arange(len(unknown)), np.full(len(unknown), len(unknown))], axis=1)
+            moved, exact = curve.row_sums(both, pairs)  # exact: v is the step itself
             small, known = table.find(moved)
             small[exact], known = 0.0, known | exact
             values[unknown[known]] = small[known] + sign * number * step
@@ -186,11 +201,10 @@ class _Table:
 
     def __init__(self, reach: int) -> None:
         self.reach, points = reach, curve.empty(reach)
-        points[0], addresses = curve.base(1)[0], curve.address(points)
-        known = 1
+        points[0], known = curve.base(1)[0], 1
         while known < reach:
-            pairs = np.stack([np.repeat(addresses[known - 1], known), addresses[:known]], axis=1)
-            curve.rows_of(pairs, points[known : 2 * known])
+            pairs = np.stack([np.full(known, known - 1), np.arange(known)], axis=1)
+            points[known : 2 * known] = curve.row_sums(points, pairs)[0]
             known *= 2
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
         self._order = np.argsort(keys)
@@ -223,11 +237,40 @@ def _read(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
     body = unwrap(key, x, ROWS)
     if len(x.shape) != 2 or x.shape[1] != values or len(body) != x.shape[0] * (1 + values) * WIRE:
         raise WireError(f"A ciphertext of ElGamal says {list(x.shape)}, and rows of {values} values were expected.")
+    count = len(body) // WIRE
+    pieces = workers.pieces(curve.work, count, PARSING)
+    questions = [(body[WIRE * piece.start : WIRE * piece.stop],) for piece in pieces]
     try:
-        points = curve.parsed(np.frombuffer(body, dtype=np.uint8).reshape(-1, WIRE))
-    except NotAPoint as error:
-        raise WireError(f"A ciphertext of ElGamal holds something else than points: {error}.") from None
+        points = _joined(workers.spread(curve.work, curve.PARSE, questions, count * PARSING))
+    except workers.Wrong as wrong:
+        at = pieces[wrong.piece].start + wrong.at
+        raise WireError(
+            f"A ciphertext of ElGamal holds something else than points: point {at} is not on the curve secp256k1."
+        ) from None
     return points.reshape(x.shape[0], 1 + values, MEMORY)
+
+
+def _compact(places: Places, count: int) -> tuple[Places, Places]:
+    """Which of so many points are named, and where these are among them; -1 stays."""
+    named = np.zeros(count + 1, dtype=np.bool_)
+    named[places] = True
+    named[-1] = False
+    needed = np.flatnonzero(named)
+    number = np.full(count + 1, -1, dtype=np.int64)
+    number[needed] = np.arange(len(needed))
+    return needed, np.ascontiguousarray(number[places])
+
+
+def _joined(answers: Sequence[Sequence[Any]], part: int = 0) -> NDArray[np.uint8]:
+    """A part of several answers, one after the other."""
+    return np.concatenate([np.frombuffer(answer[part], dtype=np.uint8) for answer in answers])
+
+
+def _need_coincurve() -> None:
+    try:
+        curve.library()
+    except ImportError:
+        raise ConfigError('ElGamal encryption needs the package coincurve: pip install "colonnade[crypto]".') from None
 
 
 def _cancelled(owner: str) -> NoReturn:

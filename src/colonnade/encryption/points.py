@@ -1,8 +1,8 @@
 """Many points on secp256k1 at once: arrays of [n, 64] bytes, as libsecp256k1 keeps a point in memory.
 
-coincurve brings the library. Its Python objects cost more time than the arithmetic. Here one call adds up all rows of a
-column's bin, outside Python's lock, so that threads share the work. A point travels compressed, in 33 bytes; the form
-in memory is the library's own and never leaves the process.
+coincurve brings the library. Its Python objects cost more time than the arithmetic; here one call adds up all rows of a
+column's bin. A point travels compressed, in 33 bytes; the form in memory is the library's own, and leaves the process
+only for one beside it that runs this file (`core.workers`), which therefore imports nothing of Colonnade.
 
 Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`FixedBase`). This takes
 half the time of the library's own multiplication, and is not constant in time: whoever can time these processes
@@ -12,42 +12,39 @@ closely, on the same machine, may learn something about scalars.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core.party import cores
-from colonnade.errors import ConfigError
-
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
-SLICE, ADDED = 128, 1 << 12  # calls, or points to be added up, that a thread takes at a time: milliseconds
 COMPRESSED = 258  # libsecp256k1's word for 33 bytes
-WORKER = "points"
 SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
+PARSE, MULTIPLY, ADD, BLIND = b"p", b"m", b"a", b"b"
 
 Points = NDArray[np.uint8]
 """[..., 64]"""
+Places = NDArray[np.int64]
+"""Numbers of points in a table of them."""
 
 
 class NotAPoint(ValueError):  # noqa: N818 - whoever catches it says whose point it is
     """Bytes that are no point of the curve, or a sum that is none: the group's neutral element has no bytes."""
 
+    def __init__(self, why: str, at: int = 0) -> None:
+        super().__init__(why)
+        self.at = at
+
 
 @cache
 def library() -> tuple[Any, Any, Any]:
     """libsecp256k1 as coincurve binds it: its functions, their types, and their context."""
-    try:
-        from coincurve._libsecp256k1 import ffi, lib
-        from coincurve.context import GLOBAL_CONTEXT
-    except ImportError:
-        raise ConfigError('ElGamal encryption needs the package coincurve: pip install "colonnade[crypto]".') from None
+    from coincurve._libsecp256k1 import ffi, lib
+    from coincurve.context import GLOBAL_CONTEXT
+
     return lib, ffi, GLOBAL_CONTEXT.ctx
 
 
@@ -59,15 +56,10 @@ def parsed(data: NDArray[np.uint8]) -> Points:
     """[n, 33] -> [n, 64]; NotAPoint where one is not on the curve."""
     lib, _, context = library()
     data, points = np.ascontiguousarray(data), empty(len(data))
-    target, source = _points_of(points), _bytes_of(data)
-
-    def parse_slice(start: int, stop: int) -> None:
-        parse = lib.secp256k1_ec_pubkey_parse
-        for at in range(start, stop):
-            if not parse(context, target + at, source + WIRE * at, WIRE):
-                raise NotAPoint(f"point {at} is not on the curve secp256k1")
-
-    in_threads(parse_slice, len(data))
+    target, source, parse = _points_of(points), _bytes_of(data), lib.secp256k1_ec_pubkey_parse
+    for at in range(len(data)):
+        if not parse(context, target + at, source + WIRE * at, WIRE):
+            raise NotAPoint(f"point {at} is not on the curve secp256k1", at)
     return points
 
 
@@ -98,59 +90,55 @@ def _serialized(points: Points) -> NDArray[np.uint8]:
     return data
 
 
-def multiplied(points: Points, scalars: Sequence[int]) -> Points:
-    """Each group of points of [groups, n, 64] times its scalar, which is not 0."""
+def multiplied(points: Points, scalar: int) -> Points:
+    """Each point of [n, 64] times a scalar, which is not 0."""
     lib, _, context = library()
-    (groups, count, _), products = points.shape, np.array(points, order="C")
-    target, factors = _points_of(products), [(scalar % ORDER).to_bytes(SCALAR, "big") for scalar in scalars]
-
-    def multiply_slice(start: int, stop: int) -> None:
-        multiply = lib.secp256k1_ec_pubkey_tweak_mul
-        for at in range(start, stop):
-            multiply(context, target + at, factors[at // count])
-
-    in_threads(multiply_slice, groups * count)
+    products = np.array(points, order="C")
+    target, factor, multiply = _points_of(products), scalar_bytes(scalar), lib.secp256k1_ec_pubkey_tweak_mul
+    for at in range(len(products)):
+        multiply(context, target + at, factor)
     return products
 
 
-def sums(addresses: NDArray[np.uint64], starts: NDArray[np.int64], into: Points) -> NDArray[np.bool_]:
-    """into[i] = the sum of the points at addresses[starts[i] : starts[i + 1]]. Returns where the sum is no point: there
-    were none to add, or they cancel. The caller keeps the points alive."""
+def scalar_bytes(scalar: int) -> bytes:
+    return (scalar % ORDER).to_bytes(SCALAR, "big")
+
+
+def sums(points: Points, places: Places, starts: Places) -> tuple[Points, NDArray[np.bool_]]:
+    """For each i the sum of the points at places[starts[i] : starts[i + 1]], and whether that is no point: there were
+    none to add, or they cancel."""
+    points = np.ascontiguousarray(points)
+    return _sums(_addresses(points, places), starts)
+
+
+def _addresses(points: Points, places: Places) -> NDArray[np.uint64]:
+    """Where these points lie in memory, which the caller keeps."""
+    return np.uint64(points.ctypes.data) + places.astype(np.uint64) * np.uint64(MEMORY)
+
+
+def _sums(addresses: NDArray[np.uint64], starts: Places) -> tuple[Points, NDArray[np.bool_]]:
     lib, ffi, context = library()
-    assert into.flags.c_contiguous
-    addresses, target = np.ascontiguousarray(addresses), _points_of(into)
-    first = ffi.cast("const secp256k1_pubkey * const *", addresses.ctypes.data)
-    bounds, no_point = starts.tolist(), np.zeros(len(starts) - 1, dtype=np.bool_)
-
-    def add_slice(start: int, stop: int) -> None:
-        combine = lib.secp256k1_ec_pubkey_combine
-        for at in range(start, stop):
-            begin, count = bounds[at], bounds[at + 1] - bounds[at]
-            if not count or not combine(context, target + at, first + begin, count):
-                no_point[at] = True
-
-    in_threads(add_slice, len(no_point), len(addresses))
-    return no_point
+    addresses, into = np.ascontiguousarray(addresses), empty(len(starts) - 1)
+    first, target = ffi.cast("const secp256k1_pubkey * const *", addresses.ctypes.data), _points_of(into)
+    bounds, no_point, combine = starts.tolist(), np.zeros(len(into), dtype=np.bool_), lib.secp256k1_ec_pubkey_combine
+    for at in range(len(into)):
+        begin, count = bounds[at], bounds[at + 1] - bounds[at]
+        if not count or not combine(context, target + at, first + begin, count):
+            no_point[at] = True
+    return into, no_point
 
 
-def address(points: Points) -> NDArray[np.uint64]:
-    """Where each point of [..., 64] lies in memory."""
-    assert points.flags.c_contiguous
-    flat = np.arange(points.size // MEMORY, dtype=np.uint64) * np.uint64(MEMORY) + np.uint64(points.ctypes.data)
-    return flat.reshape(points.shape[:-1])
-
-
-def rows_of(addresses: NDArray[np.uint64], into: Points) -> NDArray[np.bool_]:
-    """The sum of the points at each row of [n, k] addresses."""
-    count, width = addresses.shape
-    return sums(addresses.reshape(-1), np.arange(count + 1, dtype=np.int64) * width, into)
+def row_sums(points: Points, places: Places) -> tuple[Points, NDArray[np.bool_]]:
+    """The sum of the points at each row of [n, k] places."""
+    count, width = places.shape
+    return sums(points, places.reshape(-1), np.arange(count + 1, dtype=np.int64) * width)
 
 
 def base(scalar: int) -> Points:
     """scalar times the curve's base point, [1, 64]; `generator` is faster for many."""
     lib, _, context = library()
     multiple = empty(1)
-    if not lib.secp256k1_ec_pubkey_create(context, _points_of(multiple), (scalar % ORDER).to_bytes(SCALAR, "big")):
+    if not lib.secp256k1_ec_pubkey_create(context, _points_of(multiple), scalar_bytes(scalar)):
         raise NotAPoint("0 times a point is no point")
     return multiple
 
@@ -160,32 +148,37 @@ class FixedBase:
     digits are those of the scalar minus the sum of all 256^place."""
 
     def __init__(self, point: Points) -> None:
-        self.table = empty(SCALAR, 256)
-        addresses = address(self.table)
-        self.table[0, 0] = point.reshape(MEMORY)
+        table = empty(SCALAR, 256)
+        table[0, 0] = point.reshape(MEMORY)
         for place in range(SCALAR):
             if place:
-                self.table[place, 0] = self.table[place - 1, 255]
+                table[place, 0] = table[place - 1, 255]
             for known in (1 << bit for bit in range(8)):  # d + 1 = known + (the rest)
-                pairs = np.stack([np.repeat(addresses[place, known - 1], known), addresses[place, :known]], axis=1)
-                rows_of(pairs, self.table[place, known : 2 * known])
-        self._addresses = addresses
+                pairs = np.stack([np.full(known, known - 1), np.arange(known)], axis=1)
+                table[place, known : 2 * known] = row_sums(table[place], pairs)[0]
+        self.table = table.reshape(-1, MEMORY)
 
-    def addresses(self, digits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """[n, 32] digits -> the addresses of the points to add up, [n, 32]."""
-        return self._addresses[np.arange(SCALAR)[None, :], digits]
+    @staticmethod
+    def places(digits: NDArray[np.uint8]) -> Places:
+        """[n, 32] digits -> the places in the table of the points to add up, [n, 32]."""
+        return np.arange(SCALAR, dtype=np.int64)[None, :] * 256 + digits
 
     def times(self, digits: NDArray[np.uint8]) -> Points:
-        multiples = empty(len(digits))
-        if rows_of(self.addresses(digits), multiples).any():
+        multiples, no_point = row_sums(self.table, self.places(digits))
+        if no_point.any():
             raise NotAPoint("a multiple of a point is no point")
         return multiples
 
 
-@cache
+@lru_cache(maxsize=256)
+def multiples_of(point: bytes) -> FixedBase:
+    """Of a point that is asked for again and again, half a megabyte."""
+    return FixedBase(np.frombuffer(point, dtype=np.uint8))
+
+
 def generator() -> FixedBase:
     """Multiples of the curve's base point."""
-    return FixedBase(base(1))
+    return multiples_of(base(1).tobytes())
 
 
 def digits_of(scalars: list[int]) -> NDArray[np.uint8]:
@@ -199,37 +192,42 @@ def random_digits(count: int) -> NDArray[np.uint8]:
     return np.frombuffer(os.urandom(SCALAR * count), dtype=np.uint8).reshape(count, SCALAR)
 
 
+def blinded(points: Points, places: Places, bases: Points) -> Points:
+    """For each line and each of w bases the sum of some points and r times the base, [lines w, 64], under a fresh r for
+    the line; `places` of the points are [lines, w, k], and -1 where there is nothing to add."""
+    lines, _, most = places.shape
+    points, tables = np.ascontiguousarray(points), [multiples_of(one.tobytes()).table for one in bases]
+    digits = FixedBase.places(random_digits(lines))
+    random = np.stack([_addresses(table, digits) for table in tables], axis=1)
+    added = np.concatenate([_addresses(points, places), random], axis=2).reshape(-1, most + SCALAR)
+    present = np.pad(places >= 0, ((0, 0), (0, 0), (0, SCALAR)), constant_values=True).reshape(added.shape)
+    starts = np.concatenate([[0], np.cumsum(present.sum(1))]).astype(np.int64)
+    total, no_point = _sums(added[present], starts)
+    if no_point.any():
+        raise NotAPoint("points cancel out", int(no_point.argmax()))
+    return total
+
+
+def work(kind: bytes, *buffers: Any) -> Sequence[Any] | int:
+    """What a process beside this one is asked (`core.worker`), or the number of the first item that is no point."""
+    try:
+        if kind == PARSE:
+            return [parsed(np.frombuffer(buffers[0], dtype=np.uint8).reshape(-1, WIRE))]
+        points = np.frombuffer(buffers[0], dtype=np.uint8).reshape(-1, MEMORY)
+        if kind == MULTIPLY:
+            return [multiplied(points, int.from_bytes(buffers[1], "big"))]
+        if kind == ADD:
+            return list(sums(points, *(np.frombuffer(numbers, dtype=np.int64) for numbers in buffers[1:])))
+        bases = np.frombuffer(buffers[2], dtype=np.uint8).reshape(-1, MEMORY)
+        width, most = len(bases), int.from_bytes(buffers[3], "big")
+        return [blinded(points, np.frombuffer(buffers[1], dtype=np.int64).reshape(-1, width, most), bases)]
+    except NotAPoint as error:
+        return error.at
+
+
 def _bytes_of(array: NDArray[np.uint8]) -> Any:
     return library()[1].cast("unsigned char *", array.ctypes.data)
 
 
 def _points_of(array: Points) -> Any:
     return library()[1].cast("secp256k1_pubkey *", array.ctypes.data)
-
-
-_limits: list[int] = []
-
-
-@contextmanager
-def limited(threads: int) -> Iterator[None]:
-    """Use at most `threads` threads inside, to measure."""
-    _limits.append(threads)
-    try:
-        yield
-    finally:
-        _limits.pop()
-
-
-def in_threads(do_slice: Callable[[int, int], None], count: int, work: int | None = None) -> None:
-    """Do `count` calls in slices over the machine's cores; `work` is the number of points they touch, where a call
-    takes many. A slice that asks for threads in turn has the one that it runs in."""
-    size = SLICE if work is None else max(1, count * ADDED // max(work, 1))
-    bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
-    threads = min(cores(), len(bounds), *_limits)
-    if threads < 2 or threading.current_thread().name.startswith(WORKER):
-        for start, stop in bounds:
-            do_slice(start, stop)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix=WORKER) as pool:
-        for future in [pool.submit(do_slice, start, stop) for start, stop in bounds]:
-            future.result()
