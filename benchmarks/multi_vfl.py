@@ -172,7 +172,9 @@ def parties(
         label_owners[k] = owner
     organisation = Organisation.at("aggregation_server", agreed, device=device)
     server = multi_vfl.AggregationServer(organisation, config, FOREVER)
-    peers = Peers(server.name, list(label_owners), Drivers(label_owners, stack=stack), organisation.ledger)
+    peers = Peers(
+        server.name, list(label_owners), Drivers(label_owners, stack=stack, parallel=parallel), organisation.ledger
+    )
     return multi_vfl.train(server, peers, FOREVER), server, data_owners
 
 

@@ -83,6 +83,7 @@ def made(
     device: str = "cpu",
     towers: Sequence[bool] = (False, True),
     wrap_model: Callable[[nn.Module, Organisation], nn.Module] = lambda model, _: model,
+    parallel: Any = "auto",
 ) -> Several:
     """Label owners with rows of their own (some known to two), data owners whose tables are in another order."""
     config = config or multi_vfl.Config(optimizer="sgd", learning_rate=0.1, momentum=0.5)
@@ -131,7 +132,7 @@ def made(
     carrier: Transport = (
         InProcess(label_owners, parallel="never", through_bytes=True)
         if through_bytes
-        else Drivers(label_owners, stack=stack)
+        else Drivers(label_owners, stack=stack, parallel=parallel)
     )
     server.peers = Peers("server", label_owners, upper(carrier), server.ledger)
     return Several(server, label_owners, data_owners, rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from colonnade.algorithms import multi_vfl
+from colonnade.algorithms.multi_vfl import TrainRound
 from colonnade.algorithms.multi_vfl_data_owner import Copy
 from colonnade.core import Done, Organisation, Peers, Rule
+from colonnade.core.party import same as equal
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.models import build, build_head
@@ -84,6 +87,42 @@ def test_ledgers_and_receipts_are_the_same() -> None:
     assert len({number for _, number in numbers}) == len(numbers)
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+def test_in_threads_they_learn_what_they_do_in_turn_and_ask_in_one_order(noisy: bool) -> None:
+    """What is released and to whom is the same in every run; in which order it is not that of one driver after the
+    other, so that a data owner's noise meets other rows."""
+    runs = []
+    for parallel in ("always", "always", "never"):
+        toy = made(stack="off", rows=ALIKE, config=multi_vfl.Config(local_epochs=2), parallel=parallel)
+        for owner in toy.data_owners.values():
+            owner.outbox.rules["embedding"] = Rule(Gaussian(sigma=0.1, clip=1.0)) if noisy else Rule()
+        losses = toy.run()
+        entries = {name: party.ledger.entries for name, party in toy.data_owners.items()}
+        runs.append((losses, entries, [party.state() for party in [*toy.label_owners.values(), toy.server]]))
+    assert runs[0][:2] == runs[1][:2]
+    assert equal(runs[0][2], runs[1][2])
+    if not noisy:
+        assert runs[0][0] == runs[2][0]
+        assert equal(runs[0][2], runs[2][2])
+        for name, each in runs[0][1].items():
+            without = [entry._replace(number=0) for entry in each]
+            assert sorted(without, key=str) == sorted((e._replace(number=0) for e in runs[2][1][name]), key=str)
+
+
+def test_who_fails_in_a_thread_leaves_the_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = made(stack="off", rows=ALIKE, parallel="always")
+    toy.run(1)
+
+    def fail(*given: Any) -> Any:
+        raise ArithmeticError(given)
+
+    monkeypatch.setattr(toy.label_owners["bea"].copy, "learn", fail)
+    found = carrier(toy).attempt_each({k: Envelope("server", 10**19, TrainRound(1)) for k in toy.label_owners})
+    assert isinstance(found.pop("bea"), PartyError)
+    assert not any(isinstance(answer, PartyError) for answer in found.values())
+    assert carrier(toy).turns._order == deque()
+
+
 def test_an_owner_s_rule_applies_in_a_stack_too() -> None:
     rules = {"heart": {"embedding": Rule(Gaussian(sigma=0.0, clip=0.3))}}
     alone, together, plain = (
@@ -145,11 +184,13 @@ def test_auto_stacks_while_a_batch_is_little_work_on_a_cpu(monkeypatch: pytest.M
     assert not stacked(large)
 
 
-def test_one_organisation_may_hold_labels_and_columns() -> None:
-    """What stays inside is written down once, as `own`, whichever way it is computed."""
+def test_one_organisation_may_hold_labels_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays inside is written down once, as `own`, whichever way it is computed; and since it may be asked while
+    it computes, nobody computes in a thread."""
     found = []
     for stack in ("off", "on"):
-        toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1)
+        toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1, parallel="always")
+        monkeypatch.setattr(carrier(toy), "_in_threads", None)
         shared = Organisation.at("abel", toy.label_owners["abel"].batches)
         for party in (toy.label_owners["abel"], toy.data_owners["abel"]):
             party.organisation, party.outbox, party.ledger = shared, shared.outbox, shared.ledger

@@ -145,6 +145,9 @@ NUMBERS = itertools.count(time.time_ns())
 a restarted driver are above those it had, and a party can tell an old call by its number (`party.Calls`)."""
 
 
+WAITING = threading.Lock()
+
+
 class Transport(Protocol):
     """Carries a call to a party and its answer back. A failure is a PartyError that names the party."""
 
@@ -337,7 +340,8 @@ class Peers(Mapping[str, Peer]):
     def _count(self, requests: Sequence[Request[Any]]) -> None:
         """Whether these calls may wait for the next; where they may not, that is waited once."""
         self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
-        Peers.waited += not self._untold
+        with WAITING:
+            Peers.waited += not self._untold
 
     def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
         """What was asked is written down however it ended; while a GPU works on the answer."""

@@ -421,8 +421,8 @@ class Federation:
             if engine.on_missing in ("stale", "skip"):
                 owner.peers.missing = stand_ins(engine.on_missing, owner, algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            stack: Any = "off" if guarded or record else engine.cohort
-            above = Drivers(self.label_owners, stack=stack, through_bytes=engine.through_bytes)
+            ways: Any = {"stack": "off" if guarded or record else engine.cohort, "parallel": engine.threads}
+            above = Drivers(self.label_owners, through_bytes=engine.through_bytes, **ways)
             carried = around(self._recorded(between(SERVER, above), record))
             asked = list(self.elsewhere.asked) or list(self.label_owners)
             self.driver.peers = Peers(SERVER, asked, carried, self.driver.ledger)

@@ -1,4 +1,4 @@
-"""Parties that drive others, all in one process: asked in turn, or, where they are alike, answered as one.
+"""Parties that drive others, all in one process: computing side by side, or, where they are alike, answered as one.
 
     K drivers, asked the same --> one twin of theirs --asks--> one twin of each party asked, stacked over the K askers
 
@@ -17,7 +17,11 @@ stack's own, so there is nothing to hand back. On a GPU the parties that are ask
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -26,7 +30,7 @@ from torch import Tensor
 
 from colonnade.core.batches import Batches
 from colonnade.core.message import Ledger, Message, Request
-from colonnade.core.party import Party
+from colonnade.core.party import Party, one_torch_thread
 from colonnade.core.roles import Peers
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
@@ -139,14 +143,73 @@ class DriverCohort:
         return CohortOutbox(outboxes, self.name, list(self.members))
 
 
+class Turns:
+    """Drivers that compute in threads ask one after the other, each when it is its turn: so what is asked of others
+    comes in one order, whoever is the fastest, and also where there is one core."""
+
+    def __init__(self) -> None:
+        self._order: deque[str] = deque()
+        self._changed = threading.Condition()
+
+    def begin(self, drivers: Iterable[str]) -> None:
+        self._order.extend(drivers)
+
+    @contextmanager
+    def of(self, driver: str) -> Iterator[None]:
+        """Wait until it is a driver's turn; afterwards it is the next one's. Who is not among them does not wait."""
+        with self._changed:
+            if driver not in self._order:
+                yield
+                return
+            self._changed.wait_for(lambda: self._order[0] == driver)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._order.rotate(-1)
+                self._changed.notify_all()
+
+    def end(self, driver: str) -> None:
+        """It asks no more."""
+        with self._changed:
+            self._order.remove(driver)
+            self._changed.notify_all()
+
+
+class InTurns:
+    """Carries the calls of drivers, each in its turn."""
+
+    def __init__(self, inner: InProcess, turns: Turns) -> None:
+        self.inner, self.turns = inner, turns
+
+    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+        return self.exchange_each({to: envelope})[to]
+
+    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+        with self.turns.of(next(iter(envelopes.values())).sender):
+            return self.inner.exchange_each(envelopes)
+
+
 class Drivers:
     """What carries calls to drivers in this process. It stacks those that are alike where that is faster ("auto"),
-    wherever it can ("on"), or never ("off")."""
+    wherever it can ("on"), or never ("off"). Others compute in threads, unless that is not wanted ("never")."""
 
-    def __init__(self, drivers: Mapping[str, Any], *, stack: Stacking = "auto", through_bytes: bool = False) -> None:
-        self.drivers, self.stack = dict(drivers), stack
+    def __init__(
+        self,
+        drivers: Mapping[str, Any],
+        *,
+        stack: Stacking = "auto",
+        through_bytes: bool = False,
+        parallel: Literal["auto", "always", "never"] = "auto",
+    ) -> None:
+        self.drivers, self.stack, self.parallel = dict(drivers), stack, parallel
         self._inner = InProcess(self.drivers, through_bytes=through_bytes, parallel="never")
         self.cohorts: dict[tuple[str, ...], DriverCohort] = {}
+        self._counted: dict[str, bool] = {}
+        self.turns = Turns()
+        for driver in self.drivers.values():
+            if isinstance(driver.peers.transport, InProcess):
+                driver.peers.transport = InTurns(driver.peers.transport, self.turns)
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self._inner.exchange(to, envelope)
@@ -167,13 +230,50 @@ class Drivers:
                 answers |= self._cohort(group).answer(envelopes) or {}
             except PartyError as error:  # of somebody they asked, or their own: none of them can answer
                 answers |= dict.fromkeys(group, error)
-        for to, envelope in envelopes.items():
-            if to not in answers:
-                try:
-                    answers[to] = self.exchange(to, envelope)
-                except PartyError as error:
-                    answers[to] = error
+        rest = {to: envelope for to, envelope in envelopes.items() if to not in answers}
+        if len(rest) > 1 and self._apart(rest) and all(self._in_a_thread(to, e) for to, e in rest.items()):
+            answers |= self._in_threads(rest)
+        else:
+            answers |= {to: self._attempt(to, envelope) for to, envelope in rest.items()}
         return {to: answers[to] for to in envelopes}
+
+    def _attempt(self, to: str, envelope: Envelope[Request[R]]) -> R | PartyError:
+        try:
+            return self.exchange(to, envelope)
+        except PartyError as error:
+            return error
+
+    def _apart(self, names: Iterable[str]) -> bool:
+        """Whether none of them is of an organisation that another one asks: that would answer while it computes."""
+        drivers = [self.drivers[name] for name in names if name in self.drivers]
+        asked = [party.outbox for driver in drivers for party in parties_of(driver).values()]
+        return not any(driver.outbox is outbox for driver in drivers for outbox in asked)
+
+    def _in_a_thread(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
+        """Whether it is a whole round's work, on a CPU, of somebody who asks parties of this process. A GPU computes
+        behind Python's back anyway."""
+        driver = self.drivers.get(to)
+        if driver is None or self.parallel == "never" or driver.device.type != "cpu":
+            return False
+        whole = type(envelope.message) in driver.as_one and isinstance(driver.peers.transport, InTurns)
+        return whole and (self.parallel == "always" or not self._little(to))
+
+    def _little(self, name: str) -> bool:
+        """Whether a driver has so little to do for a batch that Python takes most of the time."""
+        if name not in self._counted:
+            self._counted[name] = worth_stacking(self.drivers[name])
+        return self._counted[name]
+
+    def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        def answer(to: str) -> R | PartyError:
+            try:
+                return self._attempt(to, envelopes[to])
+            finally:
+                self.turns.end(to)
+
+        self.turns.begin(envelopes)
+        with one_torch_thread(), ThreadPoolExecutor(len(envelopes), thread_name_prefix="driver") as pool:
+            return dict(zip(envelopes, pool.map(answer, envelopes), strict=True))
 
     def _cohort(self, group: tuple[str, ...]) -> DriverCohort:
         if group not in self.cohorts:  # a copy is a view of one stack only
@@ -191,13 +291,14 @@ class Drivers:
                 equal.setdefault((envelope.sender, message, *_shape(driver)), []).append(k)
         least = 1 if any(driver.device.type == "cuda" for driver in self.drivers.values()) else 2
         groups = [tuple(group) for group in equal.values() if len(group) >= least]  # a GPU gains by graphs, too
-        groups = [group for group in groups if self.stack == "on" or worth_stacking(self.drivers[group[0]])]
+        groups = [group for group in groups if self.stack == "on" or self._little(group[0])]
         return [group for group in groups if alike([self.drivers[k].state() for k in group])]
 
 
 def parties_of(driver: Any) -> dict[str, Any]:
     """The parties that it asks."""
-    return {name: driver.peers.transport.parties[name] for name in driver.peers}
+    transport = driver.peers.transport
+    return {name: transport.inner.parties[name] for name in driver.peers} if isinstance(transport, InTurns) else {}
 
 
 def worth_stacking(driver: Any) -> bool:
@@ -213,7 +314,8 @@ def worth_stacking(driver: Any) -> bool:
 def _stackable(driver: Any) -> bool:
     """Whether its calls may be answered here: they would cross as they are, and nobody listens."""
     transport = driver.peers.transport
-    plain = isinstance(transport, InProcess) and not transport.through_bytes and driver.peers.missing is None
+    inner = transport.inner if isinstance(transport, InTurns) else None
+    plain = inner is not None and not inner.through_bytes and driver.peers.missing is None
     if not plain or "train" not in driver.batches.splits:
         return False
     models = [driver.model, *(party.model for party in parties_of(driver).values())]
