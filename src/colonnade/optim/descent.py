@@ -59,13 +59,18 @@ class Descent:
             def task(begin: int) -> None:
                 SCRATCH.begin()
                 layers = chain.over(x, SCRATCH, SCRATCH)
-                error = target if head is None else SCRATCH.take(tuple(target.shape), target)
+                goal, error = target, target
+                if head is not None and x.is_cuda:
+                    error = SCRATCH.take(tuple(target.shape), target)
+                elif head is not None:  # with a class's numbers side by side, the product takes a third of the time
+                    goal, error = (SCRATCH.take(tuple(target.mT.shape), target).mT for _ in range(2))
+                    goal.copy_(target)
                 scale = rho / layers.y[-1].shape[-2]
                 own_kernels = kernels(x.device)
                 with torch.no_grad():
                     run(
                         squared_steps if own_kernels is None else own_kernels.squared_steps,
-                        layers, moving, min(each, steps - begin), done + begin, target, scale, head, error,
+                        layers, moving, min(each, steps - begin), done + begin, goal, scale, head, error,
                         device=x.device,
                     )  # fmt: skip
 
