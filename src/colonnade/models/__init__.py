@@ -32,20 +32,9 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
 
 __all__ = [
-    "HEADS",
-    "MAPS",
-    "MODELS",
-    "build",
-    "build_head",
-    "cnn",
-    "convolution",
-    "identity",
-    "import_path",
-    "initialised",
-    "linear",
-    "mlp",
-    "seeded",
-]
+    "HEADS", "MAPS", "MODELS", "build", "build_head", "cnn", "convolution", "identity", "import_path", "initialised",
+    "linear", "mlp", "seeded",
+]  # fmt: skip
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
