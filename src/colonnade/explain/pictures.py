@@ -33,16 +33,9 @@ BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", 
 
 INK, GREY, FAINT = "#222222", "#8a8a8a", "#e6e6e6"
 STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 8.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.hashsalt": "colonnade",
-}
+    "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": GREY,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK), "svg.hashsalt": "colonnade",
+}  # fmt: skip
 
 
 def can_draw() -> None:
@@ -205,14 +198,7 @@ def _colour(number: int, count: int) -> Any:
     return colormaps["viridis"](number / (count - 1))
 
 
-COLOURS = {
-    "head_norm": BLUE,
-    "head_change": SKY,
-    "permutation": VERMILLION,
-    "silenced": ORANGE,
-    "noise": GREEN,
-    "left_out": PURPLE,
-}
+COLOURS = dict(zip(MEASURES, (BLUE, SKY, VERMILLION, ORANGE, GREEN, PURPLE), strict=True))
 
 
 def draw(report: Report, folder: Path) -> list[Path]:

@@ -337,13 +337,8 @@ def clock() -> str:
 
 
 EXTRAS: dict[str, Callable[[], str] | None] = {
-    "crypto": cryptography,
-    "privacy": accounting,
-    "flare": flare,
-    "plots": drawing,
-    "serve": None,
-    "tracking": None,
-}
+    "crypto": cryptography, "privacy": accounting, "flare": flare, "plots": drawing, "serve": None, "tracking": None,
+}  # fmt: skip
 """The check of each extra; None: only versions are checked, since importing it takes longer than all the rest."""
 
 
