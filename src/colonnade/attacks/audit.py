@@ -16,14 +16,7 @@ from typing import Any
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
-from colonnade.attacks.inversion_audit import (
-    EMBEDDINGS,
-    Rebuilt,
-    inversion_findings,
-    joined,
-    known_findings,
-    rebuild,
-)
+from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, known_findings, rebuild
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import (
     LEARNED,
@@ -144,12 +137,7 @@ class Audit:
 
 
 def audit_run(
-    folder: Path,
-    *,
-    rows: int = 64,
-    party: str | None = None,
-    say: Say | None = None,
-    allow_models: Sequence[str] = (),
+    folder: Path, *, rows: int = 64, party: str | None = None, say: Say | None = None, allow_models: Sequence[str] = ()
 ) -> Audit:
     """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more.
     `allow_models` lists the import paths that the run's settings may name as models."""

@@ -32,16 +32,7 @@ from colonnade.alignment.ids import matched_names, shared
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, align, packed
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.holdings import (
-    Columns,
-    Crossed,
-    Holdings,
-    Ids,
-    State,
-    labelled_rows,
-    own_names,
-    written_ids,
-)
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, State, labelled_rows, own_names, written_ids
 from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
 from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
 from colonnade.settings.federation_file import Settings, prepared_as

@@ -214,6 +214,8 @@ class Participant:
     def close(self, outcome: str, refused: int) -> None:
         """Write this organisation's own summary; another run may begin."""
         name, book, federation = self.own.name, self.organisation.ledger, self.federation
+        is_one = federation.algorithm.nested is None and federation.algorithm.trains
+        constant = silent(federation.owners) if is_one else {}  # numbers a row that are the same in all training rows
         summary: dict[str, Any] = {
             "party": name,
             "algorithm": federation.settings.algorithm,
@@ -224,7 +226,7 @@ class Participant:
             "stopped": outcome,
             "bytes": {name: {"out": book.total("out"), "in": book.total("in")}},
             "refused_calls": refused,
-            **self._silence(),
+            **({"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}),
             "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
         }
         if "labels" in self.organisation.roles:
@@ -237,13 +239,6 @@ class Participant:
         self.run.write_summary(summary)
         self.run.finish()
         self.budget.leave()
-
-    def _silence(self) -> dict[str, Any]:
-        """Tell how many of its numbers a row are the same in all its training rows, where any are."""
-        federation = self.federation
-        is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        constant = silent(federation.owners) if is_one else {}
-        return {"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}
 
 
 log = logging.getLogger("colonnade.party")

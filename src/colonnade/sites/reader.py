@@ -247,10 +247,8 @@ class Reader(Party):
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted, places = (
-                self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any"),
-                None,
-            )
+            wanted = self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any")
+            places = None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
         else:
             self.expect(not site.own.private, 'ids are compared privately, by its [data] align = "private"')
