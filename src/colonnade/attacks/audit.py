@@ -8,7 +8,7 @@ label owner knows them anyway. The scorer alone uses the truth, afterwards.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from colonnade.attacks.rehearsal import (
     TRAINED,
     Attacked,
     Rehearsal,
+    Say,
     fingerprint,
     first_rounds,
     part_of,
@@ -42,8 +43,6 @@ from colonnade.core.party import one_torch_thread
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
-
-Say = Callable[[str], None]
 
 
 @dataclass

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms.embedding import Embed, Embedding
-from colonnade.attacks.rehearsal import reopen
+from colonnade.attacks.rehearsal import Say, reopen
 from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peers, Rule, serves
 from colonnade.core.batches import seed_for
 from colonnade.core.chance import Secret, Source, uniform
@@ -122,11 +122,7 @@ class Promises:
 
 
 def audit_promises(
-    folder: Path,
-    *,
-    canaries: int = CANARIES,
-    say: Callable[[str], None] | None = None,
-    allow_models: Sequence[str] = (),
+    folder: Path, *, canaries: int = CANARIES, say: Say | None = None, allow_models: Sequence[str] = ()
 ) -> Promises:
     """Attack what a finished run promises; the run stays as it is, and nobody's budget is charged."""
     with reopen(folder, allow_models) as federation:

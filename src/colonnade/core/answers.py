@@ -30,6 +30,8 @@ from colonnade.errors import ColonnadeError, NoAnswer, PartyError
 
 STALE, SKIP, NOT_UPDATED = "stale", "skip", "not_updated"
 Counts = dict[str, dict[str, int]]
+Lookup = Callable[[str], Tensor]
+"""Of a batch by its name."""
 HELD_OUT = "validation["
 """How the names of batches begin whose rows are looked at and not learned from."""
 LABELS = ""
@@ -52,13 +54,7 @@ class Missing:
     """A driver's rule for missing parties, what it remembers for it, and how often it was needed."""
 
     def __init__(
-        self,
-        rule: str,
-        allowed: Collection[str],
-        outbox: Outbox,
-        rows: Callable[[str], Tensor],
-        size: int,
-        labels: Callable[[str], Tensor] | None = None,
+        self, rule: str, allowed: Collection[str], outbox: Outbox, rows: Lookup, size: int, labels: Lookup | None = None
     ):
         self.rule, self.allowed, self.outbox, self.rows, self.size = rule, allowed, outbox, rows, size
         self.absent: dict[str, str] = {}  # party -> the batch it gave nothing for
@@ -189,7 +185,7 @@ class Answers:
 
     def __init__(
         self,
-        rows: Callable[[str], Tensor],
+        rows: Lookup,
         widths: Mapping[str, int],
         *,
         releases: Mapping[str, Declared],

@@ -320,22 +320,19 @@ HALF = re.compile(rb"\xed[\xa0-\xbf]")
 
 
 def _checked(
-    roles: ColumnRoles,
-    packed_ids: NDArray[np.bytes_],
-    features: pd.DataFrame | Columns,
-    beside: Mapping[str, pd.Series[Any]],
+    roles: ColumnRoles, ids: NDArray[np.bytes_], features: pd.DataFrame | Columns, beside: Mapping[str, pd.Series[Any]]
 ) -> Table:
     """Make a table, and raise unless it has rows and no id twice. A word that stands for a gap is no label."""
     owner = roles.owner
-    if not len(packed_ids):
+    if not len(ids):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
     label = None if roles.label is None else without_gap_words(beside[roles.label])
-    table = Table(owner, packed_ids, features, label, {part: beside[name] for part, name in roles.aside.items()})
-    if HALF.search(table.packed.tobytes()):
+    table = Table(owner, ids, features, label, {part: beside[name] for part, name in roles.aside.items()})
+    if HALF.search(ids.tobytes()):
         raise DataError(
             f"'{owner}' has an id with a lone surrogate, half of a letter: it is no text. Export it as UTF-8."
         )
-    ids = table.packed[table.index.order]
+    ids = ids[table.index.order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
     if len(same):  # named by row numbers, not by the id, since the message may end up in a site's log
         first, second = table.index.order[same[0] : same[0] + 2].tolist()

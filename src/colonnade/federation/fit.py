@@ -203,13 +203,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     return ""
 
 
-def _train(
-    federation: Trainable,
-    run: RunDirectory | None,
-    outcome: Outcome,
-    clock: _Clock,
-    tell: Callable[[Step | Record], None],
-) -> None:
+def _train(federation: Trainable, run: RunDirectory | None, outcome: Outcome, clock: _Clock, tell: Watch) -> None:
     """Train epoch by epoch, unless it had stopped before: measure, remember the best, save, see whether to stop."""
     every, epoch, done = federation.settings.train.checkpoint_every, list[Step](), federation.batches.done
     reason = why_stop(federation, outcome.history)

@@ -33,9 +33,7 @@ ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
 """Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
-KINDS = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ColonnadeError)
-}
+KINDS: dict[str, type[ColonnadeError]] = {name: vars(errors)[name] for name in errors.__all__}
 """Our errors by name: a file may name these, and no other class."""
 
 Watch = Callable[[dict[str, Any]], None]

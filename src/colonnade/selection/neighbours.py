@@ -48,9 +48,8 @@ Whole = NDArray[np.int64]
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
     """Terms whose mean over the queries is the estimate, from N, and from N_q, k and m_q of each query."""
-    terms: Numbers = (
-        special.digamma(rows) - special.digamma(same) + special.digamma(neighbours) - special.digamma(ranks)
-    )
+    psi = special.digamma
+    terms: Numbers = psi(rows) - psi(same) + psi(neighbours) - psi(ranks)
     return terms
 
 

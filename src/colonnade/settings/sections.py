@@ -391,9 +391,7 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
             "with the same name and table, and leave the label column out of columns here."
         )
     party = from_mapping(PartySettings, given, where=where)
-    columns = party.columns is None or (
-        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
-    )
+    columns = isinstance(party.columns, tuple | None) and all(isinstance(name, str) for name in party.columns or ())
     for key, rule, fits in (
         ("table", "text", isinstance(party.table, str | None)),
         ("tables", "a table of tables, as in [tables.purchases]", isinstance(party.tables, Mapping)),

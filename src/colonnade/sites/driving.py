@@ -50,9 +50,8 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
     number = saves.go_back() if resume else 0
     step = folder.mark()["step"] if number else 0
-    federation = site.prepare(
-        folder.path, site.own_labels(folder if number else None), number if resume else None, step
-    )
+    labels = site.own_labels(folder if number else None)
+    federation = site.prepare(folder.path, labels, number if resume else None, step)
     keep_start(folder, federation, own.name, resumed=number > 0)
     return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 

@@ -118,13 +118,7 @@ class Participant:
     """One organisation while it takes part in a run that another drives, or answers for rows to predict."""
 
     def __init__(
-        self,
-        own: SiteConfig,
-        federation: Federation,
-        folder: Path,
-        *,
-        predicts_for: str | None = None,
-        moment: str = "",
+        self, own: SiteConfig, federation: Federation, folder: Path, *, predicts_for: str = "", moment: str = ""
     ) -> None:
         self.own, self.federation, self.predicts_for, self.moment = own, federation, predicts_for, moment
         self.listener: Listener | None = None
@@ -138,7 +132,7 @@ class Participant:
 
     @property
     def predicts(self) -> bool:
-        return self.predicts_for is not None
+        return bool(self.predicts_for)
 
     @property
     def trains(self) -> bool:
@@ -188,7 +182,6 @@ class Participant:
     def ask(self, rows: torch.Tensor) -> None:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
         them, before any other party is asked for its own."""
-        assert self.predicts_for is not None
         with self.role.undisturbed():
             chunks = self.federation.agreed[self.predicts_for].ask(rows)
             check_affordable(self.federation, self.predicts_for, chunks)
