@@ -390,8 +390,7 @@ def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) ->
     truth = coins > 0.5
     guesses = {}
     for basis, likelihood in scores.items():
-        whole = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
-        guesses[basis] = whole, surest(likelihood, truth)
+        guesses[basis] = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum())), surest(likelihood, truth)
     return guesses, organisation
 
 

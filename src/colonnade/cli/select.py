@@ -146,8 +146,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
             f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
         )
-    others = {*settings.parties} - {*label_owners_of(settings)}
-    leave_out(file.read_text(encoding="utf-8"), others)
+    leave_out(file.read_text(encoding="utf-8"), {*settings.parties} - {*label_owners_of(settings)})
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
     if write.resolve().parent != file.resolve().parent:

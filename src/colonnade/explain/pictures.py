@@ -157,8 +157,7 @@ def tsne(report: Report) -> Figure:
         x, y = (xy + random.normal(scale=0.006, size=xy.shape) * np.ptp(xy, axis=0))[order].T
         colours: Any = [_colour(int(label), len(classes)) for label in labels[order]] if classes else labels[order]
         drawn = axis.scatter(x, y, c=colours, s=9, linewidths=0, alpha=0.85, cmap=None if classes else "cividis")
-        place = report.ranking.index(party) + 1
-        axis.set_title(f"{party}, number {place} of {len(report.ranking)}", loc="left")
+        axis.set_title(f"{party}, number {report.ranking.index(party) + 1} of {len(report.ranking)}", loc="left")
         axis.set(xticks=[], yticks=[], xlim=_around(x), ylim=_around(y))
         for side in axis.spines.values():
             side.set_color(FAINT)

@@ -353,8 +353,7 @@ def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict
         return {}, []
     labels = federation.label_owners[holdings.label_owner].labels
     for split, scores in metrics.items():
-        rows = federation.batches.splits[split]
-        share, always = majority(labels[rows.to(labels.device)], scores)
+        share, always = majority(labels[federation.batches.splits[split].to(labels.device)], scores)
         majorities[split] = {"share": share, "always_one": always}
     return majorities, rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
 

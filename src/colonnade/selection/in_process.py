@@ -50,7 +50,7 @@ class Meeting:
         self.settings = settings
         self.organisations = {name: Organisation.at(name, no_rows, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
-        self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
+        self.leader = Leader(self.organisations[leader], labels, settings, shuffle)
         reads = choosing.readers(settings.decryptor, list(features), leader)
         agreed: dict[str, Any] = {"scheme": settings.scheme, "readers": reads, "parties": len(features)}
         self.participants = {

@@ -182,8 +182,7 @@ class Fagin:
         rows = self._first.shape[1]
         query, ids = np.divmod(np.flatnonzero(self._first <= depths[:, None]), rows)
         ids = ids[np.lexsort(((ids - queries[query]) % rows, query))]
-        counts = np.bincount(query, minlength=len(depths))
-        return Runs(ids.astype(np.int32), counts.astype(np.int32))
+        return Runs(ids.astype(np.int32), np.bincount(query, minlength=len(depths)).astype(np.int32))
 
 
 def first_page(rows: int, lists: int, k: int) -> int:

@@ -437,10 +437,9 @@ def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSe
             f'[train] sampling = "{train.sampling}" draws each batch by itself, and {name} {why}. '
             'Set sampling = "epoch", or leave it out.'
         )
-    one_model = not several and algorithm.local_model is not None  # each party has one model, trained step by step
-    if train.pretrain and (
-        not one_model or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None
-    ):
+    one_model = not several and algorithm.local_model is not None
+    in_steps = not (algorithm.converges or algorithm.grows) and algorithm.most_epochs is None
+    if train.pretrain and not (one_model and in_steps):  # each party has one model, trained step by step
         raise ConfigError(
             f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
             f"{'each label owner has its own copy of it' if several else 'it learns in its own way'}. Remove it."

@@ -67,8 +67,7 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
         if answer.step != step:
             at = f"'{name}' is at round {answer.step} of this run"
             raise CheckpointError(f"{at}, and {step} are done. Start a new one.")
-    federation = aggregation(site, ready, others)
-    return _train(federation, folder, saves, number, watch, lenient=False)
+    return _train(aggregation(site, ready, others), folder, saves, number, watch, lenient=False)
 
 
 def met(site: Site) -> Peers:

@@ -124,9 +124,8 @@ class Participant:
         self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
         self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
-        self.budget = BudgetOverRuns(
-            own.name, own.runs, folder.name, federation.accounts, federation.settings.counted_by
-        )
+        ids = federation.settings.counted_by
+        self.budget = BudgetOverRuns(own.name, own.runs, folder.name, federation.accounts, ids)
         self.run = RunDirectory(folder, self.budget)
         self.measured: dict[str, dict[str, float]] = {}
 
@@ -183,8 +182,7 @@ class Participant:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
         them, before any other party is asked for its own."""
         with self.role.undisturbed():
-            chunks = self.federation.agreed[self.predicts_for].ask(rows)
-            check_affordable(self.federation, self.predicts_for, chunks)
+            check_affordable(self.federation, self.predicts_for, self.federation.agreed[self.predicts_for].ask(rows))
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """Save a checkpoint, where the driver says that training stands; `common` is kept as well."""
