@@ -377,11 +377,9 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
     for piece in table_files.pieces(path, owner, wanted, PIECE):
         for name, kinds in kinds_of.items():
             kinds |= _kinds_in(piece[name])
-        numbers = {name: kind_of(piece[name], owner=owner) == "number" for name in features}
-        # A piece of gaps says nothing of its column; as numbers or as words, they are gaps.
-        filling.add(
-            piece, at, {name: is_number or bool(piece[name].isna().all()) for name, is_number in numbers.items()}
-        )
+        unknown = {name for name in features if piece[name].isna().all()}  # as numbers or as words, gaps are gaps
+        numbers = {name: kind_of(piece[name], owner=owner) == "number" or name in unknown for name in features}
+        filling.add(piece, at, numbers)
         ids.append(packed(ids_as_text(piece[roles.id], owner)))
         for name, read in beside.items():
             read.append(piece[name])

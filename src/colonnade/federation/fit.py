@@ -66,18 +66,14 @@ class Outcome:
         """Show the metrics in a notebook."""
         metrics = beside_majority(self.summary)
         names = in_order(self.summary, dict.fromkeys(name for scores in metrics.values() for name in scores))
+
+        def line(name: str) -> str:
+            cells = ("–" if scores.get(name) is None else f"{scores[name]:.4f}" for scores in metrics.values())
+            return f"<tr><th>{escape(metric(name))}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
-        lines = "".join(
-            f"<tr><th>{escape(metric(name))}</th>"
-            + "".join(
-                f"<td>{'–' if scores.get(name) is None else f'{scores[name]:.4f}'}</td>" for scores in metrics.values()
-            )
-            + "</tr>"
-            for name in names
-        )
-        return (
-            f"<table><tr><th></th>{head}</tr>{lines}</table><p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
-        )
+        table = f"<table><tr><th></th>{head}</tr>{''.join(map(line, names))}</table>"
+        return f"{table}<p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
 
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
@@ -131,7 +127,7 @@ def fit(
         if nothing_left:
             outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
         before = None if run is None else run.summary()
-        outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
+        outcome.summary = summarise(federation, outcome, clock.total(), before, finished, unseen)
         for finding in (*outcome.summary.get("findings", []), *outcome.summary.get("label_findings", [])):
             warnings.warn(finding, Finding, stacklevel=2)
         if failures := trackers.finish(outcome.summary):
@@ -234,13 +230,7 @@ def _train(federation: Trainable, run: RunDirectory | None, outcome: Outcome, cl
 
 
 def summarise(
-    federation: Trainable,
-    outcome: Outcome,
-    seconds: float,
-    before: Record | None = None,
-    *,
-    finished: bool = False,
-    unseen: Collection[str] = (),
+    federation: Trainable, outcome: Outcome, took: float, before: Record | None, finished: bool, unseen: Collection[str]
 ) -> Record:
     """Final metrics, what training took, and what was promised to whom. `before` is the summary of the run that was
     resumed; if that had `finished`, what it measured is not measured again. Nor are the splits `unseen`."""
@@ -279,7 +269,7 @@ def summarise(
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,
         "stopped": outcome.stopped,
-        "seconds": round(seconds, 3),
+        "seconds": round(took, 3),
         "bytes": {name: {way: book.total(way) for way in ("out", "in")} for name, book in federation.ledgers.items()},
         "metrics": metrics,
         **{name: value for name, value in only_where_there_is_some.items() if value},

@@ -308,9 +308,8 @@ def plate(figure: Figure) -> Html:
         for kind in ("svg", "png")
     ]
     rows = [[_cell(value) for value in row] for row in figure.rows]
-    numbers = h(
-        "details", h("summary", "Numbers"), table(figure.title, figure.headings, rows), id=f"{figure.name}-numbers"
-    )
+    whole = table(figure.title, figure.headings, rows)
+    numbers = h("details", h("summary", "Numbers"), whole, id=f"{figure.name}-numbers")
     return h(
         "figure",
         h("figcaption", figure.title),

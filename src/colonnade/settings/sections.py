@@ -296,10 +296,8 @@ def check_keys(
     for name, party in parties.items():
         where = f"{place_of(section, name)}: id"
         own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
-        same = len(own) == len(keys) and all(
-            mine == ("",) or len(mine) == len(key) for mine, key in zip(own, keys, strict=True)
-        )
-        if not same:
+        fits = (mine == ("",) or len(mine) == len(key) for mine, key in zip(own, keys, strict=False))
+        if len(own) != len(keys) or not all(fits):
             raise ConfigError(
                 f'{where} must have the {len(keys)} keys of [data] id, each of as many columns, or "" for one that it '
                 f"lacks; found {party.id!r}."
