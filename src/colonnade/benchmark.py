@@ -22,7 +22,7 @@ from typing import Any
 
 from colonnade.core.files import write_text
 from colonnade.core.party import cores
-from colonnade.reproduction.cells import matching, module_at
+from colonnade.reproduction.cells import Say, matching, module_at
 from colonnade.reproduction.expected import check_known, installed
 
 
@@ -70,9 +70,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.py"))
 
 
-def run(
-    name: str = "all", *, quick: bool = False, say: Callable[[str], None] | None = None, share: Share | None = None
-) -> list[Result]:
+def run(name: str = "all", *, quick: bool = False, say: Say | None = None, share: Share | None = None) -> list[Result]:
     """Run one benchmark, or all of them; `share` is for those that are made of cells."""
     if name != "all":
         check_known("benchmark", name, names(), folder())
@@ -88,9 +86,7 @@ def run(
     return results
 
 
-def _measure_cells(
-    name: str, cells: Cells, quick: bool, say: Callable[[str], None], share: Share
-) -> dict[str, dict[str, Any]]:
+def _measure_cells(name: str, cells: Cells, quick: bool, say: Say, share: Share) -> dict[str, dict[str, Any]]:
     """The values of each chosen cell, measured now or earlier; with a folder, every cell is kept as it ends."""
     chosen = matching(cells.names, share.only, name)
     version = f"{name}, quick" if quick else name  # a quick cell measures less

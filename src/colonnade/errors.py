@@ -19,19 +19,9 @@ A message gives the rule, the value found, whose it is, and the cure.
 from __future__ import annotations
 
 __all__ = [
-    "AuditFailed",
-    "BoundaryError",
-    "BudgetExhausted",
-    "CheckpointError",
-    "ColonnadeError",
-    "ConfigError",
-    "DataError",
-    "Diverged",
-    "InputError",
-    "NoAnswer",
-    "PartyError",
-    "WireError",
-]
+    "AuditFailed", "BoundaryError", "BudgetExhausted", "CheckpointError", "ColonnadeError", "ConfigError", "DataError",
+    "Diverged", "InputError", "NoAnswer", "PartyError", "WireError",
+]  # fmt: skip
 
 
 class ColonnadeError(Exception):

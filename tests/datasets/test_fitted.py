@@ -86,7 +86,7 @@ def test_rare_categories_share_the_last_column_and_new_ones_give_zeros() -> None
 
 
 def test_states_come_back_equal() -> None:
-    number, category = Number("a", 0.1, 1 / 3, 1e-7, True), Category("b", ("x", "y"), ("z",), (4, 3))
+    number, category = Number("a", 0.1, True, 1 / 3, 1e-7), Category("b", ("x", "y"), ("z",), (4, 3))
     assert Number.from_state(number.state()) == number
     assert Category.from_state(category.state()) == category
 

@@ -29,9 +29,7 @@ def test_queries_are_the_same_rows_whatever_the_shuffle() -> None:
     for shuffle in (1, 2):
         there = meeting(features, labels, queries=10, scheme="plain")
         there.organisations["leader"].generator.manual_seed(0)
-        leader = Leader(
-            there.organisations["leader"], labels, SelectionSettings(queries=10), server="x", shuffle=shuffle
-        )
+        leader = Leader(there.organisations["leader"], labels, SelectionSettings(queries=10), shuffle)
         rows.append(shuffled(30, shuffle)[leader.queries].tolist())
     assert rows[0] == rows[1]
 
@@ -39,7 +37,7 @@ def test_queries_are_the_same_rows_whatever_the_shuffle() -> None:
 def test_the_shuffle_is_secret_unless_it_is_to_be_repeated() -> None:
     _, labels = classes(30)
     organisations = meeting(*classes(30), scheme="plain").organisations
-    drawn = {Leader(organisations["leader"], labels, SelectionSettings(), server="x").shuffle for _ in range(3)}
+    drawn = {Leader(organisations["leader"], labels, SelectionSettings()).shuffle for _ in range(3)}
     assert len(drawn) == 3
 
 

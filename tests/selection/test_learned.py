@@ -17,12 +17,8 @@ from colonnade.selection.settings import KEYS, SERVER
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:
     nothing = Batches({}, batch_size=1, epochs=1, seed=0)
-    led = Leader(
-        Organisation.at(leader, nothing, seed=0),
-        np.arange(20) % 2,
-        SelectionSettings(queries=4, **settings),
-        server=SERVER,
-    )
+    chosen = SelectionSettings(queries=4, **settings)
+    led = Leader(Organisation.at(leader, nothing, seed=0), np.arange(20) % 2, chosen)
     led.participants = ("ada", "bob", "cyd")
     led.tested = [("ada", "bob"), ("bob", "cyd"), ("cyd",)]
     return by_information(led)

@@ -114,7 +114,7 @@ def test_who_is_silent_is_left_out_of_a_score_and_who_fails_is_not(base: Path) -
 
 
 def test_its_summary_counts_rows_and_promises_nothing_for_others(base: Path) -> None:
-    summary = summarise(server(base), Outcome(), 1.0)
+    summary = summarise(server(base), Outcome(), 1.0, before=None, finished=False, unseen=())
     assert summary["rows"] == {"train": 100, "test": 20, "validation": 5}
     assert summary["parties"] == {SERVER: []}
     assert summary["privacy"] == []

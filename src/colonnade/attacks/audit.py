@@ -8,7 +8,7 @@ label owner knows them anyway. The scorer alone uses the truth, afterwards.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,7 @@ from typing import Any
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
-from colonnade.attacks.inversion_audit import (
-    EMBEDDINGS,
-    Rebuilt,
-    inversion_findings,
-    joined,
-    known_findings,
-    rebuild,
-)
+from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, known_findings, rebuild
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import (
     LEARNED,
@@ -36,6 +29,7 @@ from colonnade.attacks.rehearsal import (
     TRAINED,
     Attacked,
     Rehearsal,
+    Say,
     fingerprint,
     first_rounds,
     part_of,
@@ -49,8 +43,6 @@ from colonnade.core.party import one_torch_thread
 from colonnade.encryption.masks import SHARES
 from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -144,12 +136,7 @@ class Audit:
 
 
 def audit_run(
-    folder: Path,
-    *,
-    rows: int = 64,
-    party: str | None = None,
-    say: Say | None = None,
-    allow_models: Sequence[str] = (),
+    folder: Path, *, rows: int = 64, party: str | None = None, say: Say | None = None, allow_models: Sequence[str] = ()
 ) -> Audit:
     """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more.
     `allow_models` lists the import paths that the run's settings may name as models."""

@@ -270,8 +270,7 @@ def groups(points: Tensor, count: int) -> Tensor:
     from sklearn.cluster import KMeans
 
     count = min(count, len(torch.unique(points, dim=0)))
-    numbers = KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
-    return torch.from_numpy(numbers).long()
+    return torch.from_numpy(KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())).long()
 
 
 def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:

@@ -47,7 +47,7 @@ from colonnade.algorithms import Kind
 from colonnade.algorithms.algorithm import Equations
 from colonnade.attacks.finding import Finding, of_columns
 from colonnade.attacks.inversion_audit import EMBEDDINGS
-from colonnade.attacks.received import Received, received, side_by_side, stacked
+from colonnade.attacks.received import Names, Received, received, side_by_side, stacked
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of, victims
 from colonnade.attacks.scores import correlation, r_squared
 from colonnade.core import Released
@@ -118,7 +118,7 @@ def lengths_findings(federation: Attacked, rehearsal: Rehearsal, party: str | No
 
 
 def _directions(
-    rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...], lengths: tuple[str, ...]
+    rehearsal: Rehearsal, attacker: str, victim: str, scores: Names, lengths: Names
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The rows of each round, and their values along a direction of length one; masked scores are left out."""
     for seen in rehearsal.heard_by(attacker):
@@ -131,7 +131,7 @@ def _directions(
         yield rows, values.tensor.cpu().double() / squared**0.5
 
 
-def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: Names) -> Iterator[tuple[Tensor, Tensor]]:
     """The rows and the sum of each round in which everybody's scores arrived masked, scaled to a largest entry of 1."""
     shares: dict[tuple[object, ...], dict[str, Released]] = {}
     for share in (share for seen in rehearsal.heard_by(attacker) for share in seen.message.released()):
@@ -146,9 +146,7 @@ def _sums(rehearsal: Rehearsal, attacker: str, victim: str, scores: tuple[str, .
             yield rehearsal.between(victim).rows(str(parts[victim].receipt.batch)).cpu(), total / size
 
 
-def _scaled(
-    federation: Attacked, victim: str, moment: str, rows: Tensor, along: Tensor, names: tuple[str, ...]
-) -> Finding:
+def _scaled(federation: Attacked, victim: str, moment: str, rows: Tensor, along: Tensor, names: Names) -> Finding:
     """How near the best direction comes to each column, up to the sign."""
     truth = federation.owners[victim].features.cpu().flatten(1)[rows]
     guesses = torch.cat([along, -along], 1)
@@ -167,7 +165,7 @@ def learned_from(
     moment: str,
     rows: Tensor,
     values: Tensor,
-    names: tuple[str, ...],
+    names: Names,
     *,
     attack: str = "columns by regression on known rows",
 ) -> Iterator[Finding]:

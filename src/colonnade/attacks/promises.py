@@ -25,24 +25,15 @@ import torch
 from torch import Tensor
 
 from colonnade.algorithms.embedding import Embed, Embedding
-from colonnade.attacks.rehearsal import reopen
+from colonnade.attacks.rehearsal import Say, reopen
 from colonnade.core import Batches, Ledger, Mechanism, Organisation, Party, Peers, Rule, serves
 from colonnade.core.batches import seed_for
 from colonnade.core.chance import Secret, Source, uniform
 from colonnade.errors import AuditFailed
 from colonnade.federation import Federation
 from colonnade.federation.guarantees import guarantees
-from colonnade.privacy import Account, Binomial, Gaussian, binomial, gaussian
-from colonnade.privacy.accounting import (
-    Key,
-    binomial_pld,
-    event_of,
-    gaussian_epsilon,
-    is_private,
-    key_of,
-    known_batch,
-    poisson_epsilon,
-)
+from colonnade.privacy import Account, Binomial, Gaussian, accounting, binomial, gaussian
+from colonnade.privacy.accounting import Key, event_of, is_private, key_of, known_batch
 from colonnade.privacy.counts import Item, by_event
 from colonnade.privacy.one_run import CONFIDENCE, Guesses, f_dp, independent, mu_of, steinke
 from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement
@@ -122,11 +113,7 @@ class Promises:
 
 
 def audit_promises(
-    folder: Path,
-    *,
-    canaries: int = CANARIES,
-    say: Callable[[str], None] | None = None,
-    allow_models: Sequence[str] = (),
+    folder: Path, *, canaries: int = CANARIES, say: Say | None = None, allow_models: Sequence[str] = ()
 ) -> Promises:
     """Attack what a finished run promises; the run stays as it is, and nobody's budget is charged."""
     with reopen(folder, allow_models) as federation:
@@ -220,7 +207,7 @@ def column_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: s
     gaussians = all(key[0] == gaussian.KIND for key in spent)
     best: dict[str, tuple[float, float]] = {}
     for basis, (guesses, sure) in attacked.items():
-        rows = [steinke(sure, delta, p)] + ([gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
+        rows = [steinke(sure, delta, p)] + ([accounting.gaussian_epsilon(f_dp(guesses, p), delta)] if gaussians else [])
         tight = _as_epsilon(spent, mu_of(independent(guesses, p)), delta)
         best[basis] = max([*rows, tight]), max(rows)
     by = max(best, key=lambda basis: best[basis][0])
@@ -238,10 +225,8 @@ def hidden_bound(federation: Federation, party: str, canaries: int, relation: st
     setup, _ = canary_setup(federation, party, {item: 1})
     if account.sampling == "epoch":
         return column_bound(setup, [Turn(item[0], "train")] * account.released(item)[0], canaries, relation, delta)
-    seed = int(uniform((1,), Secret()) * 2**31)
-    drawn = dataclasses.replace(
-        setup, sampling=account.sampling, share=min(account.batch_size / account.rows, 1.0), batch_seed=seed
-    )
+    seed, share = int(uniform((1,), Secret()) * 2**31), min(account.batch_size / account.rows, 1.0)
+    drawn = dataclasses.replace(setup, sampling=account.sampling, share=share, batch_seed=seed)
     return sampled_bound(drawn, [Turn(item[0], "train")] * rounds, canaries, relation, delta)
 
 
@@ -254,7 +239,7 @@ def sampled_bound(setup: Setup, turns: Sequence[Turn], canaries: int, relation: 
         variation = independent(guesses, p)
         tight = math.log((1 + variation - 2 * delta) / (1 - variation)) if variation > delta else 0.0
         if setup.sampling == "poisson" and relation == "add-or-remove":
-            tight = max(tight, poisson_epsilon(variation, setup.share, len(turns), delta))
+            tight = max(tight, accounting.poisson_epsilon(variation, setup.share, len(turns), delta))
         best[basis] = max(tight, steinke(sure, delta, p))
     by = max(best, key=lambda basis: best[basis])
     baseline = max(steinke(sure, delta, p) for _, sure in attacked.values())
@@ -268,13 +253,13 @@ def _as_epsilon(spent: Mapping[Key, int], mu: float, delta: float) -> float:
         return 0.0
     binomials = [(key, times) for key, times in spent.items() if key[0] == binomial.KIND]
     if not binomials:
-        return gaussian_epsilon(mu, delta)
+        return accounting.gaussian_epsilon(mu, delta)
     ((key, times),) = binomials[:1]
     parameters = dict(key[1])
     moved = math.sqrt(parameters["coordinates"] * times) * (parameters["levels"] - 1)
     trials = moved**2 / (mu**2 * parameters["p"] * (1 - parameters["p"]))
     fewer = binomial.KIND, tuple(sorted({**parameters, "trials": float(max(round(trials), 1))}.items()))
-    return binomial_pld([(fewer, times)], 0.0, delta)
+    return accounting.binomial_pld([(fewer, times)], 0.0, delta)
 
 
 def label_bound(federation: Federation, party: str, canaries: int) -> Bound:
@@ -394,8 +379,7 @@ def attack(setup: Setup, turns: Sequence[Turn], canaries: int, relation: str) ->
     truth = coins > 0.5
     guesses = {}
     for basis, likelihood in scores.items():
-        whole = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum()))
-        guesses[basis] = whole, surest(likelihood, truth)
+        guesses[basis] = Guesses(canaries, canaries, int(((likelihood > 0) == truth).sum())), surest(likelihood, truth)
     return guesses, organisation
 
 

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind, Release
 from colonnade.core import Batches, DpEvent, Transcript
 
+Names = tuple[str, ...]
+"""Under which something is released."""
+
 
 @dataclass(frozen=True)
 class Knowledge:
@@ -29,7 +32,7 @@ class Knowledge:
     begun: Transcript = field(default_factory=lambda: Transcript(""))  # what reached it when the run began
     shown: Transcript = field(default_factory=lambda: Transcript(""))  # what it sent to the label owner meanwhile
 
-    def named(self, *kinds: Kind) -> tuple[str, ...]:
+    def named(self, *kinds: Kind) -> Names:
         """The names under which something of these kinds is sent."""
         return tuple(name for name, release in self.releases.items() if release.kind in kinds)
 
@@ -60,9 +63,7 @@ class Received:
         return self.values.is_floating_point() and self.values.dim() == 2
 
 
-def received(
-    transcript: Transcript, batches: Batches, names: tuple[str, ...], owner: str | None = None
-) -> Iterator[Received]:
+def received(transcript: Transcript, batches: Batches, names: Names, owner: str | None = None) -> Iterator[Received]:
     """The tensors that others released under these names and that reached this party, in order, with the rows they are
     about. A tensor may come by way of a third party; its owner's receipt stays on it."""
     for seen in transcript:

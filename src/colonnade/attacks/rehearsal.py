@@ -11,7 +11,7 @@ import copy
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -34,6 +34,7 @@ from colonnade.settings.federation_file import Settings
 FIRST, ASKED, TRAINED = "first rounds", "prediction", "trained model"
 """The moments at which a run is listened to."""
 ROUNDS = 32
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)

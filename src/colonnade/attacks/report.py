@@ -146,8 +146,7 @@ def _bars(figure: Any, findings: list[Finding]) -> None:
     figure.set_size_inches(7, 1.2 + 0.32 * len(findings))
     axes = figure.subplots()
     places = list(range(len(findings)))[::-1]
-    scores = [finding.score for finding in findings]
-    axes.barh(places, scores, height=0.62, color=ATTACK, label="attack")
+    axes.barh(places, [finding.score for finding in findings], height=0.62, color=ATTACK, label="attack")
     for place, finding in zip(places, findings, strict=True):
         if finding.low is not None and finding.high is not None:
             axes.plot([finding.low, finding.high], [place, place], color=INK, linewidth=1.2)

@@ -70,8 +70,7 @@ def demo(
     text = (out / "federation.toml").read_text(encoding="utf-8")
     write_text(out / CHOSEN, leave_out(text, rejected(selection, everybody)))
     console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
-    settings = Settings.from_toml(out / CHOSEN)
-    federation = Federation.from_settings(settings)
+    federation = Federation.from_settings(Settings.from_toml(out / CHOSEN))
     with progress_of(federation, "training", quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
     pd.DataFrame({"patient": federation.holdings.ids}).to_csv(out / SHARED, index=False)

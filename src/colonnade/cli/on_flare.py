@@ -204,8 +204,7 @@ def serve_on_flare(
         console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
 
     def say_listening(record: dict[str, Any]) -> None:
-        text = f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}"
-        say(text, soft_wrap=True)
+        say(f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}", soft_wrap=True)
         if not quiet:
             say_how(record["url"], token=record["token"])
 

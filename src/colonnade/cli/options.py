@@ -69,6 +69,4 @@ def overrides(options: list[str], parties: Any) -> dict[str, str]:
 
 def say_how(url: str, *, token: bool) -> None:
     bearer = " -H 'Authorization: Bearer TOKEN'" if token else ""
-    body = '{"ids": ["ID"]}'
-    line = f"curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{body}'"
-    say(line, soft_wrap=True)
+    say(f"""curl -s {url}/predict -H 'Content-Type: application/json'{bearer} -d '{{"ids": ["ID"]}}'""", soft_wrap=True)

@@ -75,12 +75,10 @@ def run(
 ) -> None:
     """Train a federation and keep a run directory: settings, metrics, ledgers, every party's checkpoint."""
     folder = out or (_latest_folder(file) if resume else _new_folder(file))
-    in_process = engine == "in-process"
+    in_process, at_sites = engine == "in-process", engine == "flare"
     again = f"{shlex.quote(str(folder / SETTINGS))} --out {shlex.quote(str(folder))}"
     not_together = {
-        "--set cannot be used with --engine flare: settings are in the file that all agreed on.": (
-            set_ and engine == "flare"
-        ),
+        "--set cannot be used with --engine flare: settings are in the file that all agreed on.": set_ and at_sites,
         "--set cannot change a run that is resumed. One that was started with --set has its settings in its own file: "
         f"colonnade run {again} --resume": set_ and resume,
         "--network rehearses a network in one process, and between sites there is one. Leave it out.": (
@@ -94,9 +92,7 @@ def run(
         ),
         "--seed cannot change a run that is resumed; its own seed is used.": resume and seed is not None,
         "--port is of the page that --live shows. Add --live, or leave --port out.": port is not None and not live,
-        "--live shows a run of this machine, and with --engine flare its numbers stay at the sites.": (
-            live and engine == "flare"
-        ),
+        "--live shows a run of this machine, and with --engine flare its numbers stay at the sites.": live and at_sites,
     }
     for rule, both_given in not_together.items():
         if both_given:

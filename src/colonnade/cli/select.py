@@ -88,7 +88,7 @@ def select(
         )
     overridden = {key: value for key, value in options.items() if value is not None}
     if engine == "in-process":
-        selection: Selection | None = with_bar(settings, keep, method, owner, overridden, quiet=quiet or json_)
+        selection: Selection | None = with_bar(settings, keep, method, owner, quiet=quiet or json_, **overridden)
     else:
         from colonnade.cli.on_flare import select_on_flare
 
@@ -122,13 +122,7 @@ def promised(settings: Settings) -> str:
 
 
 def with_bar(
-    settings: Settings,
-    keep: int,
-    method: str,
-    owner: str | None = None,
-    options: dict[str, Any] | None = None,
-    *,
-    quiet: bool,
+    settings: Settings, keep: int, method: str, owner: str | None = None, *, quiet: bool, **options: Any
 ) -> Selection:
     """Select in this process, with a bar over the queries."""
     with a_bar(TaskProgressColumn(), quiet=quiet, transient=True) as bar:
@@ -152,8 +146,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
             f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
         )
-    others = {*settings.parties} - {*label_owners_of(settings)}
-    leave_out(file.read_text(encoding="utf-8"), others)
+    leave_out(file.read_text(encoding="utf-8"), {*settings.parties} - {*label_owners_of(settings)})
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
     if write.resolve().parent != file.resolve().parent:

@@ -30,6 +30,9 @@ from colonnade.errors import ColonnadeError, NoAnswer, PartyError
 
 STALE, SKIP, NOT_UPDATED = "stale", "skip", "not_updated"
 Counts = dict[str, dict[str, int]]
+Calls = Mapping[str, Envelope[Request[Any]]]
+Lookup = Callable[[str], Tensor]
+"""Of a batch by its name."""
 HELD_OUT = "validation["
 """How the names of batches begin whose rows are looked at and not learned from."""
 LABELS = ""
@@ -52,13 +55,7 @@ class Missing:
     """A driver's rule for missing parties, what it remembers for it, and how often it was needed."""
 
     def __init__(
-        self,
-        rule: str,
-        allowed: Collection[str],
-        outbox: Outbox,
-        rows: Callable[[str], Tensor],
-        size: int,
-        labels: Callable[[str], Tensor] | None = None,
+        self, rule: str, allowed: Collection[str], outbox: Outbox, rows: Lookup, size: int, labels: Lookup | None = None
     ):
         self.rule, self.allowed, self.outbox, self.rows, self.size = rule, allowed, outbox, rows, size
         self.absent: dict[str, str] = {}  # party -> the batch it gave nothing for
@@ -68,15 +65,12 @@ class Missing:
         self._memory: dict[str, Memory] = {}
         self._labels = labels
 
-    def to_ask(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Envelope[Request[Any]]]:
+    def to_ask(self, envelopes: Calls) -> dict[str, Envelope[Request[Any]]]:
         """Without updates for a batch that a party gave nothing for, and without who is known to be away."""
         return {to: e for to, e in envelopes.items() if to not in self.known_away and not self._left_out(to, e.message)}
 
     def complete(
-        self,
-        envelopes: Mapping[str, Envelope[Request[Any]]],
-        replies: Mapping[str, Message],
-        failures: Mapping[str, PartyError],
+        self, envelopes: Calls, replies: Mapping[str, Message], failures: Mapping[str, PartyError]
     ) -> dict[str, Message]:
         """The answers to go on with: those that came, and what stands in for the others."""
         for error in failures.values():
@@ -189,7 +183,7 @@ class Answers:
 
     def __init__(
         self,
-        rows: Callable[[str], Tensor],
+        rows: Lookup,
         widths: Mapping[str, int],
         *,
         releases: Mapping[str, Declared],

@@ -65,10 +65,7 @@ def redacted(error: PartyError) -> PartyError:
 def _referred(error: BaseException, party: str, request: str, batch: str | None) -> str:
     """An exception's type and a reference, under which the party's own log says where it came from."""
     reference = secrets.token_hex(4)
-    places = " < ".join(
-        f"{at.filename}:{at.lineno} {at.name}" for at in reversed(traceback.extract_tb(error.__traceback__))
-    )
-    log.error(
-        "%s: reference %s: %s at %s at batch %.80r: %s", party, reference, type(error).__name__, request, batch, places
-    )
-    return f"{type(error).__name__}; the log of '{party}' has it under reference {reference}"
+    frames, kind = reversed(traceback.extract_tb(error.__traceback__)), type(error).__name__
+    places = " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+    log.error("%s: reference %s: %s at %s at batch %.80r: %s", party, reference, kind, request, batch, places)
+    return f"{kind}; the log of '{party}' has it under reference {reference}"

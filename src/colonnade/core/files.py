@@ -139,6 +139,15 @@ def _sync(path: Path) -> None:
             os.close(number)
 
 
+def stamp(path: Path) -> tuple[int, int]:
+    """When a file was written, and its size, by which a changed one is known; zeros where there is none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
 def aside(folder: Path) -> Path:
     """Where a folder is while it is replaced."""
     return folder.with_name(f".{folder.name}.old.tmp")
@@ -295,8 +304,7 @@ def parse_json(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON ({type(error).__name__})") from None
     if not isinstance(value, dict):
-        what = type(value).__name__
-        raise ValueError(f"it holds a {what}, and an object was written")  # noqa: TRY004 - of a file
+        raise ValueError(f"it holds a {type(value).__name__}, and an object was written")  # noqa: TRY004 - of a file
     digest = AT_THE_END.search(text)
     if KEY in value or (digest is not None and NAMED.fullmatch(text, digest.start() - len(KEY) - 4, digest.start())):
         _check(text, digest)

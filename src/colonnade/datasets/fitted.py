@@ -106,6 +106,7 @@ class _FittedColumn:
         return {"kind": self.kind, **values}
 
 
+@dataclass(frozen=True)
 class _NumberColumn(_FittedColumn):
     """A column of numbers: the median fills gaps, and a 0/1 column marks them if training had any."""
 
@@ -128,25 +129,26 @@ class _NumberColumn(_FittedColumn):
     def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         raise NotImplementedError
 
+    @staticmethod
+    def _known(state: Mapping[str, Any]) -> tuple[str, float, bool]:
+        """What any such column has in its state."""
+        return str(state["name"]), float(state["median"]), bool(state["had_gaps"])
+
 
 @dataclass(frozen=True)
 class Number(_NumberColumn):
     """(value - centre) / divisor."""
 
     kind = "number"
-    name: str
-    median: float
     centre: float
     divisor: float
-    had_gaps: bool
 
     def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         return (filled - self.centre) / self.divisor
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Number:
-        learned = (float(state["median"]), float(state["centre"]), float(state["divisor"]))
-        return cls(str(state["name"]), *learned, bool(state["had_gaps"]))
+        return cls(*cls._known(state), float(state["centre"]), float(state["divisor"]))
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,8 @@ class Quantile(_NumberColumn):
     heavy tail has no more weight than any other end of a column."""
 
     kind = "quantile"
-    name: str
-    median: float
     knots: tuple[float, ...]
     scores: tuple[float, ...]
-    had_gaps: bool
 
     def _scaled(self, filled: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.interp(filled, self.knots, self.scores)
@@ -169,7 +168,7 @@ class Quantile(_NumberColumn):
         knots, scores = (tuple(float(number) for number in state[part]) for part in ("knots", "scores"))
         if len(knots) != len(scores) or not knots:
             raise ValueError("knots")
-        return cls(str(state["name"]), float(state["median"]), knots, scores, bool(state["had_gaps"]))
+        return cls(*cls._known(state), knots, scores)
 
 
 @dataclass(frozen=True)
@@ -179,10 +178,7 @@ class Piecewise(_NumberColumn):
     here with the ends cut off, too). A linear model of these is piecewise linear in the column."""
 
     kind = "piecewise"
-    name: str
-    median: float
     edges: tuple[float, ...]
-    had_gaps: bool
 
     def _names(self) -> list[str]:
         return [f"{self.name} {low:.6g} to {high:.6g}" for low, high in pairwise(self.edges)]
@@ -196,7 +192,7 @@ class Piecewise(_NumberColumn):
         edges = tuple(float(edge) for edge in state["edges"])
         if len(edges) < 2 or not all(low < high for low, high in pairwise(edges)):
             raise ValueError("edges")
-        return cls(str(state["name"]), float(state["median"]), edges, bool(state["had_gaps"]))
+        return cls(*cls._known(state), edges)
 
 
 @dataclass(frozen=True)
@@ -259,7 +255,7 @@ def fit_numbers(columns: Mapping[str, NDArray[np.float64]], scale: Scale) -> dic
         reach = filled.max(0) - centre
         divisor = np.where(reach < 10 * EPSILON, 1.0, reach)
     return {
-        name: Number(name, medians[name], float(centre[at]), float(divisor[at]), bool(gaps[name].any()))
+        name: Number(name, medians[name], bool(gaps[name].any()), float(centre[at]), float(divisor[at]))
         for at, name in enumerate(columns)
     }
 
@@ -293,7 +289,7 @@ def best_way(values: NDArray[np.float64], *, classes: int) -> Numbers:
 def fit_piecewise(name: str, values: NDArray[np.float64]) -> Piecewise:
     """Bins that hold about equally many training rows; of few different values, one between any two neighbours."""
     filled = values[~np.isnan(values)]
-    return Piecewise(name, float(np.median(filled)), tuple(_knots(filled, BINS + 1)), len(filled) < len(values))
+    return Piecewise(name, float(np.median(filled)), len(filled) < len(values), tuple(_knots(filled, BINS + 1)))
 
 
 def fit_quantile(name: str, values: NDArray[np.float64]) -> Quantile:
@@ -303,7 +299,7 @@ def fit_quantile(name: str, values: NDArray[np.float64]) -> Quantile:
     below, upto = (np.searchsorted(filled, knots, side) for side in ("left", "right"))
     scores = special.ndtri((below + upto + 1) / (2 * len(filled) + 2))
     gaps = len(filled) < len(values)
-    return Quantile(name, float(np.median(filled)), tuple(knots.tolist()), tuple(scores.tolist()), gaps)
+    return Quantile(name, float(np.median(filled)), gaps, tuple(knots.tolist()), tuple(scores.tolist()))
 
 
 def _knots(filled: NDArray[np.float64], count: int) -> list[float]:

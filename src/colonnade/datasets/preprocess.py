@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -121,10 +121,8 @@ class Preprocessor:
     @property
     def spans(self) -> dict[str, slice]:
         """Which output columns each input column became."""
-        ends = np.cumsum([len(column.outputs) for column in self.columns]).tolist()
-        return {
-            column.name: slice(end - len(column.outputs), end) for column, end in zip(self.columns, ends, strict=True)
-        }
+        ends = accumulate((len(column.outputs) for column in self.columns), initial=0)
+        return {column.name: slice(*both) for column, both in zip(self.columns, pairwise(ends), strict=True)}
 
     def check(self, table: Table, rows: NDArray[np.int64]) -> dict[str, str]:
         """Raise where these rows of a table cannot be prepared. Gives how columns whose text means numbers are read,
@@ -321,9 +319,7 @@ class _UnusableColumns:
 
     def tell(self, owner: str, order: list[str], rows: int, *, any_left: bool) -> None:
         """Say which columns are left out; infinite values, and a table of which nothing is left, are refused."""
-        faults = {
-            fault: listing([name for name in order if name in names]) for fault, names in self.faults.items() if names
-        }
+        faults = {fault: listing(sorted(names, key=order.index)) for fault, names in self.faults.items() if names}
         if infinite := faults.pop("infinite values", None):
             raise DataError(
                 f"'{owner}' has infinite values in {infinite}, on its {rows} training rows. Replace them, or leave "

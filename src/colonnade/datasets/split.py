@@ -69,8 +69,7 @@ def column_runs(width: int, parts: int | Sequence[int]) -> list[range]:
             f"Widths of parts are whole numbers, 1 or more, that add up to all {width} columns; found {list(parts)}"
             f"{f', which are {sum(parts)}' if fit else ''}."
         )
-    starts = [0, *accumulate(parts)]
-    return [range(start, end) for start, end in pairwise(starts)]
+    return [range(start, end) for start, end in pairwise([0, *accumulate(parts)])]
 
 
 def column_blocks(x: Tensor | NDArray[Any], parts: int | Sequence[int]) -> dict[str, Tensor]:

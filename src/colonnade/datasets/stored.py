@@ -75,5 +75,4 @@ class Filling:
         places_of = self.words.setdefault(name, {})
         codes, words = pd.factorize(text(cells))
         places = np.array([places_of.setdefault(str(word), len(places_of)) for word in words], dtype=np.float64)
-        gaps = cells.isna().to_numpy(dtype=bool)
-        return np.where(gaps, np.nan, places[codes])
+        return np.where(cells.isna().to_numpy(dtype=bool), np.nan, places[codes])

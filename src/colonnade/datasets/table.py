@@ -320,22 +320,19 @@ HALF = re.compile(rb"\xed[\xa0-\xbf]")
 
 
 def _checked(
-    roles: ColumnRoles,
-    packed_ids: NDArray[np.bytes_],
-    features: pd.DataFrame | Columns,
-    beside: Mapping[str, pd.Series[Any]],
+    roles: ColumnRoles, ids: NDArray[np.bytes_], features: pd.DataFrame | Columns, beside: Mapping[str, pd.Series[Any]]
 ) -> Table:
     """Make a table, and raise unless it has rows and no id twice. A word that stands for a gap is no label."""
     owner = roles.owner
-    if not len(packed_ids):
+    if not len(ids):
         raise DataError(f"'{owner}' has a table without rows. Check the query or file it was exported from.")
     label = None if roles.label is None else without_gap_words(beside[roles.label])
-    table = Table(owner, packed_ids, features, label, {part: beside[name] for part, name in roles.aside.items()})
-    if HALF.search(table.packed.tobytes()):
+    table = Table(owner, ids, features, label, {part: beside[name] for part, name in roles.aside.items()})
+    if HALF.search(ids.tobytes()):
         raise DataError(
             f"'{owner}' has an id with a lone surrogate, half of a letter: it is no text. Export it as UTF-8."
         )
-    ids = table.packed[table.index.order]
+    ids = ids[table.index.order]
     same = np.flatnonzero(ids[1:] == ids[:-1])
     if len(same):  # named by row numbers, not by the id, since the message may end up in a site's log
         first, second = table.index.order[same[0] : same[0] + 2].tolist()
@@ -380,11 +377,9 @@ def read_pieces(path: Path, roles: ColumnRoles) -> tuple[NDArray[np.bytes_], Col
     for piece in table_files.pieces(path, owner, wanted, PIECE):
         for name, kinds in kinds_of.items():
             kinds |= _kinds_in(piece[name])
-        numbers = {name: kind_of(piece[name], owner=owner) == "number" for name in features}
-        # A piece of gaps says nothing of its column; as numbers or as words, they are gaps.
-        filling.add(
-            piece, at, {name: is_number or bool(piece[name].isna().all()) for name, is_number in numbers.items()}
-        )
+        unknown = {name for name in features if piece[name].isna().all()}  # as numbers or as words, gaps are gaps
+        numbers = {name: kind_of(piece[name], owner=owner) == "number" or name in unknown for name in features}
+        filling.add(piece, at, numbers)
         ids.append(packed(ids_as_text(piece[roles.id], owner)))
         for name, read in beside.items():
             read.append(piece[name])

@@ -38,9 +38,8 @@ def noised(holdings: Holdings, party: str, rows: Tensor | None, sigma: float, ge
     chosen = torch.arange(len(features)) if rows is None else rows
     noise = torch.randn(len(chosen), *features.shape[1:], generator=generator).to(features)
     features[chosen.to(features.device)] += sigma * noise
-    return dataclasses.replace(
-        holdings, columns={**holdings.columns, party: dataclasses.replace(held, features=features)}
-    )
+    noisy = dataclasses.replace(held, features=features)
+    return dataclasses.replace(holdings, columns={**holdings.columns, party: noisy})
 
 
 def only(holdings: Holdings, parties: Collection[str]) -> Holdings:
@@ -179,13 +178,7 @@ class Retraining:
     """
 
     def __init__(
-        self,
-        federation: Federation,
-        score: float,
-        *,
-        split: str = "test",
-        metric: str | None = None,
-        watch: Watch | None = None,
+        self, federation: Federation, score: float, *, split: str = "test", metric: str = "", watch: Watch | None = None
     ) -> None:
         self.federation, self.split, self.watch = federation, split, watch
         self.metric = metric or metric_of(federation, federation.batches.splits[split])

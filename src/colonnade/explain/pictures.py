@@ -33,16 +33,9 @@ BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", 
 
 INK, GREY, FAINT = "#222222", "#8a8a8a", "#e6e6e6"
 STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 8.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.hashsalt": "colonnade",
-}
+    "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": GREY,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK), "svg.hashsalt": "colonnade",
+}  # fmt: skip
 
 
 def can_draw() -> None:
@@ -164,8 +157,7 @@ def tsne(report: Report) -> Figure:
         x, y = (xy + random.normal(scale=0.006, size=xy.shape) * np.ptp(xy, axis=0))[order].T
         colours: Any = [_colour(int(label), len(classes)) for label in labels[order]] if classes else labels[order]
         drawn = axis.scatter(x, y, c=colours, s=9, linewidths=0, alpha=0.85, cmap=None if classes else "cividis")
-        place = report.ranking.index(party) + 1
-        axis.set_title(f"{party}, number {place} of {len(report.ranking)}", loc="left")
+        axis.set_title(f"{party}, number {report.ranking.index(party) + 1} of {len(report.ranking)}", loc="left")
         axis.set(xticks=[], yticks=[], xlim=_around(x), ylim=_around(y))
         for side in axis.spines.values():
             side.set_color(FAINT)
@@ -205,14 +197,7 @@ def _colour(number: int, count: int) -> Any:
     return colormaps["viridis"](number / (count - 1))
 
 
-COLOURS = {
-    "head_norm": BLUE,
-    "head_change": SKY,
-    "permutation": VERMILLION,
-    "silenced": ORANGE,
-    "noise": GREEN,
-    "left_out": PURPLE,
-}
+COLOURS = dict(zip(MEASURES, (BLUE, SKY, VERMILLION, ORANGE, GREEN, PURPLE), strict=True))
 
 
 def draw(report: Report, folder: Path) -> list[Path]:

@@ -263,8 +263,7 @@ def retrain(
 
 
 def _heads(trained: experiments.Retrained) -> dict[str, Any]:
-    norms, changes = dict(trained.head_norms), dict(trained.head_changes)
-    return {"score": trained.score, "head_norm": norms, "head_change": changes}
+    return {"score": trained.score, "head_norm": trained.head_norms, "head_change": trained.head_changes}
 
 
 def summary_of(report: Report) -> Report:

@@ -107,8 +107,7 @@ class Trained:
             shape = self.shape(party)
             model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
             row, own = torch.zeros(1, *shape), "labels" in self.parties[party]
-            config = self.settings.config
-            model = self.algorithm.complete(model, row, self.outputs, seed=0, config=config, own=own)
+            model = self.algorithm.complete(model, row, self.outputs, seed=0, config=self.settings.config, own=own)
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])
             except (RuntimeError, KeyError) as error:

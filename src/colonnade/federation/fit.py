@@ -66,18 +66,14 @@ class Outcome:
         """Show the metrics in a notebook."""
         metrics = beside_majority(self.summary)
         names = in_order(self.summary, dict.fromkeys(name for scores in metrics.values() for name in scores))
+
+        def line(name: str) -> str:
+            cells = ("–" if scores.get(name) is None else f"{scores[name]:.4f}" for scores in metrics.values())
+            return f"<tr><th>{escape(metric(name))}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
-        lines = "".join(
-            f"<tr><th>{escape(metric(name))}</th>"
-            + "".join(
-                f"<td>{'–' if scores.get(name) is None else f'{scores[name]:.4f}'}</td>" for scores in metrics.values()
-            )
-            + "</tr>"
-            for name in names
-        )
-        return (
-            f"<table><tr><th></th>{head}</tr>{lines}</table><p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
-        )
+        table = f"<table><tr><th></th>{head}</tr>{''.join(map(line, names))}</table>"
+        return f"{table}<p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
 
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
@@ -131,7 +127,7 @@ def fit(
         if nothing_left:
             outcome.stopped = f"nothing was trained: {nothing_left} the federation anew to train from the start"
         before = None if run is None else run.summary()
-        outcome.summary = summarise(federation, outcome, clock.total(), before, finished=finished, unseen=unseen)
+        outcome.summary = summarise(federation, outcome, clock.total(), before, finished, unseen)
         for finding in (*outcome.summary.get("findings", []), *outcome.summary.get("label_findings", [])):
             warnings.warn(finding, Finding, stacklevel=2)
         if failures := trackers.finish(outcome.summary):
@@ -203,13 +199,7 @@ def _go_on(federation: Trainable, outcome: Outcome) -> str:
     return ""
 
 
-def _train(
-    federation: Trainable,
-    run: RunDirectory | None,
-    outcome: Outcome,
-    clock: _Clock,
-    tell: Callable[[Step | Record], None],
-) -> None:
+def _train(federation: Trainable, run: RunDirectory | None, outcome: Outcome, clock: _Clock, tell: Watch) -> None:
     """Train epoch by epoch, unless it had stopped before: measure, remember the best, save, see whether to stop."""
     every, epoch, done = federation.settings.train.checkpoint_every, list[Step](), federation.batches.done
     reason = why_stop(federation, outcome.history)
@@ -240,13 +230,7 @@ def _train(
 
 
 def summarise(
-    federation: Trainable,
-    outcome: Outcome,
-    seconds: float,
-    before: Record | None = None,
-    *,
-    finished: bool = False,
-    unseen: Collection[str] = (),
+    federation: Trainable, outcome: Outcome, took: float, before: Record | None, finished: bool, unseen: Collection[str]
 ) -> Record:
     """Final metrics, what training took, and what was promised to whom. `before` is the summary of the run that was
     resumed; if that had `finished`, what it measured is not measured again. Nor are the splits `unseen`."""
@@ -285,7 +269,7 @@ def summarise(
         **({} if outcome.best is None else {"best_epoch": outcome.best["epoch"]}),
         "rounds": federation.batches.done,
         "stopped": outcome.stopped,
-        "seconds": round(seconds, 3),
+        "seconds": round(took, 3),
         "bytes": {name: {way: book.total(way) for way in ("out", "in")} for name, book in federation.ledgers.items()},
         "metrics": metrics,
         **{name: value for name, value in only_where_there_is_some.items() if value},
@@ -359,8 +343,7 @@ def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict
         return {}, []
     labels = federation.label_owners[holdings.label_owner].labels
     for split, scores in metrics.items():
-        rows = federation.batches.splits[split]
-        share, always = majority(labels[rows.to(labels.device)], scores)
+        share, always = majority(labels[federation.batches.splits[split].to(labels.device)], scores)
         majorities[split] = {"share": share, "always_one": always}
     return majorities, rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
 

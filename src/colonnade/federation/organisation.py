@@ -309,8 +309,7 @@ def local_model(
     body = models.build(spec, tuple(features.shape[1:]), seed=start, owner=name, allow=allow)
     body = models.seeded(body, organisation.generator, owner=name)
     head = organisation.start(seed_for(seed, name, "head"))
-    algorithm = find(settings.algorithm)
-    model = algorithm.complete(body, features[:1], outputs, seed=head, config=settings.config, own=own)
+    model = find(settings.algorithm).complete(body, features[:1], outputs, seed=head, config=settings.config, own=own)
     model = models.seeded(model, organisation.generator, owner=name)
     if organisation.outbox.meter is not None and mixes_rows(model, features, organisation.generator):
         raise ConfigError(

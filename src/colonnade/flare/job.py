@@ -33,9 +33,7 @@ ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
 """Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
-KINDS = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ColonnadeError)
-}
+KINDS: dict[str, type[ColonnadeError]] = {name: vars(errors)[name] for name in errors.__all__}
 """Our errors by name: a file may name these, and no other class."""
 
 Watch = Callable[[dict[str, Any]], None]
@@ -107,16 +105,13 @@ def write_job(folder: Path, job: Job, lead: Path, member: str = MEMBER) -> Path:
     wish = {key: value for key, value in asdict(job).items() if key != "sites"}
     relay = {"driver": job.driver, "order": signed(lead, wish)}
     member = SERVING if job.serve else member
-    threads = {"max_call_threads": 64}
-    timeout = {"sync_task_timeout": 600}
+    controls = {"server_obj_id": "relay", "max_call_threads": 64, "sync_task_timeout": 600}
     server = {
         "format_version": 2,
-        "workflows": [
-            {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "relay", **threads, **timeout}}
-        ],
+        "workflows": [{"id": "controller", "path": CONTROLLER, "args": controls}],
         "components": [{"id": "relay", "path": RELAY, "args": relay}],
     }
-    executor = {"path": EXECUTOR, "args": {"client_obj_id": "member", **threads}}
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "member", "max_call_threads": 64}}
     client = {
         "format_version": 2,
         "executors": [{"tasks": ["*"], "executor": executor}],
@@ -125,11 +120,8 @@ def write_job(folder: Path, job: Job, lead: Path, member: str = MEMBER) -> Path:
     meta = {"name": job.run, "resource_spec": {}, "min_clients": len(job.sites), "deploy_map": {"app": ["@ALL"]}}
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    for path, content in (
-        (folder / "meta.json", meta),
-        (config / "config_fed_server.json", server),
-        (config / "config_fed_client.json", client),
-    ):
+    sides = {config / "config_fed_server.json": server, config / "config_fed_client.json": client}
+    for path, content in {folder / "meta.json": meta, **sides}.items():
         path.write_text(json.dumps(content, indent=2), encoding="utf-8")
     return folder
 

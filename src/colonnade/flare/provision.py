@@ -143,9 +143,6 @@ def _restrict(local: Path) -> None:
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": ALLOWED, "allow_log_streaming": False}
     kept = [part for part in resources["components"] if part["id"] not in ("site_log_streamer", "log_receiver")]
     resources["components"] = kept  # FLARE's defaults send a site's error log to the relay
-    permissions = {"lead": MAY | dict.fromkeys(NOT, "none")}
-    for name, content in (
-        ("resources.json", resources),
-        ("authorization.json", {"format_version": "1.0", "permissions": permissions}),
-    ):
-        (local / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    authorization = {"format_version": "1.0", "permissions": {"lead": MAY | dict.fromkeys(NOT, "none")}}
+    for name, content in {"resources": resources, "authorization": authorization}.items():
+        (local / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -109,9 +109,9 @@ def _failed_to_start(log: Path) -> bool:
 
 @contextmanager
 def simulator(
-    job: Path, work: Path, names: Sequence[str], environment: Mapping[str, str], *, allowed: Sequence[str] = ALLOWED
+    job: Path, work: Path, names: Sequence[str], more: Mapping[str, str], *, allowed: Sequence[str] = ALLOWED
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """FLARE's simulator with this job, a process per site; none of them outlives the block."""
+    """FLARE's simulator with this job, a process per site with `more` in its environment; none outlives the block."""
     shutil.rmtree(work / "flare", ignore_errors=True)
     policy = work / "flare" / "local"
     policy.mkdir(parents=True)
@@ -119,9 +119,7 @@ def simulator(
     command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job), "-w", str(work / "flare")]
     command += ["-c", ",".join(names), "-t", str(len(names)), "-l", "WARNING"]
     with (work / "flare.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=os.environ | dict(environment), start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | more, start_new_session=True)
         try:
             yield process
         finally:

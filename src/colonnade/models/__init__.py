@@ -32,32 +32,20 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
 
 __all__ = [
-    "HEADS",
-    "MAPS",
-    "MODELS",
-    "build",
-    "build_head",
-    "cnn",
-    "convolution",
-    "identity",
-    "import_path",
-    "initialised",
-    "linear",
-    "mlp",
-    "seeded",
-]
+    "HEADS", "MAPS", "MODELS", "build", "build_head", "cnn", "convolution", "identity", "import_path", "initialised",
+    "linear", "mlp", "seeded",
+]  # fmt: skip
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "elu": nn.ELU,
-    "tanh": nn.Tanh,
-}
-POOLS: dict[str, Callable[[int], nn.Module]] = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
+Shape = tuple[int, ...]
+Makers = dict[str, Callable[..., nn.Module]]
+Described = str | Mapping[str, Any]
+"""A model's name alone, or with its settings."""
+ACTIVATIONS: Makers = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+POOLS: Makers = {"average": nn.AvgPool2d, "max": nn.MaxPool2d}
 
 
 def mlp(
-    shape: tuple[int, ...],
+    shape: Shape,
     *,
     hidden: Sequence[int] = (120,),
     width: int = 60,
@@ -81,18 +69,18 @@ def mlp(
     return nn.Sequential(*(layers if ending == "same" else layers[: -2 if dropout else -1]))
 
 
-def linear(shape: tuple[int, ...], *, width: int = 60) -> nn.Module:
+def linear(shape: Shape, *, width: int = 60) -> nn.Module:
     """One linear map."""
     return nn.Sequential(*_flat(shape), nn.Linear(math.prod(shape), width))
 
 
-def identity(shape: tuple[int, ...]) -> nn.Module:
+def identity(shape: Shape) -> nn.Module:
     """The columns as they are, with nothing to learn: with `fdml`, a linear model without an intercept."""
     return nn.Identity() if len(shape) == 1 else nn.Flatten(-len(shape))
 
 
 def cnn(
-    shape: tuple[int, ...],
+    shape: Shape,
     *,
     channels: Sequence[int] = (32, 64, 64, 128),
     width: int = 60,
@@ -117,14 +105,14 @@ def cnn(
     return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(depth * math.prod(size), width), *last)
 
 
-def convolution(shape: tuple[int, ...], *, channels: int = 32) -> nn.Module:
+def convolution(shape: Shape, *, channels: int = 32) -> nn.Module:
     """One 3x3 convolution with ReLU that keeps the picture's size: [height, width] to feature maps [channels, height,
     width]. Multi-VFL's data owners have 32 channels."""
     layers, (depth, *_) = _pictures("convolution", shape)
     return nn.Sequential(*layers, nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU())
 
 
-def _pictures(model: str, shape: tuple[int, ...]) -> tuple[list[nn.Module], tuple[int, ...]]:
+def _pictures(model: str, shape: Shape) -> tuple[list[nn.Module], Shape]:
     """What gives a picture its axis of channels, if it has none, and its shape then."""
     if len(shape) not in (2, 3):
         raise ConfigError(
@@ -176,19 +164,17 @@ def seeded(model: nn.Module, generator: Generator, *, owner: str) -> nn.Module:
     return model
 
 
-def linear_head(shape: tuple[int, ...], outputs: int) -> nn.Module:
+def linear_head(shape: Shape, outputs: int) -> nn.Module:
     """One linear map."""
     return linear(shape, width=outputs)
 
 
-def mlp_head(shape: tuple[int, ...], outputs: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
+def mlp_head(shape: Shape, outputs: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
     """Linear layers with ReLU between them, none after the last."""
     return mlp(shape, hidden=hidden, width=outputs, ending="none")
 
 
-def cnn_head(
-    shape: tuple[int, ...], outputs: int, *, channels: int = 32, hidden: int = 128, pool: int = 2
-) -> nn.Module:
+def cnn_head(shape: Shape, outputs: int, *, channels: int = 32, hidden: int = 128, pool: int = 2) -> nn.Module:
     """One 3x3 convolution, ReLU, max pooling (1: none), and two linear layers: Multi-VFL's label owner."""
     if len(shape) != 3:
         raise ConfigError(f"The label model 'cnn' needs feature maps [channels, height, width]; found {shape}.")
@@ -201,37 +187,26 @@ def cnn_head(
     return nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
-def _flat(shape: tuple[int, ...]) -> list[nn.Module]:
+def _flat(shape: Shape) -> list[nn.Module]:
     return [] if len(shape) == 1 else [nn.Flatten(-len(shape))]
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear, "identity": identity}
-MAPS: dict[str, Callable[..., nn.Module]] = {"convolution": convolution}
+MODELS: Makers = {"mlp": mlp, "cnn": cnn, "linear": linear, "identity": identity}
+MAPS: Makers = {"convolution": convolution}
 """Models whose outputs are feature maps, for algorithms that join these."""
-HEADS: dict[str, Callable[..., nn.Module]] = {"linear": linear_head, "mlp": mlp_head, "cnn": cnn_head}
+HEADS: Makers = {"linear": linear_head, "mlp": mlp_head, "cnn": cnn_head}
 """Models of label owners, where an algorithm leaves the choice to them."""
 
 
 def build(
-    spec: str | Mapping[str, Any],
-    shape: tuple[int, ...],
-    *,
-    seed: int | Generator,
-    owner: str,
-    allow: Collection[str] = (),
+    spec: Described, shape: Shape, *, seed: int | Generator, owner: str, allow: Collection[str] = ()
 ) -> nn.Module:
     """Make a party's model for rows of this shape, initialised from its own seed; `allow` lists import paths."""
     return _build(MODELS | MAPS, spec, {"shape": shape}, seed, owner, allow)
 
 
 def build_head(
-    spec: str | Mapping[str, Any],
-    shape: tuple[int, ...],
-    outputs: int,
-    *,
-    seed: int | Generator,
-    owner: str,
-    allow: Collection[str] = (),
+    spec: Described, shape: Shape, outputs: int, *, seed: int | Generator, owner: str, allow: Collection[str] = ()
 ) -> nn.Module:
     """Make a label owner's model, from what data owners send for a row, joined to this shape, to `outputs` outputs."""
     return _build(HEADS, spec, {"shape": shape, "outputs": outputs}, seed, owner, allow)
@@ -244,12 +219,7 @@ def import_path(spec: Any) -> str | None:
 
 
 def _build(
-    known: Mapping[str, Callable[..., nn.Module]],
-    spec: str | Mapping[str, Any],
-    given: Mapping[str, Any],
-    seed: int | Generator,
-    owner: str,
-    allow: Collection[str],
+    known: Makers, spec: Described, given: Mapping[str, Any], seed: int | Generator, owner: str, allow: Collection[str]
 ) -> nn.Module:
     settings: dict[str, Any] = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(settings.pop("name", "mlp"))

@@ -93,10 +93,9 @@ class Autoencoder(Encoder):
         self.model, self.narrow, self.epochs = model, nn.Linear(inputs, width), epochs
 
     def fit(self, x: Tensor, generator: Generator) -> None:
+        few, many = self.narrow.out_features, math.prod(x.shape[1:])
         with initialised(generator):
-            decoder = nn.Sequential(
-                nn.Linear(self.narrow.out_features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, math.prod(x.shape[1:]))
-            ).to(x)
+            decoder = nn.Sequential(nn.Linear(few, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, many)).to(x)
         self.train()
         optimizer = torch.optim.Adam([*self.model.parameters(), *self.narrow.parameters(), *decoder.parameters()], RATE)
         with torch.enable_grad():

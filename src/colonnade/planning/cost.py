@@ -14,7 +14,6 @@ from itertools import product
 from statistics import fmean, median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from colonnade.core.presence import Presence
 from colonnade.federation import Federation
@@ -127,18 +126,15 @@ def _train_apart(costs: Costs, federation: Federation, presence: Presence, batch
     every = [f"{agreed.prefix}train/{at}/{n}" for at, n in product(range(agreed.epochs), range(agreed.per_epoch))]
     for name, measured in measured_of.items():
         sizes = [size for batch in every if (size := presence.size(name, batch))]
-        counts = np.array(sizes, dtype=np.float64)
         if measured:
-            _add_line(costs, trial.driver.name, name, measured, counts)
-        elif len(counts):
+            _add_line(costs, trial.driver.name, name, measured, sizes)
+        elif sizes:
             costs.estimates[UNSEEN.format(name)] = None
     if not all(lap.is_exact for lap in laps):
         costs.estimates[VARIES] = None
 
 
-def _add_line(
-    costs: Costs, driver: str, name: str, measured: list[tuple[int, Traffic]], counts: NDArray[np.float64]
-) -> None:
+def _add_line(costs: Costs, driver: str, name: str, measured: list[tuple[int, Traffic]], sizes: list[int]) -> None:
     """Fit the line of each way and add its sum over all batches; the driver receives what the other sends."""
     rows = np.array([size for size, _ in measured], dtype=np.float64)
     for way, other in WAYS.items():
@@ -147,7 +143,7 @@ def _add_line(
         line = np.linalg.lstsq(basis, values, rcond=None)[0]
         if np.abs(basis @ line - values).max() > 0.5:
             costs.estimates[BY_LINE] = None
-        all_bytes = round(float(counts.sum() * line[0] + (len(counts) * line[1] if len(line) > 1 else 0.0)))
+        all_bytes = round(float(sum(sizes) * line[0] + (len(sizes) * line[1] if len(line) > 1 else 0.0)))
         costs.training.traffic.update({(name, way): all_bytes, (driver, other): all_bytes})
 
 

@@ -87,8 +87,7 @@ def cryptography() -> str:
     a, b = X25519PrivateKey.generate(), X25519PrivateKey.generate()
     if a.exchange(b.public_key()) != b.exchange(a.public_key()):
         raise ArithmeticError("two parties agreed on different keys")
-    ids = {"one": Ids.of("one", [["a", "b"]]), "two": Ids.of("two", [["b", "c"]])}
-    common = align_here(ids).found.common
+    common = align_here({"one": Ids.of("one", [["a", "b"]]), "two": Ids.of("two", [["b", "c"]])}).found.common
     if common != 1:
         raise ArithmeticError(f"two sets of ids have 1 in common, and {common} were found")
     return "sums under encryption, key agreement and private set intersection are right"
@@ -337,13 +336,8 @@ def clock() -> str:
 
 
 EXTRAS: dict[str, Callable[[], str] | None] = {
-    "crypto": cryptography,
-    "privacy": accounting,
-    "flare": flare,
-    "plots": drawing,
-    "serve": None,
-    "tracking": None,
-}
+    "crypto": cryptography, "privacy": accounting, "flare": flare, "plots": drawing, "serve": None, "tracking": None,
+}  # fmt: skip
 """The check of each extra; None: only versions are checked, since importing it takes longer than all the rest."""
 
 

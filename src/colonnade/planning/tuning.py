@@ -196,8 +196,7 @@ def _run_trial(trial: Trial, out: Path, watch: Callable[[float], None]) -> Recor
 
     record: Record = {"trial": trial.number, "changes": trial.changes, "run": folder.name}
     try:
-        resume = (folder / SETTINGS).exists()
-        summary = fit(federation, folder, resume=resume, watch=on_step, unseen=(UNSEEN,)).summary
+        summary = fit(federation, folder, resume=(folder / SETTINGS).exists(), watch=on_step, unseen=(UNSEEN,)).summary
     except (Diverged, PartyError) as error:  # these settings are no good, and others may be
         sent = sum(book.total("out") for book in federation.ledgers.values())
         return record | {"failed": str(error), "score": None, "validation": {}, "sent": sent}

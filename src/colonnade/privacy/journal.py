@@ -236,13 +236,8 @@ class Journal:
 
 
 def _frame(record: Record) -> bytes:
-    about = {
-        "name": record.name,
-        "event": record.event.kind,
-        "parameters": dict(record.event.parameters),
-        "rounds": record.rounds,
-        "rows": len(record.keys),
-    }
+    event = {"event": record.event.kind, "parameters": dict(record.event.parameters)}
+    about = {"name": record.name, **event, "rounds": record.rounds, "rows": len(record.keys)}
     keys, times = (values.astype("<i8").tobytes() for values in (record.keys, record.times))
     body = json.dumps(about).encode() + b"\n" + keys + times
     return FRAME.pack(len(body), zlib.crc32(body, zlib.crc32(len(body).to_bytes(8, "little")))) + body

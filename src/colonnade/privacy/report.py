@@ -11,22 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from colonnade.core.receipt import PUBLIC, DpEvent
-from colonnade.privacy import binomial, gaussian, randomized_response
-from colonnade.privacy.accounting import (
-    Key,
-    binomial_cpsgd,
-    binomial_pld,
-    costs_nothing,
-    event_of,
-    gaussian_epsilon,
-    hidden_pld,
-    hidden_poisson_rdp,
-    hidden_rdp,
-    is_private,
-    known_batch,
-    moves,
-)
-from colonnade.privacy.binomial import PROVEN
+from colonnade.privacy import accounting, binomial, gaussian, randomized_response
+from colonnade.privacy.accounting import Key, costs_nothing, event_of, is_private, known_batch
 from colonnade.privacy.budget import Account
 from colonnade.privacy.counts import Item, by_event
 
@@ -105,9 +91,8 @@ def for_labels(party: str, event: DpEvent, releases: Iterable[str], owners: int 
 def for_columns(party: str, account: Account, *, seeded: bool = False, reader: str = READER) -> Guarantee:
     """All statements that follow from an account, against whoever gets the releases."""
     limit, items = account.limit, [item for item in account.counts if not costs_nothing(event_of(item[1]))]
-    releases = tuple(
-        Release(item[0], describe(event_of(item[1])), account.released(item)[0]) for item in account.counts
-    )
+    released = {item: account.released(item)[0] for item in account.counts}
+    releases = tuple(Release(name, describe(event_of(key)), most) for (name, key), most in released.items())
     delta = limit.delta
     paid = [by_event(spent) for spent in account.spent()]
     statements: list[Statement] = []
@@ -134,7 +119,8 @@ def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: fl
     sigma, rows, batch = dict(key[1])["noise_multiplier"], account.rows, account.batch_size
     if account.sampling == "poisson":
         replaced = known_batch({key: appearances}, "replace-one", delta)
-        pld, rdp = (cost(sigma, rows, batch, rounds, delta) for cost in (hidden_pld, hidden_poisson_rdp))
+        drawn = sigma, rows, batch, rounds, delta
+        pld, rdp = accounting.hidden_pld(*drawn), accounting.hidden_poisson_rdp(*drawn)
         return [
             Statement(HIDDEN, "add-or-remove", "PLD, Poisson batches", pld, delta, TRAINING),
             Statement(
@@ -144,7 +130,7 @@ def _hidden(key: Key, account: Account, rounds: int, appearances: int, delta: fl
         ]
     if account.sampling == "without_replacement":
         how = "RDP, batches without replacement"
-        once, twice = (hidden_rdp(sigma / moved, rows, batch, rounds, delta) for moved in (1, 2))
+        once, twice = (accounting.hidden_rdp(sigma / moved, rows, batch, rounds, delta) for moved in (1, 2))
         printed = f"VIM's Theorem 1, by a tighter bound than its Eq. 11; {TRAINING}"
         return [
             Statement(HIDDEN, "replace-one, sensitivity C", how, once, delta, printed),
@@ -165,10 +151,10 @@ def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Stat
     if any(key[0] == binomial.KIND for key, _ in used) and all(is_private(event_of(key)) for key, _ in used):
         if relation != "replace-one":
             return []
-        exact = binomial_pld(used, 0.0, delta) if len(used) == 1 else epsilon
+        exact = accounting.binomial_pld(used, 0.0, delta) if len(used) == 1 else epsilon
         statements = [Statement(KNOWN, relation, "exact privacy-loss distribution", _finite(exact), delta, OWN)]
         if len(used) == 1:
-            theorem = binomial_cpsgd(*used[0], delta)
+            theorem = accounting.binomial_cpsgd(*used[0], delta)
             note = _note_on(theorem)
             statements.append(Statement(KNOWN, relation, "cpSGD's theorem", _finite(theorem), delta, note))
         return statements
@@ -178,7 +164,7 @@ def _known(paid: list[dict[Key, int]], relation: str, delta: float) -> list[Stat
 def _note_on(theorem: float) -> str:
     if math.isinf(theorem):
         return "its condition on N p (1 - p) does not hold"
-    return OWN if theorem <= PROVEN else "above 1, where its Gaussian term is not proven: not relied upon"
+    return OWN if theorem <= binomial.PROVEN else "above 1, where its Gaussian term is not proven: not relied upon"
 
 
 def _through_the_model(account: Account, items: list[Item], delta: float) -> Statement:
@@ -188,7 +174,7 @@ def _through_the_model(account: Account, items: list[Item], delta: float) -> Sta
     if not all(_is_gaussian(item[1]) for item in items):
         return Statement(THROUGH, relation, "-", None, delta, note)
     total = sum(account.released(item)[1] / dict(item[1][1])["noise_multiplier"] ** 2 for item in items)
-    epsilon = gaussian_epsilon(moves(relation) * math.sqrt(total), delta)
+    epsilon = accounting.gaussian_epsilon(accounting.moves(relation) * math.sqrt(total), delta)
     return Statement(THROUGH, relation, "Gaussian composition over all rows", _finite(epsilon), delta, note)
 
 

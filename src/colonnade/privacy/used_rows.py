@@ -96,8 +96,7 @@ class UsedRows:
     def _read(self, path: Path) -> Keys | None:
         try:
             sizes, numbers = read_numbers(path, MAGIC)
-            parts = np.split(numbers, np.cumsum([sizes[side] for side in SIDES]))
-            return dict(zip(SIDES, parts, strict=False))
+            return dict(zip(SIDES, np.split(numbers, np.cumsum([sizes[side] for side in SIDES])), strict=False))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):

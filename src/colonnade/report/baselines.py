@@ -26,7 +26,7 @@ from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.explain.experiments import only
 from colonnade.federation import Federation, Settings
 from colonnade.federation.scores import measured
-from colonnade.report.facts import BASELINES
+from colonnade.report.facts import BASELINES, Plain
 from colonnade.report.words import capital
 from colonnade.rows.holdings import Columns, Holdings, read_tables
 from colonnade.rows.making import from_tables
@@ -62,9 +62,7 @@ Jobs = Callable[[int, bool], Iterator[Job]]
 """What to train for a seed, and whether that includes the joint model again."""
 
 
-def measure(
-    folder: Path, *, splits: int = 1, say: Say | None = None, allow_models: Sequence[str] = ()
-) -> dict[str, Any]:
+def measure(folder: Path, *, splits: int = 1, say: Say | None = None, allow_models: Sequence[str] = ()) -> Plain:
     """Train the baselines of a finished run and keep them in its baselines.json. With several `splits`, the first is
     the run's own; for each other one a new seed divides the rows anew, and the joint model is trained again too."""
     run = RunDirectory(folder)

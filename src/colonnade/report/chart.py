@@ -261,9 +261,8 @@ def bars(
         h("g", _kinds(legend), class_="legend"),
         h("g", drawn, class_="rows"),
     ]
-    column_names = headings or ("", x)
-    lines = list(cells) or [(row.label, row.shown) for row in rows]
-    return Figure(name, title, _svg(parts, bottom + 46, title, "chart rows"), column_names, lines, note)
+    numbers = list(cells) or [(row.label, row.shown) for row in rows]
+    return Figure(name, title, _svg(parts, bottom + 46, title, "chart rows"), headings or ("", x), numbers, note)
 
 
 def _row(row: Row, place: Place, y: float, bar: bool, *, above: bool, named: bool) -> Html:
@@ -309,9 +308,8 @@ def plate(figure: Figure) -> Html:
         for kind in ("svg", "png")
     ]
     rows = [[_cell(value) for value in row] for row in figure.rows]
-    numbers = h(
-        "details", h("summary", "Numbers"), table(figure.title, figure.headings, rows), id=f"{figure.name}-numbers"
-    )
+    whole = table(figure.title, figure.headings, rows)
+    numbers = h("details", h("summary", "Numbers"), whole, id=f"{figure.name}-numbers")
     return h(
         "figure",
         h("figcaption", figure.title),

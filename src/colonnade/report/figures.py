@@ -112,8 +112,7 @@ def progress(facts: Facts) -> Figure | None:
     for owner in list(owners)[:7]:
         values = [record.get("validation_each", {}).get(owner, {}).get(name) for record in known]
         series.append(Series(f"rows of {owner}", x, values))
-    title = f"{capital(metric(name))} on validation rows"
-    return lines("progress", title, series, x=x_axis(facts), y=metric(name))
+    return lines("progress", f"{capital(metric(name))} on validation rows", series, x=x_axis(facts), y=metric(name))
 
 
 def score_by_bytes(facts: Facts) -> Figure | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core import Step
+from colonnade.core.files import stamp
 from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.report import page
 from colonnade.report.facts import Facts, read
@@ -136,8 +137,7 @@ class Live:
         state = self._progress(shown)
         bar = h("progress", max=state["total"] or 1, value=state["done"], aria_label="Training so far")
         bar = h("div", h("div", bar, h("p", state["words"], role="status")), class_="live")
-        title = f"{shown.facts.name}: Colonnade run report"
-        return page.document(title, shown.main, live=bar, version=shown.version)
+        return page.document(f"{shown.facts.name}: Colonnade run report", shown.main, live=bar, version=shown.version)
 
     def state(self) -> str:
         """What has changed, as JSON."""
@@ -172,7 +172,7 @@ class Live:
         with self._reading:
             now, ended, old = time.monotonic(), self.ended, self.shown
             folder = newest(self.folders())
-            known = (folder, *(_stamp(folder / name) for name in (SETTINGS, METRICS, MARK, SUMMARY)))
+            known = (folder, *(stamp(folder / name) for name in (SETTINGS, METRICS, MARK, SUMMARY)))
             final = ended and not old.final
             count = bool(old.version) and known != old.counted and now >= self._count_again
             if not final and (now < self._again or not (count or known != old.known)):
@@ -198,15 +198,7 @@ class Live:
 
 def newest(folders: Sequence[Path]) -> Path:
     """The folder whose metrics were written last."""
-    return max(folders, key=lambda folder: (_stamp(folder / METRICS)[0], _stamp(folder / SETTINGS)[0]))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        about = path.stat()
-    except OSError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_size
+    return max(folders, key=lambda folder: (stamp(folder / METRICS)[0], stamp(folder / SETTINGS)[0]))
 
 
 def policy(text: str) -> str:

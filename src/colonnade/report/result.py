@@ -247,7 +247,8 @@ def _baselines(facts: Facts) -> list[Content]:
     if baselines["together"]:
         who["the same model, all columns in one place"] = baselines["together"]
     who |= baselines.get("usual", {})
-    rows = [[trains, *_means(values, names)] for trains, values in who.items()]
+    means = {trains: [mean(values, name) for name in names] for trains, values in who.items()}
+    rows = [[who, *(Cell(score(n), None if math.isnan(n) else n) for n in numbers)] for who, numbers in means.items()]
     words, splits = _against(facts), int(baselines["splits"])
     mean_of = f" (mean of {splits} splits)" if splits > 1 else ""
     caption = f"On {baselines['split']} rows that nobody trained on{mean_of}"
@@ -282,8 +283,3 @@ def _against(facts: Facts) -> list[str]:
 def _than(gain: float) -> str:
     shown = f"{abs(gain):.4f}"
     return "the same as" if float(shown) == 0 else f"{shown} {'above' if gain > 0 else 'below'}"
-
-
-def _means(values: list[dict[str, float]], names: list[str]) -> list[Content]:
-    means = [mean(values, name) for name in names]
-    return [Cell(score(value), value if value == value else None) for value in means]

@@ -42,8 +42,7 @@ def always_one(summary: Mapping[str, Any]) -> str:
 
 def warnings_of(summary: Mapping[str, Any]) -> list[str]:
     """What must be read before a run's scores: the run's own findings, and that it always says one class."""
-    findings = [*summary.get("findings", []), *summary.get("label_findings", [])]
-    return [*findings, *filter(None, [always_one(summary)])]
+    return [*summary.get("findings", []), *summary.get("label_findings", []), *filter(None, [always_one(summary)])]
 
 
 def whose_models(summary: Mapping[str, Any]) -> list[str]:

@@ -116,9 +116,8 @@ class AskedFor:
         self.owners = [name for name, state in fitted.items() if "labels" in state]
         self.asks = owner if owner in self.owners else self.owners[0]
         self.ids = ids = np.asarray(ids, dtype=np.str_)
-        self.prepared = {
-            name: Preprocessor.from_state(state["columns"]) for name, state in fitted.items() if "columns" in state
-        }
+        states = {name: state["columns"] for name, state in fitted.items() if "columns" in state}
+        self.prepared = {name: Preprocessor.from_state(state) for name, state in states.items()}
         self.encoder = Labels.from_state(fitted[self.asks]["labels"])
         self.known_to = max((int(state.get("known_to", 1)) for state in fitted.values()), default=1)
         self.ways: dict[str, dict[str, str]] = {}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 PIECE = 65_536  # rows read at a time
 State = dict[str, Any]
 Ids = NDArray[np.str_]
+Splits = dict[str, Tensor]
 Crossed = dict[str, list[Entry]]
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
@@ -65,7 +66,7 @@ class LabelledRows:
 
     packed: NDArray[np.bytes_]  # the ids, as in a table
     labels: Tensor
-    splits: dict[str, Tensor]
+    splits: Splits
     rows: Tensor | None = None
     whose: str = ""  # what the names of its batches begin with; "" where it is the only label owner
     salt: str = ""  # what its split was drawn with, where others are not to know
@@ -117,13 +118,7 @@ class Holdings:
 
     @classmethod
     def of_one(
-        cls,
-        columns: dict[str, Columns],
-        labels: Tensor,
-        ids: Ids,
-        splits: dict[str, Tensor],
-        label_owner: str,
-        encoder: Labels,
+        cls, columns: dict[str, Columns], labels: Tensor, ids: Ids, splits: Splits, label_owner: str, encoder: Labels
     ) -> Holdings:
         """Build holdings of one label owner, in whose order all rows stand."""
         kept = packed(ids)
@@ -152,7 +147,7 @@ class Holdings:
         return self.label_owners[self.label_owner]
 
     @property
-    def splits(self) -> dict[str, Tensor]:
+    def splits(self) -> Splits:
         """How the rows of the one label owner are divided."""
         return self.labelled.splits
 
@@ -199,7 +194,7 @@ class Holdings:
             state |= {"salt": salt} if (salt := self.label_owners[party].salt) else {}
         return state | ({"earlier": True} if self.earlier else {})
 
-    def agreed(self, make: Callable[[dict[str, Tensor], LabelledRows, str], Batches], party: str = "") -> Agreed:
+    def agreed(self, make: Callable[[Splits, LabelledRows, str], Batches], party: str = "") -> Agreed:
         """Build each label owner's batches, and say where its rows are here. `make` gives the batches of some splits,
         of which rows, and by whose name. For a `party` that lacks rows, they are batches of those that it holds."""
         return Agreed(
@@ -219,13 +214,13 @@ class Holdings:
         numbers = None if held.numbers is None else held.numbers[~lacks]
         return replace(held, packed=held.packed[~lacks.numpy()], labels=held.labels[:0], splits=splits, numbers=numbers)
 
-    def _held_by(self, party: str, splits: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _held_by(self, party: str, splits: Splits) -> Splits:
         if party not in self.away:
             return splits
         held = {split: rows[~self.away[party][rows]] for split, rows in splits.items()}
         return {split: rows for split, rows in held.items() if len(rows)}
 
-    def divided(self, cut: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Holdings:
+    def divided(self, cut: Callable[[Splits], Splits]) -> Holdings:
         """Divide each label owner's rows otherwise."""
         owners = {name: replace(held, splits=cut(held.splits)) for name, held in self.label_owners.items()}
         return replace(self, label_owners=owners)
@@ -272,7 +267,7 @@ class Predictions:
 
 
 def labelled_rows(
-    settings: Settings, owner: str, ids: Ids, splits: dict[str, Tensor], at: Tensor, labels: Tensor = NOBODY
+    settings: Settings, owner: str, ids: Ids, splits: Splits, at: Tensor, labels: Tensor = NOBODY
 ) -> LabelledRows:
     """Describe a label owner's rows, `at` these places among all rows; those of the one label owner are all of them."""
     kept = packed(ids)

@@ -32,22 +32,14 @@ from colonnade.alignment.ids import matched_names, shared
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, align, packed
 from colonnade.errors import ConfigError, DataError
-from colonnade.rows.holdings import (
-    Columns,
-    Crossed,
-    Holdings,
-    Ids,
-    State,
-    labelled_rows,
-    own_names,
-    written_ids,
-)
+from colonnade.rows.holdings import Columns, Crossed, Holdings, Ids, State, labelled_rows, own_names, written_ids
 from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
 from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
 from colonnade.settings.federation_file import Settings, prepared_as
 from colonnade.settings.rules import LABELS
 from colonnade.settings.sections import DataSettings
 
+Whole = NDArray[np.int64]
 SPLIT = 3
 """The version of this way, which a run keeps: 1 divided the rows of one label owner by their position; 2 by id alone,
 which is `stratify = false` today."""
@@ -225,7 +217,7 @@ def divide(
     owner: str,
     *,
     shared: bool = False,
-    strata: NDArray[np.int64] | None = None,
+    strata: Whole | None = None,
     salt: str = "",
 ) -> dict[str, Tensor]:
     """Training, validation and test rows, by a number from 0 to 1 that the seed gives each id: the lowest are test
@@ -249,7 +241,7 @@ def divide(
     return _cut(np.argsort(place, kind="stable"), test, held_out, data, owner)
 
 
-def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings, owner: str) -> dict[str, Tensor]:
+def _cut(order: Whole, test: int, held_out: int, data: DataSettings, owner: str) -> dict[str, Tensor]:
     """Cut rows in this order: the first are test rows, and validation rows follow."""
     if held_out >= len(order):
         raise ConfigError(
@@ -267,7 +259,7 @@ def _cut(order: NDArray[np.int64], test: int, held_out: int, data: DataSettings,
     return {name: side.sort().values for name, side in cuts.items() if len(side)}
 
 
-def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+def _within(strata: Whole, place: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give each row a place from 0 to 1 among those of its class, the last of which is a training row for certain."""
     order = np.lexsort((place, strata))
     _, start, count = np.unique(strata[order], return_index=True, return_counts=True)
@@ -280,13 +272,7 @@ def _within(strata: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np
 
 
 def completed(
-    sides: NDArray[np.int64],
-    ids: Ids,
-    data: DataSettings,
-    seed: int,
-    owner: str,
-    strata: NDArray[np.int64] | None,
-    salt: str,
+    sides: Whole, ids: Ids, data: DataSettings, seed: int, owner: str, strata: Whole | None, salt: str
 ) -> dict[str, Tensor]:
     """Complete the sides: where no row is for validation, some training rows are, as many as the settings say."""
     rows = {name: np.flatnonzero(sides == side) for side, name in enumerate(SIDES)}

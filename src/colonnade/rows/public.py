@@ -69,9 +69,8 @@ def deal(settings: Settings, y: Tensor, classes: tuple[Any, ...], random: torch.
                 f"[[label_owners]] {name!r} is to get {count} rows, and {held} of its classes are left of "
                 f"{len(y)}. Set rows to fewer, there or at others."
             )
-        shares = _in_proportion(
-            count, [int((y == label).sum()) for label in wanted], [len(left[label]) for label in wanted]
-        )
+        sizes = [int((y == label).sum()) for label in wanted]
+        shares = _in_proportion(count, sizes, [len(rows) for rows in left.values()])
         drawn = [
             rows[torch.randperm(len(rows), generator=random)[:share]]
             for rows, share in zip(left.values(), shares, strict=True)

@@ -73,8 +73,7 @@ def by_time(cells: Any, data: DataSettings, owner: str) -> tuple[NDArray[np.int6
         )
     order = np.argsort(-times, kind="stable")
     test = _latest(times, data.test_from, data.test, "test_from", owner)
-    held_out = _latest(times, data.validation_from, data.validation, "validation_from", owner, test)
-    return order, test, held_out
+    return order, test, _latest(times, data.validation_from, data.validation, "validation_from", owner, test)
 
 
 def _latest(times: NDArray[np.float64], start: Any, share: float, key: str, owner: str, above: int = 0) -> int:

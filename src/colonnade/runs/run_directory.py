@@ -210,8 +210,7 @@ class RunDirectory:
 
     def keep_widths(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Keep what everybody sends for a row, in their order, for predictions and for whoever exports."""
-        listed = {name: list(shape) for name, shape in shapes.items()}
-        write_text(self.path / WIDTHS, files.json_with_digest(listed))
+        write_text(self.path / WIDTHS, files.json_with_digest({name: list(shape) for name, shape in shapes.items()}))
 
     @contextmanager
     def _saving(self, otherwise: str = "") -> Iterator[None]:

@@ -69,9 +69,7 @@ def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
 
         ends = read_certificate(kit / "client.crt").not_valid_after_utc
         site.certificate_days = (ends - datetime.now(UTC)).total_seconds() / DAY
-    where = runs
-    while not where.exists():
-        where = where.parent
+    where = next(folder for folder in (runs, *runs.parents) if folder.exists())
     site.disk_free = shutil.disk_usage(where).free
     return site
 

@@ -103,8 +103,7 @@ class AggregationServer(Party):
     @serves
     def begin(self, request: Begin) -> Done:
         self.total_rows = request.rows
-        keys = request.keys.items()
-        self._keys = {name: read_public_key(key, scheme=self.scheme, use="sums") for name, key in keys}
+        self._keys = {name: read_public_key(key, scheme=self.scheme, use="sums") for name, key in request.keys.items()}
         return Done()
 
     @serves

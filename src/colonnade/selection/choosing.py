@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from colonnade.core import Ledger, Party, Request
+from colonnade.core import Ledger, Party
 from colonnade.core.batches import seed_for
 from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError, DataError
@@ -174,10 +174,8 @@ def counted_by(*parties: Party) -> Counter[str]:
 
 def admit(party: Party, leader: str) -> None:
     """Let only the leader, and not the aggregation server, give a party the seed of the shuffle and the keys."""
-    leaders: dict[type[Request[Any]], frozenset[str]] = dict.fromkeys(
-        (Join, Prepare, AskPublicKey), frozenset({leader})
-    )
-    party.serves_for, party.reserved = frozenset({SERVER}), leaders
+    party.serves_for = frozenset({SERVER})
+    party.reserved = dict.fromkeys((Join, Prepare, AskPublicKey), frozenset({leader}))
 
 
 def check_method(method: str) -> None:

@@ -12,6 +12,7 @@ from colonnade.core.batches import seed_for
 from colonnade.core.checks import from_mapping
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
+from colonnade.selection.choosing import Array
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.methods import Group, lasso
 from colonnade.selection.neighbours import Numbers, Whole
@@ -41,19 +42,15 @@ class Meeting:
         record: bool = False,
     ) -> None:
         settings = settings.settled(numbers=labels.dtype.kind == "f")
-        choosing.check_parties(
-            {name: len(held) for name, held in features.items()},
-            len(labels),
-            leader=leader,
-            decryptor=settings.decryptor,
-        )
+        rows = {name: len(held) for name, held in features.items()}
+        choosing.check_parties(rows, len(labels), leader=leader, decryptor=settings.decryptor)
         no_rows = Batches({}, batch_size=1, epochs=1, seed=0)  # rows go by pseudo ids here
         by_server = settings.decryptor == "key_server"
         names = dict.fromkeys((leader, *features, SERVER, *([KEYS] if by_server else [])))
         self.settings = settings
         self.organisations = {name: Organisation.at(name, no_rows, seed=seed) for name in names}
         shuffle = seed_for(seed, "shuffle")
-        self.leader = Leader(self.organisations[leader], labels, settings, server=SERVER, shuffle=shuffle)
+        self.leader = Leader(self.organisations[leader], labels, settings, shuffle)
         reads = choosing.readers(settings.decryptor, list(features), leader)
         agreed: dict[str, Any] = {"scheme": settings.scheme, "readers": reads, "parties": len(features)}
         self.participants = {
@@ -86,20 +83,19 @@ class Meeting:
 
     def cost(self, seconds: float) -> Cost:
         sent = sum(ledger.total("out") for ledger in self.ledgers.values())
-        return Cost.of(
-            seconds, sent, choosing.counted_by(*self.parties.values(), self.leader), len(self.leader.queries)
-        )
+        counted = choosing.counted_by(*self.parties.values(), self.leader)
+        return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
 def select_here(
-    features: Mapping[str, choosing.Array],
-    labels: choosing.Array,
+    features: Mapping[str, Array],
+    labels: Array,
     *,
     keep: int,
     method: str = "vf_ps",
     leader: str = "leader",
     seed: int = 0,
-    rows: choosing.Array | None = None,
+    rows: Array | None = None,
     groups: Sequence[Sequence[str]] | None = None,
     score: Callable[[Group], float] | None = None,
     through_bytes: bool = False,
@@ -128,13 +124,13 @@ def select_here(
 
 
 def information_here(
-    features: Mapping[str, choosing.Array],
-    labels: choosing.Array,
+    features: Mapping[str, Array],
+    labels: Array,
     groups: Sequence[Sequence[str]],
     *,
     leader: str = "leader",
     seed: int = 0,
-    rows: choosing.Array | None = None,
+    rows: Array | None = None,
     **settings: Any,
 ) -> dict[Group, float]:
     """The mutual information of the label with the joined columns of each group, in nats."""
@@ -147,11 +143,7 @@ def information_here(
 
 
 def _ready(
-    features: Mapping[str, choosing.Array],
-    labels: choosing.Array,
-    rows: choosing.Array | None,
-    settings: SelectionSettings,
-    leader: str,
+    features: Mapping[str, Array], labels: Array, rows: Array | None, settings: SelectionSettings, leader: str
 ) -> tuple[dict[str, Numbers], Whole | Numbers, SelectionSettings]:
     kept = None if rows is None else np.asarray(rows)
     columns = {name: choosing.as_columns(name, values, kept) for name, values in features.items()}

@@ -53,7 +53,7 @@ from colonnade.selection.neighbours import (
     standardised,
 )
 from colonnade.selection.participant import Join, Prepare
-from colonnade.selection.settings import SelectionSettings
+from colonnade.selection.settings import SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, Sorter, limit
 
 QUERIES, STOPS, UNFINISHED = "queries", "stops", "unfinished"
@@ -75,16 +75,10 @@ class Leader(Party):
     neighbours: Whole
 
     def __init__(
-        self,
-        organisation: Organisation,
-        labels: NDArray[Any],
-        settings: SelectionSettings,
-        *,
-        server: str,
-        shuffle: int | None = None,
+        self, organisation: Organisation, labels: NDArray[Any], settings: SelectionSettings, shuffle: int | None = None
     ) -> None:
         super().__init__(organisation)
-        self.settings, self.server = settings.settled(numbers=labels.dtype.kind == "f"), server
+        self.settings = settings.settled(numbers=labels.dtype.kind == "f")
         self.shuffle = secrets.randbits(62) if shuffle is None else shuffle
         order = shuffled(len(labels), self.shuffle)
         self.labels: NDArray[Any] = labels[order]  # by pseudo id, as is all that follows
@@ -119,7 +113,7 @@ class Leader(Party):
             keys = {name: peers.ask_one(name, AskPublicKey()).public for name in readers}
         self._unit = limit(self.settings.scheme, len(self.participants)) / reach
         peers.ask_each(dict.fromkeys(self.participants, Prepare(keys, self._unit)))
-        peers.ask_one(self.server, Begin(len(self.labels), keys))
+        peers.ask_one(SERVER, Begin(len(self.labels), keys))
 
     def information(self, groups: Sequence[Group], watch: Watch | None = None) -> dict[Group, float]:
         """The mutual information of each group's joined columns with the label, in nats."""
@@ -145,7 +139,7 @@ class Leader(Party):
     def _opened(self, groups: list[Group], queries: Whole) -> Numbers:
         """The estimate's terms, [groups, queries], from sums that this leader decrypts."""
         assert self.sorter is not None
-        answer = self.peers.ask_one(self.server, Add(tuple(groups), self._release(queries, QUERIES)))
+        answer = self.peers.ask_one(SERVER, Add(tuple(groups), self._release(queries, QUERIES)))
         terms = []
         for group, total in zip(groups, answer.totals, strict=True):
             values, noise = self.sorter.open(total)
@@ -157,8 +151,7 @@ class Leader(Party):
 
     def _terms(self, distances: Numbers, queries: Whole, noise: float) -> Numbers:
         if self.settings.estimator == "kraskov":
-            of_labels = squared_distances(self.labels[:, None], queries)
-            return kraskov_terms(distances, of_labels, self.settings.k, noise)
+            return kraskov_terms(distances, squared_distances(self.labels[:, None], queries), self.settings.k, noise)
         return self._ross(queries, ranks_by(distances, self.labels, queries, self.neighbours[queries], noise))
 
     def _ross(self, queries: Whole, ranks: Whole) -> Numbers:
@@ -170,7 +163,7 @@ class Leader(Party):
         k, released = self.neighbours[queries], self._release(queries, QUERIES)
         stops = self._scan(groups, queries, released) if self.settings.fagin else None
         step = PLACES * int(np.ceil(np.median(k * len(self.labels) / self.same[queries])))
-        answer = self.peers.ask_one(self.server, Rank(tuple(groups), released, stops, step))
+        answer = self.peers.ask_one(SERVER, Rank(tuple(groups), released, stops, step))
         ranks = np.zeros((len(groups), len(queries)), dtype=np.int64)
         missing = np.broadcast_to(k, ranks.shape).copy()
         unfinished, start = np.arange(len(queries)), 0
@@ -183,7 +176,7 @@ class Leader(Party):
             if not len(unfinished):
                 return ranks
             start, step = start + step, 2 * step
-            answer = self.peers.ask_one(self.server, Rest(self._release(unfinished, UNFINISHED), start, start + step))
+            answer = self.peers.ask_one(SERVER, Rest(self._release(unfinished, UNFINISHED), start, start + step))
 
     def _scan(self, groups: list[Group], queries: Whole, asked: Released) -> Released:
         """Scan until every query has k instances of its label seen in all lists; returns which is the last of these."""
@@ -191,7 +184,7 @@ class Leader(Party):
         page = first_page(len(self.labels), len(scanned), self.settings.k)
         unfinished, stops = np.arange(len(queries)), np.full(len(queries), -1, dtype=np.int64)
         seen, labelled = np.zeros(len(queries), dtype=np.int64), np.zeros(len(queries), dtype=np.int64)
-        answer = self.peers.ask_one(self.server, Scan(scanned, asked, page))
+        answer = self.peers.ask_one(SERVER, Scan(scanned, asked, page))
         while True:
             ids, sizes = answer.ids.tensor.numpy(), answer.counts.tensor.numpy().astype(np.int64)
             padded = np.full((len(unfinished), int(sizes.max(initial=0)) + 1), -1, dtype=np.int64)
@@ -205,7 +198,7 @@ class Leader(Party):
             if not len(unfinished):
                 return self._release(stops, STOPS)
             page = 2 * page
-            answer = self.peers.ask_one(self.server, More(self._release(unfinished, UNFINISHED), page))
+            answer = self.peers.ask_one(SERVER, More(self._release(unfinished, UNFINISHED), page))
 
     def _own_label(self, ids: NDArray[np.int32] | Whole, queries: Whole) -> NDArray[np.bool_]:
         """Which of the instances, [..., queries, length], have their query's label; -1 is none."""

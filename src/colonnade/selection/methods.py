@@ -99,6 +99,7 @@ def lasso(features: Mapping[str, Numbers], labels: Whole | Numbers, *, seed: int
     columns. A model that is not quite at its optimum after 2000 rounds ranks as well, so nobody is warned of it."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import Lasso
+    from sklearn.metrics import mean_squared_error
 
     joined = standardised(np.concatenate(list(features.values()), axis=1))
     if np.issubdtype(labels.dtype, np.floating):
@@ -111,9 +112,7 @@ def lasso(features: Mapping[str, Numbers], labels: Whole | Numbers, *, seed: int
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         models = [Lasso(alpha=alpha, max_iter=2000).fit(joined[fitted], targets[fitted]) for alpha in PENALTIES]
-    errors = [
-        np.mean((m.predict(joined[held_out]).reshape(len(held_out), -1) - targets[held_out]) ** 2) for m in models
-    ]
+    errors = [mean_squared_error(targets[held_out], model.predict(joined[held_out])) for model in models]
     weights = np.abs(np.atleast_2d(models[int(np.argmin(errors))].coef_)).sum(0)
     ends = np.cumsum([columns.shape[1] for columns in features.values()])
     return {name: float(part.sum()) for name, part in zip(features, np.split(weights, ends[:-1]), strict=True)}

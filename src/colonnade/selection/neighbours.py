@@ -48,9 +48,8 @@ Whole = NDArray[np.int64]
 
 def ross_terms(rows: int, same: Whole, neighbours: Whole, ranks: Whole) -> Numbers:
     """Terms whose mean over the queries is the estimate, from N, and from N_q, k and m_q of each query."""
-    terms: Numbers = (
-        special.digamma(rows) - special.digamma(same) + special.digamma(neighbours) - special.digamma(ranks)
-    )
+    psi = special.digamma
+    terms: Numbers = psi(rows) - psi(same) + psi(neighbours) - psi(ranks)
     return terms
 
 
@@ -183,8 +182,7 @@ class Fagin:
         rows = self._first.shape[1]
         query, ids = np.divmod(np.flatnonzero(self._first <= depths[:, None]), rows)
         ids = ids[np.lexsort(((ids - queries[query]) % rows, query))]
-        counts = np.bincount(query, minlength=len(depths))
-        return Runs(ids.astype(np.int32), counts.astype(np.int32))
+        return Runs(ids.astype(np.int32), np.bincount(query, minlength=len(depths)).astype(np.int32))
 
 
 def first_page(rows: int, lists: int, k: int) -> int:

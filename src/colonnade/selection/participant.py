@@ -154,8 +154,7 @@ class Participant(SortingParty):
 
     @serves
     def sort_own(self, request: SortOwn) -> Sorted:
-        values = self._partial(request.queries, request.ids, request.counts)
-        self._own = Orders(values, request.counts.tensor.numpy())
+        self._own = Orders(self._partial(request.queries, request.ids, request.counts), request.counts.tensor.numpy())
         return Sorted(self.outbox.release(self._own.part(0, request.first), ORDER))
 
     @serves

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.core.files import stamp
 from colonnade.federation import Federation, Predictions, Settings, load
 from colonnade.runs.layout import MARK
 from colonnade.runs.run_directory import RunDirectory
@@ -168,20 +169,12 @@ class Source(PredictionSource):
             account.claim()
         return federation
 
-    def _files(self) -> list[tuple[int, int] | None]:
+    def _files(self) -> list[tuple[int, int]]:
         """When each file was written, and its size."""
         paths: list[str | None] = [str(self.folder / MARK)]
         for name, party in self.settings.parties.items():
             paths += [self.tables.get(name, party.table), *(grouped["table"] for grouped in party.tables.values())]
-        return [_written(Path(path)) for path in paths if path]
-
-
-def _written(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
+        return [stamp(Path(path)) for path in paths if path]
 
 
 def rows_of(predictions: Predictions, parties: list[str]) -> list[Row]:

@@ -296,12 +296,7 @@ class Settings:
 
     @classmethod
     def from_toml(
-        cls,
-        path: Path,
-        *,
-        allow_models: Sequence[str] = (),
-        saved: bool = False,
-        changes: Sequence[Change] = (),
+        cls, path: Path, *, allow_models: Sequence[str] = (), saved: bool = False, changes: Sequence[Change] = ()
     ) -> Settings:
         """From a file; relative table paths are resolved against its folder. `allow_models` is not in the file, which
         may be somebody else's: it is the word of who runs it. A run that was `saved` by an earlier version has no

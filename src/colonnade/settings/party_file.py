@@ -359,8 +359,7 @@ def agreed_tables(settings: Settings) -> dict[str, Any]:
 
 def fingerprint(settings: Settings) -> str:
     """Digest what is agreed: equal at two organisations exactly when their copies agree."""
-    text = json.dumps(agreed_tables(settings), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(agreed_tables(settings), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def write_agreed(folder: Path, settings: Settings) -> None:

@@ -296,10 +296,8 @@ def check_keys(
     for name, party in parties.items():
         where = f"{place_of(section, name)}: id"
         own = keys if party.id is None else keys_in(party.id, where, may_lack=True)
-        same = len(own) == len(keys) and all(
-            mine == ("",) or len(mine) == len(key) for mine, key in zip(own, keys, strict=True)
-        )
-        if not same:
+        fits = (mine == ("",) or len(mine) == len(key) for mine, key in zip(own, keys, strict=False))
+        if len(own) != len(keys) or not all(fits):
             raise ConfigError(
                 f'{where} must have the {len(keys)} keys of [data] id, each of as many columns, or "" for one that it '
                 f"lacks; found {party.id!r}."
@@ -391,9 +389,7 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
             "with the same name and table, and leave the label column out of columns here."
         )
     party = from_mapping(PartySettings, given, where=where)
-    columns = party.columns is None or (
-        isinstance(party.columns, tuple) and all(isinstance(c, str) for c in party.columns)
-    )
+    columns = isinstance(party.columns, tuple | None) and all(isinstance(name, str) for name in party.columns or ())
     for key, rule, fits in (
         ("table", "text", isinstance(party.table, str | None)),
         ("tables", "a table of tables, as in [tables.purchases]", isinstance(party.tables, Mapping)),
@@ -439,10 +435,9 @@ def check_train(name: str, algorithm: AnyAlgorithm, config: object, data: DataSe
             f'[train] sampling = "{train.sampling}" draws each batch by itself, and {name} {why}. '
             'Set sampling = "epoch", or leave it out.'
         )
-    one_model = not several and algorithm.local_model is not None  # each party has one model, trained step by step
-    if train.pretrain and (
-        not one_model or algorithm.converges or algorithm.grows or algorithm.most_epochs is not None
-    ):
+    one_model = not several and algorithm.local_model is not None
+    in_steps = not (algorithm.converges or algorithm.grows) and algorithm.most_epochs is None
+    if train.pretrain and not (one_model and in_steps):  # each party has one model, trained step by step
         raise ConfigError(
             f"[train] pretrain gives each party's model a start, and {name} has none that keeps it: "
             f"{'each label owner has its own copy of it' if several else 'it learns in its own way'}. Remove it."

@@ -50,9 +50,8 @@ def _label_owner(site: Site, folder: RunDirectory, resume: bool, watch: Watch | 
     saves = Saves(folder, others, lenient=own.settings.engine.on_missing in ("stale", "skip"))
     number = saves.go_back() if resume else 0
     step = folder.mark()["step"] if number else 0
-    federation = site.prepare(
-        folder.path, site.own_labels(folder if number else None), number if resume else None, step
-    )
+    labels = site.own_labels(folder if number else None)
+    federation = site.prepare(folder.path, labels, number if resume else None, step)
     keep_start(folder, federation, own.name, resumed=number > 0)
     return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 
@@ -68,8 +67,7 @@ def _aggregate(site: Site, folder: RunDirectory, resume: bool, watch: Watch | No
         if answer.step != step:
             at = f"'{name}' is at round {answer.step} of this run"
             raise CheckpointError(f"{at}, and {step} are done. Start a new one.")
-    federation = aggregation(site, ready, others)
-    return _train(federation, folder, saves, number, watch, lenient=False)
+    return _train(aggregation(site, ready, others), folder, saves, number, watch, lenient=False)
 
 
 def met(site: Site) -> Peers:

@@ -257,8 +257,7 @@ class LabelHost(TakingPart):
         federation = self.site.get_ready(folder, request.number if request.resume else None, request.moment)
         labelled = federation.holdings.label_owners[self.name]
         rows = {split: len(rows) for split, rows in labelled.splits.items()}
-        task = federation.holdings.encoder.task
-        return Ready(rows, task, federation.batches.done, federation.elsewhere.counts)
+        return Ready(rows, federation.holdings.encoder.task, federation.batches.done, federation.elsewhere.counts)
 
     @serves
     def measure(self, request: Measure) -> Measured:

@@ -65,8 +65,7 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
     if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
         return Described(False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)
-    classes = json.dumps(list(mine.classes))
-    return Described(mine.task == "regression", classes, len(labels), mine.mean, mine.scale)
+    return Described(mine.task == "regression", json.dumps(list(mine.classes)), len(labels), mine.mean, mine.scale)
 
 
 def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdings:

@@ -118,27 +118,20 @@ class Participant:
     """One organisation while it takes part in a run that another drives, or answers for rows to predict."""
 
     def __init__(
-        self,
-        own: SiteConfig,
-        federation: Federation,
-        folder: Path,
-        *,
-        predicts_for: str | None = None,
-        moment: str = "",
+        self, own: SiteConfig, federation: Federation, folder: Path, *, predicts_for: str = "", moment: str = ""
     ) -> None:
         self.own, self.federation, self.predicts_for, self.moment = own, federation, predicts_for, moment
         self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
         self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
-        self.budget = BudgetOverRuns(
-            own.name, own.runs, folder.name, federation.accounts, federation.settings.counted_by
-        )
+        ids = federation.settings.counted_by
+        self.budget = BudgetOverRuns(own.name, own.runs, folder.name, federation.accounts, ids)
         self.run = RunDirectory(folder, self.budget)
         self.measured: dict[str, dict[str, float]] = {}
 
     @property
     def predicts(self) -> bool:
-        return self.predicts_for is not None
+        return bool(self.predicts_for)
 
     @property
     def trains(self) -> bool:
@@ -188,10 +181,8 @@ class Participant:
     def ask(self, rows: torch.Tensor) -> None:
         """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
         them, before any other party is asked for its own."""
-        assert self.predicts_for is not None
         with self.role.undisturbed():
-            chunks = self.federation.agreed[self.predicts_for].ask(rows)
-            check_affordable(self.federation, self.predicts_for, chunks)
+            check_affordable(self.federation, self.predicts_for, self.federation.agreed[self.predicts_for].ask(rows))
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
         """Save a checkpoint, where the driver says that training stands; `common` is kept as well."""
@@ -214,6 +205,8 @@ class Participant:
     def close(self, outcome: str, refused: int) -> None:
         """Write this organisation's own summary; another run may begin."""
         name, book, federation = self.own.name, self.organisation.ledger, self.federation
+        is_one = federation.algorithm.nested is None and federation.algorithm.trains
+        constant = silent(federation.owners) if is_one else {}  # numbers a row that are the same in all training rows
         summary: dict[str, Any] = {
             "party": name,
             "algorithm": federation.settings.algorithm,
@@ -224,7 +217,7 @@ class Participant:
             "stopped": outcome,
             "bytes": {name: {"out": book.total("out"), "in": book.total("in")}},
             "refused_calls": refused,
-            **self._silence(),
+            **({"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}),
             "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
         }
         if "labels" in self.organisation.roles:
@@ -237,13 +230,6 @@ class Participant:
         self.run.write_summary(summary)
         self.run.finish()
         self.budget.leave()
-
-    def _silence(self) -> dict[str, Any]:
-        """Tell how many of its numbers a row are the same in all its training rows, where any are."""
-        federation = self.federation
-        is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        constant = silent(federation.owners) if is_one else {}
-        return {"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}
 
 
 log = logging.getLogger("colonnade.party")

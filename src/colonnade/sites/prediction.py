@@ -305,7 +305,7 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
     try:
         session.look(asked)
         _check_held(asked, session.names, session)
-        predictions = session.ask(asked)
+        predictions = [group for _, group in session.ask(asked)]
     finally:
         session.close()
     return _write(out, column, predictions, spelled, keys)
@@ -339,17 +339,11 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
         )
 
 
-def _write(
-    out: Path,
-    column: str,
-    predictions: Sequence[tuple[torch.Tensor, Predictions]],
-    spelled: Sequence[str],
-    keys: Sequence[str],
-) -> Path:
+def _write(out: Path, column: str, groups: Sequence[Predictions], spelled: Sequence[str], keys: Sequence[str]) -> Path:
     """Write one line per id as it was spelled; `keys` are what ids are compared by."""
     import pandas as pd
 
-    frame = pd.concat([group.to_frame("id") for _, group in predictions]).set_index("id").loc[list(keys)].reset_index()
+    frame = pd.concat([group.to_frame("id") for group in groups]).set_index("id").loc[list(keys)].reset_index()
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     with replaced(out) as fresh:

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
+from colonnade.core.files import stamp
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
@@ -45,8 +46,7 @@ Prepare = Callable[[Ids], torch.Tensor]
 
 def read_own_table(own: SiteConfig) -> Table:
     """Read this organisation's table, in the order of its ids."""
-    labels = own.section == "label_owners"
-    table = (read_own_labels if labels else read_own)(own.settings, own.name)
+    table = (read_own_labels if own.section == "label_owners" else read_own)(own.settings, own.name)
     if own.name in own.feature_owners and not table.columns:
         raise DataError(f"'{own.name}' holds no feature columns, and no labels. Name some columns.")
     if table.label is not None and own.private:
@@ -127,16 +127,12 @@ class OwnRows:
         return self._rows
 
 
-def written(own: SiteConfig) -> tuple[tuple[int, int], ...] | None:
-    """Tell when an organisation's tables were written, and their sizes; None where it has none."""
+def written(own: SiteConfig) -> tuple[tuple[int, int], ...]:
+    """Tell when an organisation's tables were written, and their sizes; nothing where it has none."""
     party = own.settings.parties.get(own.name)
     if party is None or party.table is None:
-        return None
-    try:
-        about = [Path(path).stat() for path in (party.table, *(str(more["table"]) for more in party.tables.values()))]
-    except OSError:
-        return None
-    return tuple((stat.st_mtime_ns, stat.st_size) for stat in about)
+        return ()
+    return tuple(stamp(Path(path)) for path in (party.table, *(more["table"] for more in party.tables.values())))
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
@@ -247,10 +243,8 @@ class Reader(Party):
         self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted, places = (
-                self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any"),
-                None,
-            )
+            wanted = self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any")
+            places = None
             self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
         else:
             self.expect(not site.own.private, 'ids are compared privately, by its [data] align = "private"')

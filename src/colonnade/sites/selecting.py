@@ -128,12 +128,11 @@ def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any
         for name, taking in others.ask(request).items():
             if name in names:
                 check_same(own.name, len(every), name, taking.rows, taking.same)
-        leader = Leader(organisation, labels, settled, server=SERVER)
+        leader = Leader(organisation, labels, settled)
         reads = [] if decryptor == "leader" else choosing.readers(decryptor, names, own.name)
         here = None if mine is None else InProcess({own.name: mine})
         reached = list(dict.fromkeys([*names, *reads, SERVER]))
-        peers = Peers(own.name, reached, engine.around(site.carrier(here)), organisation.ledger)
-        leader.meet(peers, names, reads)
+        leader.meet(Peers(own.name, reached, engine.around(site.carrier(here)), organisation.ledger), names, reads)
         return Between(leader, others, mine)
 
     try:

@@ -425,11 +425,10 @@ class Site:
         else:
             whom = [own.name] if self.holds_labels else own.label_owners
             among = {name: (name, *own.feature_owners) for name in whom}
-        owners = {
-            name: IdOwner(self.seat(), ids, settings, among=both, allowance=allowance) for name, both in among.items()
-        }
-        for name, owner in owners.items():
-            owner.serves_for = frozenset() if self.holds_labels else frozenset({name})
+        owners: dict[str, IdOwner] = {}
+        for name, both in among.items():
+            owners[name] = IdOwner(self.seat(), ids, settings, among=both, allowance=allowance)
+            owners[name].serves_for = frozenset() if self.holds_labels else frozenset({name})
         return owners
 
     def _part_of(self, partner: str, holdings: Holdings) -> LabelledRows:
