@@ -19,9 +19,19 @@ A message gives the rule, the value found, whose it is, and the cure.
 from __future__ import annotations
 
 __all__ = [
-    "AuditFailed", "BoundaryError", "BudgetExhausted", "CheckpointError", "ColonnadeError", "ConfigError", "DataError",
-    "Diverged", "InputError", "NoAnswer", "PartyError", "WireError",
-]  # fmt: skip
+    "AuditFailed",
+    "BoundaryError",
+    "BudgetExhausted",
+    "CheckpointError",
+    "ColonnadeError",
+    "ConfigError",
+    "DataError",
+    "Diverged",
+    "InputError",
+    "NoAnswer",
+    "PartyError",
+    "WireError",
+]
 
 
 class ColonnadeError(Exception):

@@ -33,9 +33,16 @@ BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE = "#0072B2", "#56B4E9", "#009E73", 
 
 INK, GREY, FAINT = "#222222", "#8a8a8a", "#e6e6e6"
 STYLE: Any = {
-    "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 8.5, "axes.edgecolor": GREY,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK), "svg.hashsalt": "colonnade",
-}  # fmt: skip
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 8.5,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.hashsalt": "colonnade",
+}
 
 
 def can_draw() -> None:

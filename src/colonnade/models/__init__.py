@@ -32,9 +32,20 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ColonnadeError, ConfigError
 
 __all__ = [
-    "HEADS", "MAPS", "MODELS", "build", "build_head", "cnn", "convolution", "identity", "import_path", "initialised",
-    "linear", "mlp", "seeded",
-]  # fmt: skip
+    "HEADS",
+    "MAPS",
+    "MODELS",
+    "build",
+    "build_head",
+    "cnn",
+    "convolution",
+    "identity",
+    "import_path",
+    "initialised",
+    "linear",
+    "mlp",
+    "seeded",
+]
 
 Shape = tuple[int, ...]
 Makers = dict[str, Callable[..., nn.Module]]

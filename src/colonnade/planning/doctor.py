@@ -336,8 +336,13 @@ def clock() -> str:
 
 
 EXTRAS: dict[str, Callable[[], str] | None] = {
-    "crypto": cryptography, "privacy": accounting, "flare": flare, "plots": drawing, "serve": None, "tracking": None,
-}  # fmt: skip
+    "crypto": cryptography,
+    "privacy": accounting,
+    "flare": flare,
+    "plots": drawing,
+    "serve": None,
+    "tracking": None,
+}
 """The check of each extra; None: only versions are checked, since importing it takes longer than all the rest."""
 
 

@@ -13,6 +13,14 @@ from colonnade.tracking.settings import TrackingSettings
 from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers, parameters_of
 
 __all__ = [
-    "FAILED", "FINISHED", "INTERRUPTED", "TRACKERS", "About", "Tracker", "Trackers", "TrackingSettings",
-    "parameters_of", "trackers_of",
-]  # fmt: skip
+    "FAILED",
+    "FINISHED",
+    "INTERRUPTED",
+    "TRACKERS",
+    "About",
+    "Tracker",
+    "Trackers",
+    "TrackingSettings",
+    "parameters_of",
+    "trackers_of",
+]
