@@ -42,9 +42,9 @@ class Backlog:
             self._tasks.setdefault(party, deque()).extend((request, task) for task in tasks)
             if party in self._under_way or not self._tasks[party]:
                 return
+            self.threads.submit(self._work)  # first: where there are no threads any more, nobody waits for one
             self._under_way.add(party)
-        self._ready.append(party)
-        self.threads.submit(self._work)
+            self._ready.append(party)
 
     def catch_up(self, party: str) -> None:
         """Wait until what a party left so far is done."""
@@ -73,7 +73,8 @@ class Backlog:
             raise PartyError(party, request.kind, batch_of(request), cause, private=True) from error
 
     def _work(self) -> None:
-        party, since = self._ready.popleft(), time.perf_counter()
+        with self._ended:
+            party, since = self._ready.popleft(), time.perf_counter()
         while self._does_one(party):
             if self._ready and time.perf_counter() - since > TURN:
                 self._ready.append(party)
