@@ -29,15 +29,16 @@ class Backlog:
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
-        self._tasks: dict[str, deque[tuple[Request[Any], Task]]] = {}
+        self._tasks: dict[str, deque[tuple[Request[Any] | None, Task]]] = {}
         self._ready: deque[str] = deque()  # as many threads will look here as parties wait
         self._under_way: set[str] = set()  # parties that wait for a thread, or have one
         self._awaited: str | None = None
-        self._failures: dict[str, tuple[Request[Any], BaseException]] = {}
+        self._failures: dict[str, tuple[Request[Any] | None, BaseException]] = {}
         self._ended = threading.Condition()
 
-    def add(self, party: str, request: Request[Any], tasks: Iterable[Task]) -> None:
-        """What a party left when it answered a request, to be done after all that it left before."""
+    def add(self, party: str, request: Request[Any] | None, tasks: Iterable[Task]) -> None:
+        """What a party left when it answered a request, to be done after all that it left before; None: these answer,
+        and say themselves whose failure it is."""
         with self._ended:
             self._tasks.setdefault(party, deque()).extend((request, task) for task in tasks)
             if party in self._under_way or not self._tasks[party]:
@@ -69,6 +70,8 @@ class Backlog:
     def _raise(self, party: str) -> None:
         if party in self._failures:
             request, error = self._failures[party]
+            if request is None:
+                raise error
             cause = f"{type(error).__name__}: {error}"
             raise PartyError(party, request.kind, batch_of(request), cause, private=True) from error
 

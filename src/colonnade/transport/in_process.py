@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -54,11 +54,9 @@ class InProcess:
     ) -> None:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
         self.workers = min(len(self.parties), cores())
-        self._pools: dict[
-            bool, ThreadPoolExecutor
-        ] = {}  # of answers, and of what they left: neither waits for the other
+        self._pools: dict[bool, ThreadPoolExecutor] = {}  # of answers, and of what they left, which never wait for it
         self._seconds: dict[Kinds, list[float]] = {}
-        self._leave: set[Kinds] = set()  # requests that parties answer before their work is done
+        self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         with TASKS.gathered(None):
@@ -67,14 +65,17 @@ class InProcess:
             return self._answer(to, replace(envelope, ahead=()) if envelope.ahead else envelope)
 
     def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        party = self.parties.get(to)
+        party, before = self.parties.get(to), TASKS.count
         if party is None:
             cause = f"no such party here; there are {sorted(self.parties)}"
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes or to == envelope.sender:  # between two roles of one organisation nothing travels
             # what waited may learn, also where the next call only predicts and wants no gradients
             with torch.inference_mode(False) if envelope.held else nullcontext():
-                return party.handle(envelope)
+                reply = party.handle(envelope)
+            if TASKS.count > before:
+                self._leave.add(type(envelope.message))
+            return reply
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
         frame = wire.encode(Envelope(to, envelope.number, reply))
@@ -83,35 +84,33 @@ class InProcess:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                leaves = _kinds(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
+                leaves = not (
+                    self.through_bytes or self._leave.isdisjoint(_kinds(envelopes))
+                )  # bytes: of what is there
                 if leaves not in self._pools:
                     self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
                 return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
-            start, before = time.perf_counter(), TASKS.count
-            replies: dict[str, R] = {}
-            for to, envelope in _in_turns(envelopes):
-                replies[to] = self.exchange(to, envelope)
+            start = time.perf_counter()
+            replies = [(to, self.exchange(to, envelope)) for to, envelope in _in_turns(envelopes)]
             self._time(envelopes, time.perf_counter() - start)
-            if TASKS.count > before:
-                self._leave.add(_kinds(envelopes))
-            return replies
-
-    def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        """`exchange`, and for the next time it is noted whether parties leave tasks when they are asked this."""
-        before = TASKS.count
-        reply = self.exchange(to, envelope)
-        if TASKS.count > before:
-            self._leave.add(_kinds({to: envelope}))
-        return reply
+            return dict(replies)
 
     def _each_in_a_thread(
         self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
     ) -> dict[str, R]:
         """Every party in a thread."""
-        answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
-        for error in filter(None, _ends([answer for _, answer in answers])):
-            raise error
-        return {to: answer.result() for to, answer in answers}
+        replies: dict[str, R] = {}
+        backlog = Backlog(pool)
+
+        def ask(to: str, envelope: Envelope[Request[R]]) -> None:
+            replies[to] = self.exchange(to, envelope)
+
+        try:
+            for to, envelope in envelopes.items():
+                backlog.add(to, None, [partial(ask, to, envelope)])
+        finally:
+            backlog.finish()
+        return {to: replies[to] for to in envelopes}
 
     def _tasks_in_threads(
         self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
@@ -159,15 +158,6 @@ def _in_turns(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Iterator[tuple
         return
     for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
         yield from filter(None, turn)
-
-
-def _ends(works: Sequence[Future[Any]]) -> list[BaseException | None]:
-    """How each ended, once all have; whoever interrupts waits as well, so that nobody computes behind its back."""
-    try:
-        return [work.exception() for work in works]
-    except KeyboardInterrupt:
-        wait(works)
-        raise
 
 
 def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
