@@ -289,10 +289,10 @@ def test_auto_stacks_while_a_batch_is_little_work_on_a_cpu(monkeypatch: pytest.M
     assert not stacked(large)
 
 
+@pytest.mark.usefixtures("much_work")
 def test_one_organisation_may_hold_labels_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays inside is written down once, as `own`, whichever way it is computed; and since it may be asked while
     it computes, nobody takes turns."""
-    monkeypatch.setattr(Drivers, "_little", lambda *_: False)
     found = []
     for stack in ("off", "on"):
         toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from colonnade.core.message import Ledger, Message, Request
 from colonnade.core.party import Party, one_torch_thread
 from colonnade.core.roles import Peers
 from colonnade.core.wire import Envelope
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.transport.cohort import (
     CohortOutbox,
     Stacked,
@@ -177,9 +177,7 @@ class Turns:
                 raise self._over
         try:
             yield
-        except PartyError:  # the others' rounds go on
-            raise
-        except BaseException as error:
+        except (BoundaryError, BudgetExhausted) as error:  # with which all rounds end
             self._over = error
             raise
         finally:
@@ -229,7 +227,8 @@ class Drivers:
         self.drivers, self.stack, self.parallel = dict(drivers), stack, parallel
         self._inner = InProcess(self.drivers, through_bytes=through_bytes, parallel="never")
         self.cohorts: dict[tuple[str, ...], DriverCohort] = {}
-        self._counted: dict[str, bool] = {}
+        # whether a driver has so little to do for a batch that Python takes most of the time
+        self._little = cache(lambda name: worth_stacking(self.drivers[name]))
         self.turns = Turns()
         for name, driver in self.drivers.items():
             if isinstance(transport := driver.peers.transport, InProcess | Recording):
@@ -280,12 +279,6 @@ class Drivers:
         if driver is None or type(envelope.message) not in driver.as_one or driver.device.type != "cpu":
             return False
         return isinstance(driver.peers.transport, InTurns) and not self._little(to)
-
-    def _little(self, name: str) -> bool:
-        """Whether a driver has so little to do for a batch that Python takes most of the time."""
-        if name not in self._counted:
-            self._counted[name] = worth_stacking(self.drivers[name])
-        return self._counted[name]
 
     def _in_turns(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
         """Each in a thread; where they are not to compute at the same time, one does until it waits for its turn."""
