@@ -254,7 +254,7 @@ class Drivers:
             except PartyError as error:  # of somebody they asked, or their own: none of them can answer
                 answers |= dict.fromkeys(group, error)
         rest = {to: envelope for to, envelope in envelopes.items() if to not in answers}
-        if len(rest) > 1 and self._apart(rest) and all(self._takes_turns(to, e) for to, e in rest.items()):
+        if self._take_turns(rest):
             answers |= self._in_turns(rest)
         else:
             answers |= {to: self._attempt(to, envelope) for to, envelope in rest.items()}
@@ -266,19 +266,16 @@ class Drivers:
         except PartyError as error:
             return error
 
-    def _apart(self, names: Iterable[str]) -> bool:
-        """Whether none of them is of an organisation that another one asks: that would answer while it computes."""
-        drivers = [self.drivers[name] for name in names if name in self.drivers]
-        asked = [party.outbox for driver in drivers for party in parties_of(driver).values()]
-        return not any(driver.outbox is outbox for driver in drivers for outbox in asked)
-
-    def _takes_turns(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
-        """Whether it is a whole round's work, and no little one, on a CPU, of somebody who asks parties of this
-        process. A GPU computes behind Python's back anyway."""
-        driver = self.drivers.get(to)
-        if driver is None or type(envelope.message) not in driver.as_one or driver.device.type != "cpu":
+    def _take_turns(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> bool:
+        """Whether these are whole rounds of much work, on a CPU, of drivers who ask parties of this process, and none
+        is of an organisation that another one asks: that would answer while it computes."""
+        if any(k not in self.drivers or type(e.message) not in self.drivers[k].as_one for k, e in envelopes.items()):
             return False
-        return isinstance(driver.peers.transport, InTurns) and not self._little(to)
+        drivers = [self.drivers[k] for k in envelopes]
+        here = all(driver.device.type == "cpu" and isinstance(driver.peers.transport, InTurns) for driver in drivers)
+        asked = [party.outbox for driver in drivers for party in parties_of(driver).values()]
+        apart = not any(driver.outbox is outbox for driver in drivers for outbox in asked)
+        return len(drivers) > 1 and here and apart and not any(map(self._little, envelopes))
 
     def _in_turns(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
         """Each in a thread; where they are not to compute at the same time, one does until it waits for its turn."""

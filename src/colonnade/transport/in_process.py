@@ -73,7 +73,7 @@ class InProcess:
             # what waited may learn, also where the next call only predicts and wants no gradients
             with torch.inference_mode(False) if envelope.held else nullcontext():
                 reply = party.handle(envelope)
-            if TASKS.count > before:
+            if TASKS.count > before and not self.through_bytes:  # bytes are of what is there
                 self._leave.add(type(envelope.message))
             return reply
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
@@ -84,23 +84,19 @@ class InProcess:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                leaves = not (
-                    self.through_bytes or self._leave.isdisjoint(_kinds(envelopes))
-                )  # bytes: of what is there
-                if leaves not in self._pools:
-                    self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
+                leaves = not self._leave.isdisjoint(_kinds(envelopes))
+                pool = self._pools.get(leaves) or self._pools.setdefault(
+                    leaves, ThreadPoolExecutor(self.workers, "party")
+                )
+                return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, Backlog(pool))
             start = time.perf_counter()
             replies = [(to, self.exchange(to, envelope)) for to, envelope in _in_turns(envelopes)]
             self._time(envelopes, time.perf_counter() - start)
             return dict(replies)
 
-    def _each_in_a_thread(
-        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
-    ) -> dict[str, R]:
+    def _each_in_a_thread(self, envelopes: Mapping[str, Envelope[Request[R]]], backlog: Backlog) -> dict[str, R]:
         """Every party in a thread."""
         replies: dict[str, R] = {}
-        backlog = Backlog(pool)
 
         def ask(to: str, envelope: Envelope[Request[R]]) -> None:
             replies[to] = self.exchange(to, envelope)
@@ -112,30 +108,25 @@ class InProcess:
             backlog.finish()
         return {to: replies[to] for to in envelopes}
 
-    def _tasks_in_threads(
-        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
-    ) -> dict[str, R]:
+    def _tasks_in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]], backlog: Backlog) -> dict[str, R]:
         """One party after the other, while threads do what each left to be done. Whatever else Python does is done by
         one thread: fourteen that wait for the interpreter's lock lose more time than that. First all are asked what was
         held back, and while that is under way, what comes after it. Until all is done, no party is asked anything
         else."""
         replies: dict[str, R] = {}
-        backlog, pieces = Backlog(pool), self.workers // math.gcd(len(envelopes), self.workers)
+        pieces = self.workers // math.gcd(len(envelopes), self.workers)
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
                 for to, envelope in _in_turns(envelopes):
                     tasks: list[Task] = []
                     with TASKS.gathered(tasks, partial(backlog.catch_up, to), pieces):
-                        if not self._overlaps(to, envelope):
+                        if to in self.parties and not self.parties[to].overlaps(type(envelope.message)):
                             TASKS.catch_up()
                         replies[to] = self._answer(to, envelope)
                     backlog.add(to, envelope.message, tasks)
             finally:  # of what failed, the first: what came after it may have failed for want of it
                 backlog.finish()
         return replies
-
-    def _overlaps(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
-        return to in self.parties and self.parties[to].overlaps(type(envelope.message))
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
