@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
-from colonnade.core import Ledger, Message, Outbox, Released, Request
+from colonnade.core import DpEvent, Ledger, Message, Outbox, Released, Request
 from colonnade.errors import ConfigError
 
 
@@ -80,6 +80,30 @@ def test_the_batch_of_a_release_wins_over_the_batch_of_its_message() -> None:
     box = Outbox("shop", Generator())
     ledger.write("in", "shop", Named("train/0/3", {"x": box.release(torch.zeros(1), "x", "test[0:1]")}))
     assert ledger.entries[0].batch == "test[0:1]"
+
+
+class Charging:
+    """An account whose rows have always paid 2."""
+
+    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+        return 2.0
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def test_what_rows_paid_stands_in_their_owner_s_ledger_alone() -> None:
+    """Whoever passes a release on, as Compressed VFL's label owner does, is not told by bytes, and not by reference."""
+    outbox = Outbox("shop", Generator())
+    outbox.meter = Charging()
+    message, own, passing = pair(1, outbox), Ledger("shop"), Ledger("bank")
+    own.write("out", "bank", message)
+    passing.write("in", "shop", message)
+    passing.write("out", "zoo", message)
+    assert [entry.epsilon for entry in own.entries] == [2.0, 2.0]
+    assert [entry.epsilon for entry in passing.entries] == [None] * 4
 
 
 def test_a_message_without_tensors_leaves_no_trace() -> None:

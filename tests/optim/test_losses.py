@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from colonnade.optim import losses
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 
 
@@ -26,6 +29,24 @@ LOSSES: list[Loss] = [CrossEntropy(2), CrossEntropy(7), Logistic(), Squared()]
 def test_cross_entropy_is_pytorch_s() -> None:
     outputs, labels = case(CrossEntropy(7), 20)
     assert torch.equal(CrossEntropy(7)(outputs, labels), functional.cross_entropy(outputs, labels))
+
+
+@pytest.mark.parametrize(("device", "dims"), [("cpu", 3), ("meta", 2)])
+@pytest.mark.parametrize("weights", [(), (1.0, 2.0, 3.0)])
+def test_only_a_cpu_has_a_class_s_numbers_side_by_side(
+    device: str, dims: int, weights: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device stands for a GPU, whose sum would else be another in every run."""
+    seen = []
+
+    def cross_entropy(outputs: Tensor, *given: Any, **how: Any) -> Tensor:
+        seen.append(outputs.dim())
+        return functional.cross_entropy(outputs, *given, **how)
+
+    monkeypatch.setattr(losses, "cross_entropy", cross_entropy)
+    outputs, labels = torch.zeros(5, 3, device=device), torch.zeros(5, dtype=torch.long, device=device)
+    CrossEntropy(3, weights)(outputs, labels)
+    assert seen == [dims]
 
 
 def test_logistic_is_pytorch_s_on_one_logit() -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import copy
+import signal
+import sys
+import threading
+import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,15 +20,17 @@ from torch.nn.functional import cross_entropy
 from colonnade.algorithms import multi_vfl
 from colonnade.algorithms.multi_vfl import TrainRound
 from colonnade.algorithms.multi_vfl_data_owner import Copy
-from colonnade.core import Done, Organisation, Peers, Rule
+from colonnade.compression import Quantize
+from colonnade.core import Done, Organisation, Peers, Rule, Transport
 from colonnade.core.party import same as equal
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.models import build, build_head
 from colonnade.privacy import Account, Budget
 from colonnade.privacy.gaussian import Gaussian
-from colonnade.transport import Drivers, Fault, Faulty
+from colonnade.transport import Drivers, Fault, Faulty, Recording
 from colonnade.transport.cohort import Stacked, share_memory
+from colonnade.transport.drivers import Turns
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 ALIKE = {"abel": 43, "bea": 43, "carl": 43, "dora": 24}
@@ -87,30 +94,72 @@ def test_ledgers_and_receipts_are_the_same() -> None:
     assert len({number for _, number in numbers}) == len(numbers)
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-def test_in_threads_they_learn_what_they_do_in_turn_and_ask_in_one_order(noisy: bool) -> None:
-    """What is released and to whom is the same in every run; in which order it is not that of one driver after the
-    other, so that a data owner's noise meets other rows."""
-    runs = []
-    for parallel in ("always", "always", "never"):
-        toy = made(stack="off", rows=ALIKE, config=multi_vfl.Config(local_epochs=2), parallel=parallel)
-        for owner in toy.data_owners.values():
-            owner.outbox.rules["embedding"] = Rule(Gaussian(sigma=0.1, clip=1.0)) if noisy else Rule()
-        losses = toy.run()
-        entries = {name: party.ledger.entries for name, party in toy.data_owners.items()}
-        runs.append((losses, entries, [party.state() for party in [*toy.label_owners.values(), toy.server]]))
-    assert runs[0][:2] == runs[1][:2]
-    assert equal(runs[0][2], runs[1][2])
-    if not noisy:
-        assert runs[0][0] == runs[2][0]
-        assert equal(runs[0][2], runs[2][2])
-        for name, each in runs[0][1].items():
-            without = [entry._replace(number=0) for entry in each]
-            assert sorted(without, key=str) == sorted((e._replace(number=0) for e in runs[2][1][name]), key=str)
+class Dropping(nn.Module):
+    """Drops half of what a model gives, as its owner's generator draws."""
+
+    def __init__(self, model: nn.Module, generator: torch.Generator) -> None:
+        super().__init__()
+        self.model, self.generator = model, generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.model(x)
+        return h * torch.randint(2, h.shape, generator=self.generator) if self.training else h
 
 
-def test_who_fails_in_a_thread_leaves_the_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = made(stack="off", rows=ALIKE, parallel="always")
+@pytest.fixture
+def much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever drivers do is much, so that they take turns."""
+    monkeypatch.setattr("colonnade.transport.drivers.STACKING_PAYS", 0)
+
+
+@pytest.mark.usefixtures("much_work")
+@pytest.mark.parametrize("drawn", ["nothing", "noise", "rounding", "dropout"])
+def test_at_the_same_time_or_one_at_a_time_not_a_bit_differs(drawn: str) -> None:
+    """Nor does what is released, to whom and in which order, nor where somebody writes a transcript of it."""
+    rule = {"noise": Rule(Gaussian(sigma=0.1, clip=1.0)), "rounding": Rule(codec=Quantize(levels=8))}.get(drawn, Rule())
+    runs, told = [], []
+    for way in ("always", "always", "never", "recorded"):
+        found: dict[str, Recording] = {}
+
+        def lower(k: str, inner: Transport, found: dict[str, Recording] = found, way: str = way) -> Transport:
+            return found.setdefault(k, Recording(inner)) if way == "recorded" else inner
+
+        toy = made(
+            rows=ALIKE, parallel="always" if way == "recorded" else way, lower=lower,
+            rules={name: {"embedding": rule} for name in ("heart", "lung")},
+            wrap_model=lambda model, place: Dropping(model, place.generator) if drawn == "dropout" else model,
+        )  # fmt: skip
+        losses, everyone = toy.run(), toy.everyone()
+        runs.append([losses, {name: party.ledger.entries for name, party in everyone.items()}])
+        told.append(toy.states())
+    assert runs == 4 * [runs[0]]
+    assert all(equal(states, told[0]) for states in told)
+
+
+@pytest.mark.usefixtures("much_work")
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_all_compute_at_the_same_time_or_never_two(parallel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, computing, most = made(rows=ALIKE, parallel=parallel, rounds=1), list[str](), list[int]()
+    together = threading.Barrier(len(ALIKE) if parallel == "always" else 1, timeout=10)
+    for name, owner in toy.label_owners.items():
+
+        def learn(*given: Any, name: str = name, before: Any = owner.copy.learn) -> Any:
+            computing.append(name)
+            if len(most) < len(ALIKE):
+                together.wait()
+            most.append(len(computing))
+            time.sleep(0.0005)
+            computing.remove(name)
+            return before(*given)
+
+        monkeypatch.setattr(owner.copy, "learn", learn)
+    toy.run()
+    assert (max(most) == 1) is (parallel == "never")
+
+
+@pytest.mark.usefixtures("much_work")
+def test_who_fails_leaves_the_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = made(rows=ALIKE)
     toy.run(1)
 
     def fail(*given: Any) -> Any:
@@ -121,6 +170,62 @@ def test_who_fails_in_a_thread_leaves_the_others_their_turns(monkeypatch: pytest
     assert isinstance(found.pop("bea"), PartyError)
     assert not any(isinstance(answer, PartyError) for answer in found.values())
     assert carrier(toy).turns._order == deque()
+
+
+@pytest.mark.usefixtures("much_work")
+def test_a_budget_that_is_spent_ends_all_rounds_where_they_are() -> None:
+    rules, found = {"heart": {"embedding": Rule(Gaussian(sigma=4.0, clip=1.0))}}, []
+    for parallel in ("always", "never"):
+        toy = made(rows=ALIKE, rules=rules, rounds=100, parallel=parallel)
+        heart = toy.data_owners["heart"]
+        heart.outbox.meter = Account("heart", heart.agreed, map(str, range(200)), Budget(epsilon=4.0))
+        with pytest.raises(BudgetExhausted, match="'heart' will not release"):
+            toy.run()
+        assert carrier(toy).turns._order == deque()
+        found.append((toy.server.round, [party.ledger.entries for party in toy.everyone().values()], toy.states()))
+    assert found[0][:2] == found[1][:2]
+    assert equal(found[0][2], found[1][2])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal reaches a thread that waits there")
+@pytest.mark.usefixtures("much_work")
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_whoever_interrupts_finds_nobody_computing_and_soon(parallel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, here = made(rows=ALIKE, parallel=parallel, config=multi_vfl.Config(local_epochs=12)), threading.get_ident()
+    steps = list[int]()
+    for owner in toy.label_owners.values():
+
+        def learn(*given: Any, before: Any = owner.copy.learn) -> Any:
+            steps.append(1)
+            if len(steps) == 8:
+                signal.pthread_kill(here, signal.SIGINT)
+                time.sleep(0.02)
+            return before(*given)
+
+        monkeypatch.setattr(owner.copy, "learn", learn)
+    with pytest.raises(KeyboardInterrupt):
+        toy.run()
+    assert 8 <= len(steps) < 40
+    for name in toy.label_owners:
+        toy.predict(name)
+    toy.run(1)
+    assert len(steps) > 12 * 6 * 3
+
+
+def test_who_has_no_turn_does_not_wait_and_nobody_waits_for_it() -> None:
+    """As a live view that has rows predicted while models train, in the name of somebody whose round is over."""
+    turns, viewed = Turns(["abel", "bea"]), threading.Event()
+
+    def view() -> None:
+        with turns.of("bea"):
+            viewed.set()
+
+    with turns.of("eve"), turns.round("abel"), ThreadPoolExecutor() as pool:
+        with turns.round("bea"):
+            pool.submit(view)
+            assert not viewed.wait(0.02)
+        assert viewed.wait(5)
+    assert made(rounds=1).label_owners["abel"].peers.ask_each({}) == {}
 
 
 def test_an_owner_s_rule_applies_in_a_stack_too() -> None:
@@ -184,13 +289,14 @@ def test_auto_stacks_while_a_batch_is_little_work_on_a_cpu(monkeypatch: pytest.M
     assert not stacked(large)
 
 
+@pytest.mark.usefixtures("much_work")
 def test_one_organisation_may_hold_labels_and_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays inside is written down once, as `own`, whichever way it is computed; and since it may be asked while
-    it computes, nobody computes in a thread."""
+    it computes, nobody takes turns."""
     found = []
     for stack in ("off", "on"):
-        toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1, parallel="always")
-        monkeypatch.setattr(carrier(toy), "_in_threads", None)
+        toy = made(columns={"abel": 4, "lung": 3}, rows=ALIKE, stack=stack, rounds=1)
+        monkeypatch.setattr(carrier(toy), "_in_turns", None)
         shared = Organisation.at("abel", toy.label_owners["abel"].batches)
         for party in (toy.label_owners["abel"], toy.data_owners["abel"]):
             party.organisation, party.outbox, party.ledger = shared, shared.outbox, shared.ledger

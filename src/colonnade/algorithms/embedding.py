@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -338,12 +337,6 @@ class AdmmLabelOwner(roles.LabelOwner):
         super().meet(introductions)
         self.duals = mapped_zeros((len(self.labels), self.loss.outputs), device=self.device)
 
-    def undivided(self, width: int) -> AbstractContextManager[None]:
-        """Inside, torch has one thread where a batch with so many numbers a row is little work: several would wait for
-        each other."""
-        operations = 4 * self.organisation.batches.batch_size * width * self.loss.outputs  # of two products
-        return one_torch_thread(self.device.type == "cpu" and operations < ALL_THREADS_PAY)
-
     @cached_property
     def _solve(self) -> ZUpdate:
         return ZUpdate(self.loss, self.config.rho)
@@ -367,8 +360,10 @@ class AdmmLabelOwner(roles.LabelOwner):
 
     def advance(self, batch: str, *tensors: Tensor) -> tuple[Arriving, Tensor, Sequence[Tensor]]:
         """Do a batch's arithmetic, and remember the new lambda; z is found anew from it the next time. Returns what
-        `loss_of` reads, r, and more."""
-        measures, r, *more = self._of_rows(self.rows(batch), *tensors)
+        `loss_of` reads, r, and more. Where it is little work, several torch threads would wait for each other."""
+        operations = 4 * tensors[0].numel() * self.loss.outputs  # of two products
+        with one_torch_thread(self.device.type == "cpu" and operations < ALL_THREADS_PAY):
+            measures, r, *more = self._of_rows(self.rows(batch), *tensors)
         return Arriving(measures), r, more
 
     def loss_of(self, measures: Arriving) -> float:

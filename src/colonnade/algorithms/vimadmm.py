@@ -144,8 +144,7 @@ class LabelOwner(LinearHeads, AdmmLabelOwner):
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        with self.undivided(sum(self.widths.values())):
-            measures, r, (heads,) = self.advance(batch, beside(h, self.widths, self.room), self.heads)
+        measures, r, (heads,) = self.advance(batch, beside(h, self.widths, self.room), self.heads)
         self.heads = heads.clone()  # a replay would overwrite it
         return measures, r
 

@@ -113,8 +113,7 @@ class LabelOwner(AdmmLabelOwner):
 
     def update(self, o: Tensor, batch: str) -> tuple[Arriving, Tensor]:
         """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        with self.undivided(self.loss.outputs):
-            measures, r, _ = self.advance(batch, o)
+        measures, r, _ = self.advance(batch, o)
         return measures, r
 
     def arithmetic(self, o: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:

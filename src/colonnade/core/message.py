@@ -279,7 +279,7 @@ class Ledger:
         with self._lock:
             while self._fresh:
                 way, peer, (kind, asked, shape, r) = self._fresh.popleft()
-                batch, epsilon = r.batch or asked, r.epsilon if way == "out" else None
+                batch, epsilon = r.batch or asked, r.epsilon if way == "out" and r.owner == self.owner else None
                 event = r.event.kind, r.event.parameters
                 self._entries.append(
                     Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)

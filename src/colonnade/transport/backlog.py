@@ -29,22 +29,23 @@ class Backlog:
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
-        self._tasks: dict[str, deque[tuple[Request[Any], Task]]] = {}
+        self._tasks: dict[str, deque[tuple[Request[Any] | None, Task]]] = {}
         self._ready: deque[str] = deque()  # as many threads will look here as parties wait
         self._under_way: set[str] = set()  # parties that wait for a thread, or have one
         self._awaited: str | None = None
-        self._failures: dict[str, tuple[Request[Any], BaseException]] = {}
+        self._failures: dict[str, tuple[Request[Any] | None, BaseException]] = {}
         self._ended = threading.Condition()
 
-    def add(self, party: str, request: Request[Any], tasks: Iterable[Task]) -> None:
-        """What a party left when it answered a request, to be done after all that it left before."""
+    def add(self, party: str, request: Request[Any] | None, tasks: Iterable[Task]) -> None:
+        """What a party left when it answered a request, to be done after all that it left before; None: these answer,
+        and say themselves whose failure it is."""
         with self._ended:
             self._tasks.setdefault(party, deque()).extend((request, task) for task in tasks)
             if party in self._under_way or not self._tasks[party]:
                 return
+            self.threads.submit(self._work)  # first: where there are no threads any more, nobody waits for one
             self._under_way.add(party)
-        self._ready.append(party)
-        self.threads.submit(self._work)
+            self._ready.append(party)
 
     def catch_up(self, party: str) -> None:
         """Wait until what a party left so far is done."""
@@ -69,11 +70,14 @@ class Backlog:
     def _raise(self, party: str) -> None:
         if party in self._failures:
             request, error = self._failures[party]
+            if request is None:
+                raise error
             cause = f"{type(error).__name__}: {error}"
             raise PartyError(party, request.kind, batch_of(request), cause, private=True) from error
 
     def _work(self) -> None:
-        party, since = self._ready.popleft(), time.perf_counter()
+        with self._ended:
+            party, since = self._ready.popleft(), time.perf_counter()
         while self._does_one(party):
             if self._ready and time.perf_counter() - since > TURN:
                 self._ready.append(party)

@@ -21,8 +21,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from colonnade.core.message import Ledger, Message, Request
 from colonnade.core.party import Party, one_torch_thread
 from colonnade.core.roles import Peers
 from colonnade.core.wire import Envelope
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 from colonnade.transport.cohort import (
     CohortOutbox,
     Stacked,
@@ -44,7 +44,7 @@ from colonnade.transport.cohort import (
     shares,
     why_not_stackable,
 )
-from colonnade.transport.in_process import InProcess, at_once, work
+from colonnade.transport.in_process import InProcess, Recording, at_once, work
 
 R = TypeVar("R", bound=Message)
 Stacking = Literal["auto", "on", "off"]
@@ -144,55 +144,77 @@ class DriverCohort:
 
 
 class Turns:
-    """Drivers that compute in threads ask one after the other, each when it is its turn: so what is asked of others
-    comes in one order, whoever is the fastest, and also where there is one core."""
+    """Drivers of one round ask one after the other, each when it is its turn: so what is asked of others comes in one
+    order, whoever is the fastest, and however many compute at a time. Who is not among them does not wait."""
 
-    def __init__(self) -> None:
-        self._order: deque[str] = deque()
-        self._changed = threading.Condition()
-
-    def begin(self, drivers: Iterable[str]) -> None:
-        self._order.extend(drivers)
+    def __init__(self, drivers: Iterable[str] = ()) -> None:
+        self.changed = threading.Condition()  # whoever holds it computes alone, until it waits
+        self._order = deque(drivers)
+        self._under_way: set[str] = set()
+        self._over: BaseException | None = None  # why nobody of them may ask any more
 
     @contextmanager
-    def of(self, driver: str) -> Iterator[None]:
-        """Wait until it is a driver's turn; afterwards it is the next one's. Who is not among them does not wait."""
-        with self._changed:
-            if driver not in self._order:
-                yield
-                return
-            self._changed.wait_for(lambda: self._order[0] == driver)
+    def round(self, driver: str) -> Iterator[None]:
+        """Inside, a driver computes; afterwards it asks no more."""
+        with self.changed:
+            if self._over is not None:
+                raise self._over
+            self._under_way.add(driver)
         try:
             yield
         finally:
-            with self._changed:
-                self._order.rotate(-1)
-                self._changed.notify_all()
+            with self.changed:
+                self._under_way.remove(driver)
+                self._order.remove(driver)
+                self.changed.notify_all()
 
-    def end(self, driver: str) -> None:
-        """It asks no more."""
-        with self._changed:
-            self._order.remove(driver)
-            self._changed.notify_all()
+    @contextmanager
+    def of(self, driver: str) -> Iterator[None]:
+        """Wait until it is a driver's turn; afterwards it is the next one's."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._over or driver not in self._order or self._order[0] == driver)
+            if self._over is not None and driver in self._order:
+                raise self._over
+        try:
+            yield
+        except (BoundaryError, BudgetExhausted) as error:  # with which all rounds end
+            self._over = error
+            raise
+        finally:
+            with self.changed:
+                if driver in self._order:
+                    self._order.remove(driver)
+                    self._order.append(driver)
+                self.changed.notify_all()
+
+    def stop(self, error: BaseException) -> None:
+        """Have each end where it asks next, and wait until all have."""
+        self._over = error
+        with self.changed:
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: not self._under_way)
+            self._order.clear()
 
 
 class InTurns:
-    """Carries the calls of drivers, each in its turn."""
+    """Carries the calls of one driver, each in its turn."""
 
-    def __init__(self, inner: InProcess, turns: Turns) -> None:
-        self.inner, self.turns = inner, turns
+    def __init__(self, driver: str, inner: InProcess | Recording, drivers: Drivers) -> None:
+        self.driver, self.inner, self.drivers = driver, inner, drivers
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self.exchange_each({to: envelope})[to]
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        with self.turns.of(next(iter(envelopes.values())).sender):
+        with self.drivers.turns.of(self.driver):
             return self.inner.exchange_each(envelopes)
 
 
 class Drivers:
     """What carries calls to drivers in this process. It stacks those that are alike where that is faster ("auto"),
-    wherever it can ("on"), or never ("off"). Others compute in threads, unless that is not wanted ("never")."""
+    wherever it can ("on"), or never ("off"). Others whose batches are much work take turns at asking, and compute at
+    the same time, or one at a time ("never"): in which order they ask follows from the work alone, and so every bit.
+    """
 
     def __init__(
         self,
@@ -200,16 +222,17 @@ class Drivers:
         *,
         stack: Stacking = "auto",
         through_bytes: bool = False,
-        parallel: Literal["auto", "always", "never"] = "auto",
+        parallel: Literal["auto", "always", "never"] = "auto",  # whenever they take turns, it pays
     ) -> None:
         self.drivers, self.stack, self.parallel = dict(drivers), stack, parallel
         self._inner = InProcess(self.drivers, through_bytes=through_bytes, parallel="never")
         self.cohorts: dict[tuple[str, ...], DriverCohort] = {}
-        self._counted: dict[str, bool] = {}
+        # whether a driver has so little to do for a batch that Python takes most of the time
+        self._little = cache(lambda name: worth_stacking(self.drivers[name]))
         self.turns = Turns()
-        for driver in self.drivers.values():
-            if isinstance(driver.peers.transport, InProcess):
-                driver.peers.transport = InTurns(driver.peers.transport, self.turns)
+        for name, driver in self.drivers.items():
+            if isinstance(transport := driver.peers.transport, InProcess | Recording):
+                driver.peers.transport = InTurns(name, transport, self)
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self._inner.exchange(to, envelope)
@@ -231,8 +254,8 @@ class Drivers:
             except PartyError as error:  # of somebody they asked, or their own: none of them can answer
                 answers |= dict.fromkeys(group, error)
         rest = {to: envelope for to, envelope in envelopes.items() if to not in answers}
-        if len(rest) > 1 and self._apart(rest) and all(self._in_a_thread(to, e) for to, e in rest.items()):
-            answers |= self._in_threads(rest)
+        if self._take_turns(rest):
+            answers |= self._in_turns(rest)
         else:
             answers |= {to: self._attempt(to, envelope) for to, envelope in rest.items()}
         return {to: answers[to] for to in envelopes}
@@ -243,37 +266,33 @@ class Drivers:
         except PartyError as error:
             return error
 
-    def _apart(self, names: Iterable[str]) -> bool:
-        """Whether none of them is of an organisation that another one asks: that would answer while it computes."""
-        drivers = [self.drivers[name] for name in names if name in self.drivers]
-        asked = [party.outbox for driver in drivers for party in parties_of(driver).values()]
-        return not any(driver.outbox is outbox for driver in drivers for outbox in asked)
-
-    def _in_a_thread(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
-        """Whether it is a whole round's work, on a CPU, of somebody who asks parties of this process. A GPU computes
-        behind Python's back anyway."""
-        driver = self.drivers.get(to)
-        if driver is None or self.parallel == "never" or driver.device.type != "cpu":
+    def _take_turns(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> bool:
+        """Whether these are whole rounds of much work, on a CPU, of drivers who ask parties of this process, and none
+        is of an organisation that another one asks: that would answer while it computes."""
+        if any(k not in self.drivers or type(e.message) not in self.drivers[k].as_one for k, e in envelopes.items()):
             return False
-        whole = type(envelope.message) in driver.as_one and isinstance(driver.peers.transport, InTurns)
-        return whole and (self.parallel == "always" or not self._little(to))
+        drivers = [self.drivers[k] for k in envelopes]
+        here = all(driver.device.type == "cpu" and isinstance(driver.peers.transport, InTurns) for driver in drivers)
+        asked = [party.outbox for driver in drivers for party in parties_of(driver).values()]
+        apart = not any(driver.outbox is outbox for driver in drivers for outbox in asked)
+        return len(drivers) > 1 and here and apart and not any(map(self._little, envelopes))
 
-    def _little(self, name: str) -> bool:
-        """Whether a driver has so little to do for a batch that Python takes most of the time."""
-        if name not in self._counted:
-            self._counted[name] = worth_stacking(self.drivers[name])
-        return self._counted[name]
+    def _in_turns(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        """Each in a thread; where they are not to compute at the same time, one does until it waits for its turn."""
+        turns = Turns(envelopes)
 
-    def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
         def answer(to: str) -> R | PartyError:
-            try:
+            with turns.changed if self.parallel == "never" else nullcontext(), turns.round(to):
                 return self._attempt(to, envelopes[to])
-            finally:
-                self.turns.end(to)
 
-        self.turns.begin(envelopes)
-        with one_torch_thread(), ThreadPoolExecutor(len(envelopes), thread_name_prefix="driver") as pool:
-            return dict(zip(envelopes, pool.map(answer, envelopes), strict=True))
+        with one_torch_thread(), ThreadPoolExecutor(len(envelopes), "driver") as pool:
+            try:
+                self.turns = turns
+                answers = [pool.submit(answer, to) for to in envelopes]
+                return {to: answer.result() for to, answer in zip(envelopes, answers, strict=True)}
+            except BaseException as error:
+                turns.stop(error)
+                raise
 
     def _cohort(self, group: tuple[str, ...]) -> DriverCohort:
         if group not in self.cohorts:  # a copy is a view of one stack only
@@ -298,7 +317,9 @@ class Drivers:
 def parties_of(driver: Any) -> dict[str, Any]:
     """The parties that it asks."""
     transport = driver.peers.transport
-    return {name: transport.inner.parties[name] for name in driver.peers} if isinstance(transport, InTurns) else {}
+    inner = transport.inner if isinstance(transport, InTurns) else None
+    below = inner.inner if isinstance(inner, Recording) else inner
+    return {name: below.parties[name] for name in driver.peers} if isinstance(below, InProcess) else {}
 
 
 def worth_stacking(driver: Any) -> bool:
@@ -315,7 +336,7 @@ def _stackable(driver: Any) -> bool:
     """Whether its calls may be answered here: they would cross as they are, and nobody listens."""
     transport = driver.peers.transport
     inner = transport.inner if isinstance(transport, InTurns) else None
-    plain = inner is not None and not inner.through_bytes and driver.peers.missing is None
+    plain = isinstance(inner, InProcess) and not inner.through_bytes and driver.peers.missing is None
     if not plain or "train" not in driver.batches.splits:
         return False
     models = [driver.model, *(party.model for party in parties_of(driver).values())]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -54,11 +54,9 @@ class InProcess:
     ) -> None:
         self.parties, self.through_bytes, self.parallel = dict(parties), through_bytes, parallel
         self.workers = min(len(self.parties), cores())
-        self._pools: dict[
-            bool, ThreadPoolExecutor
-        ] = {}  # of answers, and of what they left: neither waits for the other
+        self._pools: dict[bool, ThreadPoolExecutor] = {}  # of answers, and of what they left, which never wait for it
         self._seconds: dict[Kinds, list[float]] = {}
-        self._leave: set[Kinds] = set()  # requests that parties answer before their work is done
+        self._leave: set[type[Message]] = set()  # requests that parties answer before their work is done
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         with TASKS.gathered(None):
@@ -67,14 +65,17 @@ class InProcess:
             return self._answer(to, replace(envelope, ahead=()) if envelope.ahead else envelope)
 
     def _answer(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        party = self.parties.get(to)
+        party, before = self.parties.get(to), TASKS.count
         if party is None:
             cause = f"no such party here; there are {sorted(self.parties)}"
             raise PartyError(to, envelope.message.kind, batch_of(envelope.message), cause)
         if not self.through_bytes or to == envelope.sender:  # between two roles of one organisation nothing travels
             # what waited may learn, also where the next call only predicts and wants no gradients
             with torch.inference_mode(False) if envelope.held else nullcontext():
-                return party.handle(envelope)
+                reply = party.handle(envelope)
+            if TASKS.count > before and not self.through_bytes:  # bytes are of what is there
+                self._leave.add(type(envelope.message))
+            return reply
         frame, most = wire.encode(envelope), wire.MAX_FRAME  # all are here: what is unpacked was here before
         reply = party.handle(wire.decode(frame, device=party.device, most=most))
         frame = wire.encode(Envelope(to, envelope.number, reply))
@@ -83,60 +84,49 @@ class InProcess:
     def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
         with one_torch_thread(len(envelopes) > 1):
             if self._in_threads(envelopes):
-                leaves = _kinds(envelopes) in self._leave and not self.through_bytes  # bytes are of what is there
-                if leaves not in self._pools:
-                    self._pools[leaves] = ThreadPoolExecutor(self.workers, thread_name_prefix="party")
-                return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, self._pools[leaves])
-            start, before = time.perf_counter(), TASKS.count
-            replies: dict[str, R] = {}
-            for to, envelope in _in_turns(envelopes):
-                replies[to] = self.exchange(to, envelope)
+                leaves = not self._leave.isdisjoint(_kinds(envelopes))
+                pool = self._pools.get(leaves) or self._pools.setdefault(
+                    leaves, ThreadPoolExecutor(self.workers, "party")
+                )
+                return (self._tasks_in_threads if leaves else self._each_in_a_thread)(envelopes, Backlog(pool))
+            start = time.perf_counter()
+            replies = [(to, self.exchange(to, envelope)) for to, envelope in _in_turns(envelopes)]
             self._time(envelopes, time.perf_counter() - start)
-            if TASKS.count > before:
-                self._leave.add(_kinds(envelopes))
-            return replies
+            return dict(replies)
 
-    def _noted(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        """`exchange`, and for the next time it is noted whether parties leave tasks when they are asked this."""
-        before = TASKS.count
-        reply = self.exchange(to, envelope)
-        if TASKS.count > before:
-            self._leave.add(_kinds({to: envelope}))
-        return reply
-
-    def _each_in_a_thread(
-        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
-    ) -> dict[str, R]:
+    def _each_in_a_thread(self, envelopes: Mapping[str, Envelope[Request[R]]], backlog: Backlog) -> dict[str, R]:
         """Every party in a thread."""
-        answers = [(to, pool.submit(self._noted, to, e)) for to, e in envelopes.items()]
-        for error in filter(None, _ends([answer for _, answer in answers])):
-            raise error
-        return {to: answer.result() for to, answer in answers}
+        replies: dict[str, R] = {}
 
-    def _tasks_in_threads(
-        self, envelopes: Mapping[str, Envelope[Request[R]]], pool: ThreadPoolExecutor
-    ) -> dict[str, R]:
+        def ask(to: str, envelope: Envelope[Request[R]]) -> None:
+            replies[to] = self.exchange(to, envelope)
+
+        try:
+            for to, envelope in envelopes.items():
+                backlog.add(to, None, [partial(ask, to, envelope)])
+        finally:
+            backlog.finish()
+        return {to: replies[to] for to in envelopes}
+
+    def _tasks_in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]], backlog: Backlog) -> dict[str, R]:
         """One party after the other, while threads do what each left to be done. Whatever else Python does is done by
         one thread: fourteen that wait for the interpreter's lock lose more time than that. First all are asked what was
         held back, and while that is under way, what comes after it. Until all is done, no party is asked anything
         else."""
         replies: dict[str, R] = {}
-        backlog, pieces = Backlog(pool), self.workers // math.gcd(len(envelopes), self.workers)
+        pieces = self.workers // math.gcd(len(envelopes), self.workers)
         with all_undisturbed(self.parties[to] for to in sorted(envelopes.keys() & self.parties.keys())):
             try:
                 for to, envelope in _in_turns(envelopes):
                     tasks: list[Task] = []
                     with TASKS.gathered(tasks, partial(backlog.catch_up, to), pieces):
-                        if not self._overlaps(to, envelope):
+                        if to in self.parties and not self.parties[to].overlaps(type(envelope.message)):
                             TASKS.catch_up()
                         replies[to] = self._answer(to, envelope)
                     backlog.add(to, envelope.message, tasks)
             finally:  # of what failed, the first: what came after it may have failed for want of it
                 backlog.finish()
         return replies
-
-    def _overlaps(self, to: str, envelope: Envelope[Request[Any]]) -> bool:
-        return to in self.parties and self.parties[to].overlaps(type(envelope.message))
 
     def _in_threads(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> bool:
         on_gpu = any(party.device.type == "cuda" for party in self.parties.values())
@@ -159,15 +149,6 @@ def _in_turns(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Iterator[tuple
         return
     for turn in zip_longest(*([(to, one) for one in e.in_order] for to, e in envelopes.items())):
         yield from filter(None, turn)
-
-
-def _ends(works: Sequence[Future[Any]]) -> list[BaseException | None]:
-    """How each ended, once all have; whoever interrupts waits as well, so that nobody computes behind its back."""
-    try:
-        return [work.exception() for work in works]
-    except KeyboardInterrupt:
-        wait(works)
-        raise
 
 
 def _kinds(envelopes: Mapping[str, Envelope[Request[Any]]]) -> Kinds:
