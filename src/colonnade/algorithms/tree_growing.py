@@ -136,9 +136,9 @@ class SealedSlopes:
         sums = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
         candidates = growing.candidates
         goes_left = candidates.left_bins(growing.width)
-        places = np.where(np.diff(starts) > 0, np.arange(sums[..., 0].size).reshape(3, -1), -1)
+        places = np.where(np.diff(starts) > 0, np.arange(sums[..., 0].size).reshape(-1, 3).T, -1)
         by_bin = places.reshape(3, -1, len(part.nodes), growing.width)
-        points = np.concatenate([*sums, curve.base(-1)])
+        points = np.concatenate([sums.reshape(-1, curve.MEMORY), curve.base(-1)])
         offers = np.stack([growing.open[node].offered for node in part.nodes])
         size, blinded = max(1, LINES // max(len(candidates), 1)), []
         for first in range(0, len(part.nodes), size):
