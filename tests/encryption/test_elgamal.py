@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from functools import cache
 
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from colonnade.algorithms.tree_equations import NO_COLUMNS
+from colonnade.algorithms.tree_growing import Growing, SealedSlopes
 from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import elgamal
@@ -160,6 +163,24 @@ def of_many(count: int) -> list[np.ndarray]:
         found.append(key().decrypt_sums(encrypted, [(0, 1), (0, 1)]).numpy())
         assert np.array_equal(found[-1], values.numpy())
     return found
+
+
+def test_where_nothing_was_divided_nothing_is_sent() -> None:
+    slopes = SealedSlopes(public().read(key().encrypt(rows((1, 1)), owner="bank")), public(), "lab")
+    begun = Growing.begin(
+        "train/0/0", 0, slopes, np.arange(1), np.zeros((0, 1), np.uint8), NO_COLUMNS, NO_COLUMNS.candidates(), 1
+    )
+    assert slopes.sums(begun.divided(np.zeros((1, 1), np.uint8))).shape == (0, 2)
+
+
+def test_who_sent_what_cannot_be_read_is_named() -> None:
+    encrypted = key().encrypt(rows((1, 1)), owner="bank")
+    wide = wrap(key().public, (1, 5), "rows", LARGEST, encrypted.data[8:] * 2)
+    spoilt = wrap(key().public, (1, 2), "rows", LARGEST, b"\0" * 99)
+    for bad in (wide, spoilt):
+        for read in (public().read, key().decrypt):
+            with pytest.raises(WireError, match="was sent by 'mallory'"):
+                read(dataclasses.replace(bad, sender="mallory"))
 
 
 def test_what_has_another_size_key_or_checksum_is_refused() -> None:

@@ -27,7 +27,7 @@ from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import points as curve
 from colonnade.encryption.points import MEMORY, ORDER, WIRE, NotAPoint, Places, Points
-from colonnade.encryption.scheme import fingerprint, stays, unwrap, within, wrap
+from colonnade.encryption.scheme import fingerprint, refusing, stays, unwrap, within, wrap
 from colonnade.errors import ConfigError, WireError
 
 SCHEME = "elgamal"
@@ -59,6 +59,7 @@ class ElGamalPublicKey:
     def to_bytes(self) -> bytes:
         return self._data
 
+    @refusing
     def read(self, x: Encrypted) -> Points:
         """The points of [rows, values] numbers, or fewer values, [rows, 1 + values, 64], checked to be on the curve."""
         width = x.shape[1] if len(x.shape) == 2 else 0
@@ -124,8 +125,9 @@ class ElGamalSecretKey:
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """Decrypt all values of each row."""
-        return self.decrypt_sums(x, [range(x.shape[1] if len(x.shape) == 2 else 1)])
+        return self.decrypt_sums(x, [range(min(x.shape[-1], self.public.values))])
 
+    @refusing
     def decrypt_sums(
         self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST, negative: Sequence[bool] = ()
     ) -> Tensor:
