@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from subprocess import DEVNULL, PIPE, Popen
@@ -29,10 +29,10 @@ START = 0.1
 """Seconds of a program's work, in all, for each process that runs it; one takes about as long to start."""
 GRAIN = 5e-3
 """Seconds of work that are worth a journey to a process that waits; a piece has them at least."""
-PIECES = 4
+PIECES = 2
 """Of what is much, so many pieces for each core, so that none waits long for the last."""
-LIMIT = 300.0
-"""Seconds after which a process without an answer is taken to hang; no piece takes as long."""
+LIMIT = 60.0
+"""Seconds, and ten times those of the work, after which processes without an answer are taken to hang."""
 LIBRARIES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 """What a process gets of the environment, in which secrets may stand."""
 
@@ -58,16 +58,11 @@ class Worker:
         self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
 
     def ask(self, kind: bytes, buffers: Sequence[Any]) -> Sequence[Any] | int:
-        """Let the process compute; raises EOFError or OSError where it has ended, or had to be."""
+        """Let the process compute; raises EOFError or OSError where it has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        watch = threading.Timer(LIMIT, self.process.kill)
-        watch.start()
-        try:
-            worker.send(self.process.stdin, kind, buffers)
-            outcome, answer = worker.receive(self.process.stdout)
-        finally:
-            watch.cancel()
+        worker.send(self.process.stdin, kind, buffers)
+        outcome, answer = worker.receive(self.process.stdout)
         return int.from_bytes(answer[0]) if outcome == worker.WRONG else answer
 
     def end(self) -> None:
@@ -81,6 +76,7 @@ class Pool:
     def __init__(self) -> None:
         self.owner = os.getpid()  # a process forked from it has the same pipes, and must not use them
         self.idle: defaultdict[str, list[Worker]] = defaultdict(list)
+        self.busy: list[Worker] = []
         self.done: defaultdict[str, float] = defaultdict(float)  # seconds of a program's work so far, as counted
         self.failed: set[str] = set()  # programs of which no worker could be started, or failed at once
         self.room = threading.Semaphore(cores())  # parties of one process share the cores
@@ -95,6 +91,7 @@ class Pool:
         program = inspect.getfile(work)
         with self.room:
             for one in self._workers(program):
+                self.busy.append(one)
                 try:
                     answer = one.ask(kind, buffers)
                 except Exception:  # whatever is wrong with the question itself shows below
@@ -102,6 +99,8 @@ class Pool:
                 else:
                     self.idle[program].append(one)
                     return answer
+                finally:
+                    self.busy.remove(one)
             return work(kind, *buffers)
 
     def _workers(self, program: str) -> Iterator[Worker]:
@@ -154,11 +153,16 @@ def spread(
     cut = pieces(count, seconds, processes)
     answers: list[Sequence[Any] | int] = []
     if len(cut) > 1:
-        with (
-            suppress(RuntimeError),  # there can be no more threads; also, while the interpreter ends
-            ThreadPoolExecutor(min(processes, len(cut)), thread_name_prefix="workers") as threads,
-        ):
-            answers = list(threads.map(lambda piece: POOL.ask(work, kind, question(piece)), cut))
+        threads = ThreadPoolExecutor(min(processes, len(cut)), thread_name_prefix="workers")
+        with suppress(RuntimeError):  # there can be no more threads; also, while the interpreter ends
+            try:
+                asked = [threads.submit(lambda piece: POOL.ask(work, kind, question(piece)), piece) for piece in cut]
+                while wait(asked, LIMIT + 10 * count * seconds).not_done:
+                    for one in list(POOL.busy):
+                        one.process.kill()
+                answers = [future.result() for future in asked]
+            finally:
+                threads.shutdown(cancel_futures=True)
     answers = answers or [work(kind, *question(piece)) for piece in cut]
     for piece, answer in zip(cut, answers, strict=True):
         if isinstance(answer, int):
