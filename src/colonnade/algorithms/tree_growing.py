@@ -128,9 +128,9 @@ class SealedSlopes:
             if before is None or before[0].cells is not part.cells:  # trees begin with the same rows
                 before = part, *_sorted(part, growing)
             blinded += self._of_tree(growing, *before[1:], part)
-        return self.key.written(np.concatenate([curve.empty(0), *blinded]), (lines, 2))
+        return self.key.written(b"".join(blinded), (lines, 2))
 
-    def _of_tree(self, growing: Growing, order: Whole, starts: Whole, part: TreePart) -> list[Points]:
+    def _of_tree(self, growing: Growing, order: Whole, starts: Whole, part: TreePart) -> list[bytes]:
         """Sums for all nodes of a tree, blinded in pieces that memory can hold."""
         values = 2 * part.tree, 2 * part.tree + 1
         sums = self.key.sums_of(self.points, order, starts, values, owner=self.owner)

@@ -78,9 +78,9 @@ class ElGamalPublicKey:
         seconds = ADDING * len(columns) * len(order) / max(groups, 1)
         return _computed(curve.ADD, groups, seconds, question, owner).reshape(groups, len(columns), MEMORY)
 
-    def blinded(self, points: Points, parts: Places, values: Sequence[int], *, owner: str) -> Points:
-        """Sums of some points, under a fresh r for each line; `parts` are [n, 1 + values, k] places of them, and -1
-        where there is nothing to add."""
+    def blinded(self, points: Points, parts: Places, values: Sequence[int], *, owner: str) -> bytes:
+        """Sums of some points, to be sent, under a fresh r for each line; `parts` are [n, 1 + values, k] places of
+        them, and -1 where there is nothing to add."""
         bases = self._bases[[0, *(1 + value for value in values)]]
 
         def question(piece: slice) -> Sequence[Any]:
@@ -88,11 +88,10 @@ class ElGamalPublicKey:
             return points[needed], np.array(parts.shape[1:]), places, bases
 
         seconds = ADDING * parts.shape[1] * (parts.shape[2] / 2 + curve.SCALAR)
-        return _computed(curve.BLIND, len(parts), seconds, question, owner)
+        return _computed(curve.BLIND, len(parts), seconds, question, owner).tobytes()
 
-    def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
-        """Blinded points, to be sent."""
-        return wrap(self, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
+    def written(self, blinded: bytes, shape: tuple[int, ...]) -> Encrypted:
+        return wrap(self, shape, ROWS, LARGEST, blinded)
 
 
 class ElGamalSecretKey:
@@ -241,10 +240,10 @@ def _compact(places: Places, count: int) -> tuple[Places, Places]:
 
 def _computed(
     kind: bytes, count: int, seconds: float, question: Callable[[slice], Sequence[Any]], owner: str
-) -> Points:
-    """Points that processes made of points."""
+) -> NDArray[np.uint8]:
+    """What processes made of points."""
     try:
-        return _joined(workers.spread(curve.work, kind, count, seconds, question)).reshape(-1, MEMORY)
+        return _joined(workers.spread(curve.work, kind, count, seconds, question))
     except workers.Wrong:
         raise WireError(f"'{owner}' was sent points that cancel out, which no honest encryption makes.") from None
 

@@ -197,7 +197,7 @@ def work(kind: bytes, *buffers: Any) -> Sequence[Any] | int:
         if kind == ADD:  # the same groups of rows for each column, [groups, columns, 64]
             columns = points.reshape(width, -1, MEMORY)
             return [np.stack([_whole(*sums(column, numbers(2), numbers(3))) for column in columns], axis=1)]
-        return [blinded(points, numbers(2).reshape(-1, width, *shape), rows(3, MEMORY))]
+        return [formatted(blinded(points, numbers(2).reshape(-1, width, *shape), rows(3, MEMORY)))]  # as they are sent
     except NotAPoint as error:
         return error.at
 
