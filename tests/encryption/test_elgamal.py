@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from functools import cache
 
@@ -13,7 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from colonnade.algorithms.tree_equations import NO_COLUMNS
+from colonnade.algorithms.tree_growing import Growing, SealedSlopes
+from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
+from colonnade.encryption import elgamal
 from colonnade.encryption import points as curve
 from colonnade.encryption.elgamal import LARGEST, ElGamalPublicKey, ElGamalSecretKey, logarithms
 from colonnade.encryption.points import NotAPoint
@@ -41,8 +46,8 @@ def summed(encrypted: Encrypted, groups: list[list[int]]) -> Encrypted:
     order = np.array([row for group in groups for row in group], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
     sums = public().sums_of(points, order, starts, (0, 1), owner="lab")
-    places = np.where(np.diff(starts) > 0, np.arange(3 * len(groups)).reshape(3, -1), -1)
-    made = public().blinded(np.concatenate([*sums]), places.T[:, :, None], (0, 1), owner="lab")
+    places = np.where(np.diff(starts)[:, None] > 0, np.arange(3 * len(groups)).reshape(-1, 3), -1)
+    made = public().blinded(sums.reshape(-1, 64), places[:, :, None], (0, 1), owner="lab")
     return public().written(made, (len(groups), 2))
 
 
@@ -87,8 +92,7 @@ def test_a_value_beyond_what_it_may_be_is_refused() -> None:
 
 def test_fixed_multiples_are_the_librarys() -> None:
     scalars = [1, 2, 255, 256, 257, curve.ORDER - 1, curve.SHIFT, curve.SHIFT + 1, 2**255 + 12345]
-    made = curve.generator().times(curve.digits_of(scalars))
-    assert (made == np.concatenate([curve.base(scalar) for scalar in scalars])).all()
+    assert (curve.bases(scalars) == np.concatenate([curve.base(scalar) for scalar in scalars])).all()
 
 
 def test_what_is_no_point_is_refused() -> None:
@@ -105,9 +109,78 @@ def test_what_is_no_point_is_refused() -> None:
 def test_points_that_cancel_out_name_who_was_sent_them() -> None:
     """A label owner that sends r and -r would make sums without bytes."""
     first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
-    rows_ = np.concatenate([first, curve.multiplied(first.reshape(-1, 64), -1).reshape(first.shape)])
+    minus = np.frombuffer(curve.scalar_bytes(-1) * 3, np.uint8).reshape(-1, 32)
+    rows_ = np.concatenate([first, curve.multiplied(first.reshape(-1, 64), minus).reshape(first.shape)])
     with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
         public().sums_of(rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab")
+
+
+@pytest.mark.parametrize(
+    ("places", "starts"),
+    [([0, 2], [0, 2]), ([0, -1], [0, 2]), ([0, 2**60], [0, 2]), ([0, 1], [0, 3]), ([0, 1], [-1, 2]), ([0, 1], [2, 0])],
+)
+def test_no_memory_is_read_but_that_of_points(places: list[int], starts: list[int]) -> None:
+    points = np.concatenate([curve.base(1), curve.base(2)])
+    with pytest.raises(IndexError, match="points that are not there"):
+        curve.sums(points, np.array(places), np.array(starts))
+    for short in (np.zeros((2, 63), np.uint8), np.zeros(64, np.uint8), points[:, :33]):
+        with pytest.raises(AssertionError):
+            curve.multiplied(short, np.ones((len(short), 32), np.uint8))
+        with pytest.raises(AssertionError):
+            curve.parsed(short[:, :-1] if short.ndim == 2 else short)
+
+
+def test_an_empty_sum_is_not_added() -> None:
+    """It has no bytes, and the library ends a process that is given it."""
+    with pytest.raises(IndexError, match="what is no point"):
+        curve.blinded(curve.empty(1), np.zeros((1, 1, 1), np.int64), curve.base(1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 41])
+def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is cut into pieces: lines, groups of which some are empty, blocks of lines."""
+    alone = of_many(count)
+    monkeypatch.setattr(workers, "START", 1e-9)
+    monkeypatch.setattr(workers, "GRAIN", 4 * elgamal.ADDING)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    monkeypatch.setattr(workers, "POOL", workers.Pool())
+    together = of_many(count)
+    assert sum(map(len, workers.POOL.idle.values())) > 0 or not count
+    workers.POOL.end()
+    assert all(map(np.array_equal, alone, together))
+
+
+def of_many(count: int) -> list[np.ndarray]:
+    """Points and sums of so many rows in groups of all sizes, and what is read of as many lines in two blocks."""
+    values = torch.tensor([[row - 5, row % 3] for row in range(count)], dtype=torch.float64).reshape(-1, 2)
+    encrypted = key().encrypt(values, owner="bank")
+    ones = np.concatenate([curve.base(1)] * 3 * count or [curve.empty(0)]).reshape(-1, 3, 64)
+    starts = np.array([0, *(min(at * at, count) for at in range(9))])
+    sums = public().sums_of(ones, np.arange(min(64, count)), starts, (0, 1), owner="lab")
+    found = [key().decrypt(encrypted).numpy(), sums, public().read(encrypted)[:0]]
+    assert np.array_equal(found[0], values.numpy())
+    if count % 2 == 0:
+        found.append(key().decrypt_sums(encrypted, [(0, 1), (0, 1)]).numpy())
+        assert np.array_equal(found[-1], values.numpy())
+    return found
+
+
+def test_where_nothing_was_divided_nothing_is_sent() -> None:
+    slopes = SealedSlopes(public().read(key().encrypt(rows((1, 1)), owner="bank")), public(), "lab")
+    begun = Growing.begin(
+        "train/0/0", 0, slopes, np.arange(1), np.zeros((0, 1), np.uint8), NO_COLUMNS, NO_COLUMNS.candidates(), 1
+    )
+    assert slopes.sums(begun.divided(np.zeros((1, 1), np.uint8))).shape == (0, 2)
+
+
+def test_who_sent_what_cannot_be_read_is_named() -> None:
+    encrypted = key().encrypt(rows((1, 1)), owner="bank")
+    wide = wrap(key().public, (1, 5), "rows", LARGEST, encrypted.data[8:] * 2)
+    spoilt = wrap(key().public, (1, 2), "rows", LARGEST, b"\0" * 99)
+    for bad in (wide, spoilt):
+        for read in (public().read, key().decrypt):
+            with pytest.raises(WireError, match="was sent by 'mallory'"):
+                read(dataclasses.replace(bad, sender="mallory"))
 
 
 def test_what_has_another_size_key_or_checksum_is_refused() -> None:

@@ -1,14 +1,15 @@
 """A process that computes beside Colonnade's own (`core.workers`).
 
-It is run with the path of a program, a file of Colonnade's with a function `work(kind, *buffers)`. That gets what comes
-through standard input, and gives buffers for standard output, or the number of the first item that is wrong. The
-process ends with its input, or when nothing came for a minute. Neither this file nor a program imports anything of
-Colonnade, so that a process starts in a tenth of a second and holds neither tables nor models. Secrets come through the
-pipe alone, and never stand on a command line.
+It is run with the path of a program, a file of Colonnade's with a function `work(kind, *buffers)`, and with the places
+where packages are looked for. The function gets what comes through standard input, and gives buffers for standard
+output, or the number of the first item that is wrong. The process ends with its input, or when nothing came for a
+minute. Neither this file nor a program imports anything of Colonnade, so that a process starts in a tenth of a second
+and holds neither tables nor models. Secrets come through the pipe alone, and never stand on a command line.
 """
 
-import importlib.util
+import runpy
 import select
+import signal
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ Work = Callable[..., Sequence[Any] | int]
 
 def send(pipe: IO[bytes], kind: bytes, buffers: Sequence[Any]) -> None:
     sizes = [memoryview(buffer).nbytes for buffer in buffers]
-    pipe.write(HEAD.pack(kind, len(sizes)) + b"".join(NUMBER.pack(size) for size in sizes))
+    pipe.write(HEAD.pack(kind, len(sizes)) + b"".join(map(NUMBER.pack, sizes)))
     for buffer in buffers:
         pipe.write(buffer)
     pipe.flush()
@@ -62,14 +63,11 @@ def serve(work: Work, source: IO[bytes], sink: IO[bytes]) -> None:
 
 def program(path: str) -> Work:
     """What a program's file does with a question."""
-    spec = importlib.util.spec_from_file_location("program", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    work: Work = module.work
+    work: Work = runpy.run_path(path)["work"]
     return work
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a keyboard it reaches the asker, too, who decides
+    sys.path += sys.argv[2:]
     serve(program(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

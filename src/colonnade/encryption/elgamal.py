@@ -14,9 +14,9 @@ is malleable: who adds up can add up something else.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import points as curve
 from colonnade.encryption.points import MEMORY, ORDER, WIRE, NotAPoint, Places, Points
-from colonnade.encryption.scheme import fingerprint, stays, unwrap, within, wrap
+from colonnade.encryption.scheme import fingerprint, refusing, stays, unwrap, within, wrap
 from colonnade.errors import ConfigError, WireError
 
 SCHEME = "elgamal"
@@ -35,7 +35,7 @@ ROWS = "rows"  # the layout: each row's points one after the other
 MOST_VALUES = 2048  # of a row
 LARGEST = 2.0**31  # of a sum that can still be found
 BABIES = 1 << 16
-ADDING, PARSING, MULTIPLYING = 0.27e-6, 3.3e-6, 21e-6
+ADDING, PARSING, OPENING = 0.27e-6, 3.3e-6, 23e-6
 """Seconds for a point, about."""
 
 
@@ -59,46 +59,39 @@ class ElGamalPublicKey:
     def to_bytes(self) -> bytes:
         return self._data
 
+    @refusing
     def read(self, x: Encrypted) -> Points:
         """The points of [rows, values] numbers, or fewer values, [rows, 1 + values, 64], checked to be on the curve."""
         width = x.shape[1] if len(x.shape) == 2 else 0
         return _read(self, x, min(width, self.values))
 
     def sums_of(self, rows: Points, order: Places, starts: Places, values: Sequence[int], *, owner: str) -> Points:
-        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, [1 + values, groups, 64],
+        """For each group order[starts[i] : starts[i + 1]] of rows the sums of these values, [groups, 1 + values, 64],
         not blinded yet; of an empty group nothing."""
-        empty, groups, columns = np.diff(starts) == 0, len(starts) - 1, (0, *(1 + value for value in values))
-        seconds = ADDING * len(order)
-        questions = []
-        for piece in workers.pieces(curve.work, groups, seconds / max(groups, 1)):
+        columns, groups = np.array([0, *(1 + value for value in values)]), len(starts) - 1
+
+        def question(piece: slice) -> Sequence[Any]:
             bounds = starts[piece.start : piece.stop + 1]
             needed, places = _compact(order[bounds[0] : bounds[-1]], len(rows))
-            questions += [(rows[needed, column], places, bounds - bounds[0]) for column in columns]
-        answers = workers.spread(curve.work, curve.ADD, questions, seconds * len(columns))
-        sums = [_joined(answers[at :: len(columns)]) for at in range(len(columns))]
-        neutral = [_joined(answers[at :: len(columns)], 1).astype(np.bool_) for at in range(len(columns))]
-        if any((no_point & ~empty).any() for no_point in neutral):
-            _cancelled(owner)
-        return np.stack(sums).reshape(len(columns), groups, MEMORY)
+            return rows[needed, columns[:, None]], np.array(columns.shape), places, bounds - bounds[0]
 
-    def blinded(self, points: Points, parts: Places, values: Sequence[int], *, owner: str) -> Points:
-        """Sums of some points, under a fresh r for each line; `parts` are [n, 1 + values, k] places of them, and -1
-        where there is nothing to add."""
-        count, width, most = parts.shape
-        bases, seconds = self._bases[[0, *(1 + value for value in values)]], ADDING * width * (most / 2 + curve.SCALAR)
-        questions = []
-        for piece in workers.pieces(curve.work, count, seconds):
+        seconds = ADDING * len(columns) * len(order) / max(groups, 1)
+        return _computed(curve.ADD, groups, seconds, question, owner).reshape(groups, len(columns), MEMORY)
+
+    def blinded(self, points: Points, parts: Places, values: Sequence[int], *, owner: str) -> bytes:
+        """Sums of some points, to be sent, under a fresh r for each line; `parts` are [n, 1 + values, k] places of
+        them, and -1 where there is nothing to add."""
+        bases = self._bases[[0, *(1 + value for value in values)]]
+
+        def question(piece: slice) -> Sequence[Any]:
             needed, places = _compact(parts[piece], len(points))
-            questions.append((points[needed], places, bases, most.to_bytes(4, "big")))
-        try:
-            answers = workers.spread(curve.work, curve.BLIND, questions, count * seconds)
-        except workers.Wrong:
-            _cancelled(owner)
-        return _joined(answers).reshape(-1, MEMORY)
+            return points[needed], np.array(parts.shape[1:]), places, bases
 
-    def written(self, points: Points, shape: tuple[int, ...]) -> Encrypted:
-        """Blinded points, to be sent."""
-        return wrap(self, shape, ROWS, LARGEST, curve.formatted(points.reshape(-1, MEMORY)).tobytes())
+        seconds = ADDING * parts.shape[1] * (parts.shape[2] / 2 + curve.SCALAR)
+        return _computed(curve.BLIND, len(parts), seconds, question, owner).tobytes()
+
+    def written(self, blinded: bytes, shape: tuple[int, ...]) -> Encrypted:
+        return wrap(self, shape, ROWS, LARGEST, blinded)
 
 
 class ElGamalSecretKey:
@@ -122,7 +115,7 @@ class ElGamalSecretKey:
             )
         rows = flat.to(torch.int64).numpy()
         distinct, index = np.unique(rows, return_inverse=True)
-        points = curve.generator().times(curve.digits_of([value for value in distinct.tolist() if value]))
+        points = curve.bases([value for value in distinct.tolist() if value])
         places = np.full(len(distinct), -1, dtype=np.int64)
         places[distinct != 0] = np.arange(len(points))  # 0 has no point, and adds nothing
         parts = np.pad(places[index].reshape(rows.shape), ((0, 0), (1, 0)), constant_values=-1)  # nothing to r G
@@ -131,8 +124,9 @@ class ElGamalSecretKey:
 
     def decrypt(self, x: Encrypted) -> Tensor:
         """Decrypt all values of each row."""
-        return self.decrypt_sums(x, [range(x.shape[1] if len(x.shape) == 2 else 1)])
+        return self.decrypt_sums(x, [range(min(x.shape[-1], self.public.values))])
 
+    @refusing
     def decrypt_sums(
         self, x: Encrypted, blocks: Sequence[Sequence[int]], *, most: float = LARGEST, negative: Sequence[bool] = ()
     ) -> Tensor:
@@ -153,24 +147,14 @@ class ElGamalSecretKey:
 
 def _opened(points: Points, secret: Sequence[Sequence[int]], size: int) -> tuple[Points, NDArray[np.bool_]]:
     """Of lines (r G, r X_1 + v_1 G, ..) the points v_j G, and where v_j is 0; so many lines have the same x_j each."""
-    width, pieces = len(secret[0]), workers.pieces(curve.work, size, MULTIPLYING)
-    where = [
-        (slice(block * size + piece.start, block * size + piece.stop), block, column)
-        for block in range(len(secret))
-        for piece in pieces
-        for column in range(width)
-    ]
-    questions = [
-        (points[lines, 0].copy(), curve.scalar_bytes(-secret[block][column])) for lines, block, column in where
-    ]
-    blinds = curve.empty(len(points), width)
-    answers = workers.spread(curve.work, curve.MULTIPLY, questions, len(points) * width * MULTIPLYING)
-    for (lines, _, column), answer in zip(where, answers, strict=True):
-        blinds[lines, column] = _joined([answer]).reshape(-1, MEMORY)
-    places = np.arange(len(points) * width, dtype=np.int64)
-    both = np.concatenate([points[:, 1:].reshape(-1, MEMORY), blinds.reshape(-1, MEMORY)])
-    opened, zero = curve.row_sums(both, np.stack([places, len(places) + places], axis=1))
-    return opened.reshape(len(points), width, MEMORY), zero.reshape(len(points), width)
+    lines, width = len(points), len(secret[0])
+    scalars = np.frombuffer(b"".join(curve.scalar_bytes(-x) for block in secret for x in block), dtype=np.uint8)
+    minus = np.repeat(scalars.reshape(len(secret), -1), size, axis=0).reshape(-1, curve.SCALAR)
+    first, second = np.repeat(points[:, 0], width, axis=0), points[:, 1:].reshape(-1, MEMORY)
+    answers = workers.spread(
+        curve.work, curve.OPEN, len(first), OPENING, lambda piece: (first[piece], minus[piece], second[piece])
+    )
+    return _joined(answers).reshape(lines, width, MEMORY), _joined(answers, 1).reshape(lines, width) > 0
 
 
 def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> NDArray[np.float64]:
@@ -185,9 +169,9 @@ def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> N
             unknown = np.flatnonzero(np.isnan(values))
             if not len(unknown):
                 return values
-            both = np.concatenate([points[unknown], _giant(-sign * number * step)])
-            pairs = np.stack([np.arange(len(unknown)), np.full(len(unknown), len(unknown))], axis=1)
-            moved, exact = curve.row_sums(both, pairs)  # exact: v is the step itself
+            moved, exact = curve.pair_sums(
+                points[unknown], _giant(-sign * number * step)
+            )  # exact: v is the step itself
             small, known = table.find(moved)
             small[exact], known = 0.0, known | exact
             values[unknown[known]] = small[known] + sign * number * step
@@ -200,12 +184,7 @@ class _Table:
     """1 G .. reach G, sorted by their first bytes, which v G and -v G have in common."""
 
     def __init__(self, reach: int) -> None:
-        self.reach, points = reach, curve.empty(reach)
-        points[0], known = curve.base(1)[0], 1
-        while known < reach:
-            pairs = np.stack([np.full(known, known - 1), np.arange(known)], axis=1)
-            points[known : 2 * known] = curve.row_sums(points, pairs)[0]
-            known *= 2
+        self.reach, points = reach, curve.first_multiples(curve.base(1), reach)
         keys = points[:, :8].copy().view(np.uint64)[:, 0]
         self._order = np.argsort(keys)
         self._keys, self._points = keys[self._order], points[self._order]
@@ -238,14 +217,12 @@ def _read(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
     if len(x.shape) != 2 or x.shape[1] != values or len(body) != x.shape[0] * (1 + values) * WIRE:
         raise WireError(f"A ciphertext of ElGamal says {list(x.shape)}, and rows of {values} values were expected.")
     count = len(body) // WIRE
-    pieces = workers.pieces(curve.work, count, PARSING)
-    questions = [(body[WIRE * piece.start : WIRE * piece.stop],) for piece in pieces]
+    data = np.frombuffer(body, dtype=np.uint8).reshape(count, WIRE)
     try:
-        points = _joined(workers.spread(curve.work, curve.PARSE, questions, count * PARSING))
+        points = _joined(workers.spread(curve.work, curve.PARSE, count, PARSING, lambda piece: (data[piece],)))
     except workers.Wrong as wrong:
-        at = pieces[wrong.piece].start + wrong.at
         raise WireError(
-            f"A ciphertext of ElGamal holds something else than points: point {at} is not on the curve secp256k1."
+            f"A ciphertext of ElGamal holds something else than points: point {wrong.at} is not on the curve secp256k1."
         ) from None
     return points.reshape(x.shape[0], 1 + values, MEMORY)
 
@@ -261,6 +238,16 @@ def _compact(places: Places, count: int) -> tuple[Places, Places]:
     return needed, np.ascontiguousarray(number[places])
 
 
+def _computed(
+    kind: bytes, count: int, seconds: float, question: Callable[[slice], Sequence[Any]], owner: str
+) -> NDArray[np.uint8]:
+    """What processes made of points."""
+    try:
+        return _joined(workers.spread(curve.work, kind, count, seconds, question))
+    except workers.Wrong:
+        raise WireError(f"'{owner}' was sent points that cancel out, which no honest encryption makes.") from None
+
+
 def _joined(answers: Sequence[Sequence[Any]], part: int = 0) -> NDArray[np.uint8]:
     """A part of several answers, one after the other."""
     return np.concatenate([np.frombuffer(answer[part], dtype=np.uint8) for answer in answers])
@@ -271,7 +258,3 @@ def _need_coincurve() -> None:
         curve.library()
     except ImportError:
         raise ConfigError('ElGamal encryption needs the package coincurve: pip install "colonnade[crypto]".') from None
-
-
-def _cancelled(owner: str) -> NoReturn:
-    raise WireError(f"'{owner}' was sent points that cancel out, which no honest encryption makes.")

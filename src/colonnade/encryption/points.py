@@ -4,8 +4,8 @@ coincurve brings the library. Its Python objects cost more time than the arithme
 column's bin. A point travels compressed, in 33 bytes; the form in memory is the library's own, and leaves the process
 only for one beside it that runs this file (`core.workers`), which therefore imports nothing of Colonnade.
 
-Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`FixedBase`). This takes
-half the time of the library's own multiplication, and is not constant in time: whoever can time these processes
+Multiples of a fixed point are sums over a table of its multiples by each byte of the scalar (`multiples_of`). This
+takes half the time of the library's own multiplication, and is not constant in time: whoever can time these processes
 closely, on the same machine, may learn something about scalars.
 """
 
@@ -23,7 +23,8 @@ ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 MEMORY, WIRE, SCALAR = 64, 33, 32  # bytes
 COMPRESSED = 258  # libsecp256k1's word for 33 bytes
 SHIFT = sum(256**place for place in range(SCALAR)) % ORDER
-PARSE, MULTIPLY, ADD, BLIND = b"p", b"m", b"a", b"b"
+PLACES = np.arange(SCALAR, dtype=np.int64) * 256
+PARSE, OPEN, ADD, BLIND = b"p", b"o", b"a", b"b"
 
 Points = NDArray[np.uint8]
 """[..., 64]"""
@@ -56,7 +57,7 @@ def parsed(data: NDArray[np.uint8]) -> Points:
     """[n, 33] -> [n, 64]; NotAPoint where one is not on the curve."""
     lib, _, context = library()
     data, points = np.ascontiguousarray(data), empty(len(data))
-    target, source, parse = _points_of(points), _bytes_of(data), lib.secp256k1_ec_pubkey_parse
+    target, source, parse = _points_of(points), _bytes_of(data, WIRE), lib.secp256k1_ec_pubkey_parse
     for at in range(len(data)):
         if not parse(context, target + at, source + WIRE * at, WIRE):
             raise NotAPoint(f"point {at} is not on the curve secp256k1", at)
@@ -65,38 +66,23 @@ def parsed(data: NDArray[np.uint8]) -> Points:
 
 def formatted(points: Points) -> NDArray[np.uint8]:
     """[n, 64] -> [n, 33]."""
-    if _is_little_endian():
-        flat = points.reshape(-1, MEMORY)
-        return np.concatenate([2 + (flat[:, 32:33] & 1), flat[:, 31::-1]], axis=1)
-    return _serialized(points)
-
-
-@cache
-def _is_little_endian() -> bool:
-    """Whether the library keeps a point as its two coordinates, each with the lowest byte first: then all are
-    serialized in one go. A few points of both signs show it, since the library does not say."""
-    few = np.concatenate([base(scalar) for scalar in (1, -1, 2, -2, ORDER // 3, -(ORDER // 3))])
-    return bool((np.concatenate([2 + (few[:, 32:33] & 1), few[:, 31::-1]], axis=1) == _serialized(few)).all())
-
-
-def _serialized(points: Points) -> NDArray[np.uint8]:
-    """Points that the library serializes, one by one."""
     lib, ffi, context = library()
     points, data = np.ascontiguousarray(points), np.zeros((len(points), WIRE), dtype=np.uint8)
-    source, target = _points_of(points), _bytes_of(data)
+    source, target = _points_of(points), _bytes_of(data, WIRE)
     length, serialize = ffi.new("size_t *", WIRE), lib.secp256k1_ec_pubkey_serialize
     for at in range(len(points)):
         serialize(context, target + WIRE * at, length, source + at, COMPRESSED)
     return data
 
 
-def multiplied(points: Points, scalar: int) -> Points:
-    """Each point of [n, 64] times a scalar, which is not 0."""
+def multiplied(points: Points, scalars: NDArray[np.uint8]) -> Points:
+    """Each point of [n, 64] times its scalar of [n, 32], which is not 0."""
     lib, _, context = library()
-    products = np.array(points, order="C")
-    target, factor, multiply = _points_of(products), scalar_bytes(scalar), lib.secp256k1_ec_pubkey_tweak_mul
+    products, scalars = np.array(points, order="C"), np.ascontiguousarray(scalars)
+    assert len(products) == len(scalars)
+    target, source, multiply = _points_of(products), _bytes_of(scalars, SCALAR), lib.secp256k1_ec_pubkey_tweak_mul
     for at in range(len(products)):
-        multiply(context, target + at, factor)
+        multiply(context, target + at, source + SCALAR * at)
     return products
 
 
@@ -105,27 +91,21 @@ def scalar_bytes(scalar: int) -> bytes:
 
 
 def sums(points: Points, places: Places, starts: Places) -> tuple[Points, NDArray[np.bool_]]:
-    """For each i the sum of the points at places[starts[i] : starts[i + 1]], and whether that is no point: there were
-    none to add, or they cancel."""
-    points = np.ascontiguousarray(points)
-    return _sums(_addresses(points, places), starts)
-
-
-def _addresses(points: Points, places: Places) -> NDArray[np.uint64]:
-    """Where these points lie in memory, which the caller keeps."""
-    return np.uint64(points.ctypes.data) + places.astype(np.uint64) * np.uint64(MEMORY)
-
-
-def _sums(addresses: NDArray[np.uint64], starts: Places) -> tuple[Points, NDArray[np.bool_]]:
+    """For each i the sum of the points at places[starts[i] : starts[i + 1]], zeros where there are none, and whether
+    they cancel."""
     lib, ffi, context = library()
-    addresses, into = np.ascontiguousarray(addresses), empty(len(starts) - 1)
+    points, counts, into = np.ascontiguousarray(points), np.diff(starts), empty(len(starts) - 1)
+    inside = not len(places) or 0 <= places.min() <= places.max() < len(points)
+    ordered = counts.min(initial=0) >= 0 and 0 <= starts[0] <= starts[-1] <= len(places)
+    if not inside or not ordered:  # the library would read whatever lies there
+        raise IndexError("a sum of points that are not there")
+    addresses = np.uint64(points.ctypes.data) + places.astype(np.uint64) * np.uint64(MEMORY)
     first, target = ffi.cast("const secp256k1_pubkey * const *", addresses.ctypes.data), _points_of(into)
-    bounds, no_point, combine = starts.tolist(), np.zeros(len(into), dtype=np.bool_), lib.secp256k1_ec_pubkey_combine
-    for at in range(len(into)):
-        begin, count = bounds[at], bounds[at + 1] - bounds[at]
-        if not count or not combine(context, target + at, first + begin, count):
-            no_point[at] = True
-    return into, no_point
+    cancel, combine = np.zeros(len(into), dtype=np.bool_), lib.secp256k1_ec_pubkey_combine
+    for at, (begin, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=False)):
+        if count and not combine(context, target + at, first + begin, count):
+            cancel[at] = True
+    return into, cancel
 
 
 def row_sums(points: Points, places: Places) -> tuple[Points, NDArray[np.bool_]]:
@@ -134,8 +114,14 @@ def row_sums(points: Points, places: Places) -> tuple[Points, NDArray[np.bool_]]
     return sums(points, places.reshape(-1), np.arange(count + 1, dtype=np.int64) * width)
 
 
+def pair_sums(points: Points, others: Points) -> tuple[Points, NDArray[np.bool_]]:
+    """Each point plus the other at its place, or plus the only other; and whether these cancel."""
+    places = np.arange(len(points))
+    return row_sums(np.concatenate([points, others]), np.stack([places, len(places) + places % len(others)], axis=1))
+
+
 def base(scalar: int) -> Points:
-    """scalar times the curve's base point, [1, 64]; `generator` is faster for many."""
+    """scalar times the curve's base point, [1, 64]; `bases` is faster for many."""
     lib, _, context = library()
     multiple = empty(1)
     if not lib.secp256k1_ec_pubkey_create(context, _points_of(multiple), scalar_bytes(scalar)):
@@ -143,91 +129,85 @@ def base(scalar: int) -> Points:
     return multiple
 
 
-class FixedBase:
-    """Multiples of one point. table[place, d] is (d + 1) 256^place times the point, so that no entry is 0; a scalar's
-    digits are those of the scalar minus the sum of all 256^place."""
-
-    def __init__(self, point: Points) -> None:
-        table = empty(SCALAR, 256)
-        table[0, 0] = point.reshape(MEMORY)
-        for place in range(SCALAR):
-            if place:
-                table[place, 0] = table[place - 1, 255]
-            for known in (1 << bit for bit in range(8)):  # d + 1 = known + (the rest)
-                pairs = np.stack([np.full(known, known - 1), np.arange(known)], axis=1)
-                table[place, known : 2 * known] = row_sums(table[place], pairs)[0]
-        self.table = table.reshape(-1, MEMORY)
-
-    @staticmethod
-    def places(digits: NDArray[np.uint8]) -> Places:
-        """[n, 32] digits -> the places in the table of the points to add up, [n, 32]."""
-        return np.arange(SCALAR, dtype=np.int64)[None, :] * 256 + digits
-
-    def times(self, digits: NDArray[np.uint8]) -> Points:
-        multiples, no_point = row_sums(self.table, self.places(digits))
-        if no_point.any():
-            raise NotAPoint("a multiple of a point is no point")
-        return multiples
+def first_multiples(point: Points, count: int) -> Points:
+    """1, 2, .. times a point; the count is a power of 2."""
+    table = empty(count)
+    table[0] = point
+    for known in (1 << bit for bit in range(count.bit_length() - 1)):
+        table[known : 2 * known] = pair_sums(table[:known], table[known - 1 : known])[0]
+    return table
 
 
 @lru_cache(maxsize=256)
-def multiples_of(point: bytes) -> FixedBase:
-    """Of a point that is asked for again and again, half a megabyte."""
-    return FixedBase(np.frombuffer(point, dtype=np.uint8))
+def multiples_of(point: bytes) -> Points:
+    """A table with (d + 1) 256^place times a point at PLACES[place] + d, so that no entry is 0; a scalar's digits d are
+    those of the scalar minus the sum of all 256^place. It has half a megabyte."""
+    tables = [first_multiples(np.frombuffer(point, dtype=np.uint8), 256)]
+    while len(tables) < SCALAR:
+        tables.append(first_multiples(tables[-1][-1], 256))
+    return np.concatenate(tables)
 
 
-def generator() -> FixedBase:
-    """Multiples of the curve's base point."""
-    return multiples_of(base(1).tobytes())
-
-
-def digits_of(scalars: list[int]) -> NDArray[np.uint8]:
-    """[n, 32] digits of scalars modulo the order, for `FixedBase`."""
+def bases(scalars: Sequence[int]) -> Points:
+    """Many multiples of the curve's base point, [n, 64]."""
     data = b"".join(((scalar - SHIFT) % ORDER).to_bytes(SCALAR, "little") for scalar in scalars)
-    return np.frombuffer(data, dtype=np.uint8).reshape(-1, SCALAR)
-
-
-def random_digits(count: int) -> NDArray[np.uint8]:
-    """The digits of secret scalars whose distance from uniform ones is 2^-128."""
-    return np.frombuffer(os.urandom(SCALAR * count), dtype=np.uint8).reshape(count, SCALAR)
+    digits = np.frombuffer(data, dtype=np.uint8).reshape(-1, SCALAR)
+    return _whole(*row_sums(multiples_of(base(1).tobytes()), PLACES + digits))
 
 
 def blinded(points: Points, places: Places, bases: Points) -> Points:
     """For each line and each of w bases the sum of some points and r times the base, [lines w, 64], under a fresh r for
-    the line; `places` of the points are [lines, w, k], and -1 where there is nothing to add."""
-    lines, _, most = places.shape
-    points, tables = np.ascontiguousarray(points), [multiples_of(one.tobytes()).table for one in bases]
-    digits = FixedBase.places(random_digits(lines))
-    random = np.stack([_addresses(table, digits) for table in tables], axis=1)
-    added = np.concatenate([_addresses(points, places), random], axis=2).reshape(-1, most + SCALAR)
-    present = np.pad(places >= 0, ((0, 0), (0, 0), (0, SCALAR)), constant_values=True).reshape(added.shape)
+    the line, whose distance from a uniform one is 2^-128; `places` of the points are [lines, w, k], and -1 where there
+    is nothing to add."""
+    if not points.any(1).all():  # at which the library would end the process
+        raise IndexError("a sum of what is no point")
+    lines, width, most = places.shape
+    digits = np.frombuffer(os.urandom(SCALAR * lines), dtype=np.uint8).reshape(lines, 1, SCALAR)
+    table = np.concatenate([*(multiples_of(one.tobytes()) for one in bases), points])
+    known = len(table) - len(points)
+    random = digits + PLACES + np.arange(0, known, known // width)[:, None]
+    both = np.concatenate([random, np.where(places < 0, -1, places + known)], axis=2).reshape(-1, SCALAR + most)
+    present = both >= 0
     starts = np.concatenate([[0], np.cumsum(present.sum(1))]).astype(np.int64)
-    total, no_point = _sums(added[present], starts)
-    if no_point.any():
-        raise NotAPoint("points cancel out", int(no_point.argmax()))
-    return total
+    return _whole(*sums(table, both[present], starts))
+
+
+def _whole(sums: Points, cancel: NDArray[np.bool_]) -> Points:
+    """Sums, each of which must be a point."""
+    if cancel.any():
+        raise NotAPoint("points cancel out", int(cancel.argmax()))
+    return sums
 
 
 def work(kind: bytes, *buffers: Any) -> Sequence[Any] | int:
     """What a process beside this one is asked (`core.worker`), or the number of the first item that is no point."""
+
+    def rows(at: int, width: int) -> NDArray[np.uint8]:
+        return np.frombuffer(buffers[at], dtype=np.uint8).reshape(-1, width)
+
+    def numbers(at: int) -> Places:
+        return np.frombuffer(buffers[at], dtype=np.int64)
+
     try:
         if kind == PARSE:
-            return [parsed(np.frombuffer(buffers[0], dtype=np.uint8).reshape(-1, WIRE))]
-        points = np.frombuffer(buffers[0], dtype=np.uint8).reshape(-1, MEMORY)
-        if kind == MULTIPLY:
-            return [multiplied(points, int.from_bytes(buffers[1], "big"))]
-        if kind == ADD:
-            return list(sums(points, *(np.frombuffer(numbers, dtype=np.int64) for numbers in buffers[1:])))
-        bases = np.frombuffer(buffers[2], dtype=np.uint8).reshape(-1, MEMORY)
-        width, most = len(bases), int.from_bytes(buffers[3], "big")
-        return [blinded(points, np.frombuffer(buffers[1], dtype=np.int64).reshape(-1, width, most), bases)]
+            return [parsed(rows(0, WIRE))]
+        if kind == OPEN:  # scalars times points, plus other points
+            return pair_sums(multiplied(rows(0, MEMORY), rows(1, SCALAR)), rows(2, MEMORY))
+        points, (width, *shape) = rows(0, MEMORY), numbers(1)
+        if kind == ADD:  # the same groups of rows for each column, [groups, columns, 64]
+            columns = points.reshape(width, -1, MEMORY)
+            return [np.stack([_whole(*sums(column, numbers(2), numbers(3))) for column in columns], axis=1)]
+        return [formatted(blinded(points, numbers(2).reshape(-1, width, *shape), rows(3, MEMORY)))]  # as they are sent
     except NotAPoint as error:
         return error.at
 
 
-def _bytes_of(array: NDArray[np.uint8]) -> Any:
+def _bytes_of(array: NDArray[np.uint8], width: int) -> Any:
+    """A pointer to rows of so many bytes."""
+    assert array.flags.c_contiguous
+    assert array.shape[1:] == (width,)
     return library()[1].cast("unsigned char *", array.ctypes.data)
 
 
 def _points_of(array: Points) -> Any:
-    return library()[1].cast("secp256k1_pubkey *", array.ctypes.data)
+    return library()[1].cast("secp256k1_pubkey *", _bytes_of(array, MEMORY))
