@@ -20,11 +20,11 @@ from typing import Any
 
 from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
-from colonnade.core import DpEvent, files
+from colonnade.core import files
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
-from colonnade.privacy.report import describe
+from colonnade.runs.history import entries
 from colonnade.runs.layout import AFTER, IMPORTANCE, LEDGER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY, TREES
 from colonnade.runs.run_directory import RunDirectory, plain
 from colonnade.sites import reader as site_reader
@@ -38,30 +38,18 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
-        for entry in _lines(path):
-            try:
-                direction, peer = entry["direction"], entry["peer"]
-                if direction == "own" or (direction == "in" and peer in ledgers):
-                    continue
-                sender, receiver = (party, peer) if direction == "out" else (peer, party)
-                about = {"from": sender, "to": receiver, **{key: entry[key] for key in ("name", "owner", "codec")}}
-                key = *about.values(), entry["event"], *entry["parameters"].items()
-                if key not in by_key:
-                    by_key[key] = about | {
-                        "protection": describe(DpEvent(entry["event"], entry["parameters"])),
-                        "meaning": reveals.get(entry["name"], "not described"),
-                        "told_by": party,
-                        "epsilon": None,
-                        **dict.fromkeys(("times", "values", "bytes"), 0),
-                    }
-                line = by_key[key]
-                line["times"] += 1
-                line["values"] += math.prod(entry["shape"])
-                line["bytes"] += entry["bytes"]
-                if entry.get("epsilon") is not None:
-                    line["epsilon"] = entry["epsilon"]
-            except (KeyError, TypeError, AttributeError):  # not a line of ours: the report shows what it can read
+        for entry, how in entries(path):
+            if entry.direction == "own" or (entry.direction == "in" and entry.peer in ledgers):
                 continue
+            sender, receiver = (party, entry.peer) if entry.direction == "out" else (entry.peer, party)
+            about = {"from": sender, "to": receiver, "name": entry.name, "owner": entry.owner, "codec": entry.codec}
+            told = {"protection": how, "meaning": reveals.get(entry.name, "not described"), "told_by": party}
+            counted = {"epsilon": None, "times": 0, "values": 0, "bytes": 0}
+            line = by_key.setdefault((*about.values(), how), about | told | counted)
+            line["times"] += 1
+            line["values"] += math.prod(entry.shape)
+            line["bytes"] += entry.bytes
+            line["epsilon"] = line["epsilon"] if entry.epsilon is None else entry.epsilon
     return list(by_key.values())
 
 
