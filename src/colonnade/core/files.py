@@ -123,6 +123,15 @@ def write_bytes(path: Path, pieces: Iterable[bytes]) -> None:
         ) from error
 
 
+@contextmanager
+def written_out(what: str, place: Path) -> Iterator[None]:
+    """Of what a command writes where --out says: InputError where it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what} cannot be written to {place}: {error.strerror}. Choose another --out.") from None
+
+
 def sync(*paths: Path) -> None:
     """What was written is on the disk from here on: bytes of files, and which names folders have. A disk takes many at
     once in little more than the time of one."""

@@ -80,7 +80,7 @@ def headline(runs: Named) -> str:
     best = (min if name in BETTER_LOW else max)(known, key=lambda run: (known[run], ranks.get(run, 0.0)))
     alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
     also = f", as high as {' and '.join(alike)}" if alike else ""
-    words = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
+    words = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:z.3f}{also}"
     if name == "auc" or ranks.keys() != known.keys():
         return f"{words}."
     first = best if ranks[best] == max(ranks.values()) else max(ranks, key=lambda run: ranks[run])
