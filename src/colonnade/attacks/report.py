@@ -10,8 +10,7 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
-from colonnade.core.files import replaced, write_text
-from colonnade.errors import InputError
+from colonnade.core.files import replaced, write_text, written_out
 from colonnade.runs.run_directory import to_json
 
 SHOWN = 8
@@ -35,7 +33,7 @@ INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 def prepare(folder: Path) -> None:
     """Make the folder, before attacks that take minutes."""
-    with _writing(folder):
+    with written_out("The audit", folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -47,7 +45,7 @@ def write(audit: Audit, folder: Path) -> list[Path]:
     audit.drawn = {}
     whole = audit if audit.party is None else _beside(audit, folder)
     prepare(folder)
-    with _writing(folder):
+    with written_out("The audit", folder):
         for old in (path for pattern in MADE for path in folder.glob(pattern)):
             if old.stem not in whole.drawn:
                 old.unlink()
@@ -58,17 +56,9 @@ def write(audit: Audit, folder: Path) -> list[Path]:
 
 def write_promises(promises: Promises, folder: Path) -> Path:
     """What canaries showed, beside what was promised."""
-    with _writing(folder):
+    with written_out("The audit", folder):
         write_text(folder / PROMISES, to_json(promises.to_json(), indent=2) + "\n")
     return folder / PROMISES
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.") from None
 
 
 def _beside(audit: Audit, folder: Path) -> Audit:

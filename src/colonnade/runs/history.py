@@ -102,18 +102,11 @@ def _lines(runs: Iterable[Path]) -> Iterator[Crossing]:
     for run in runs:
         when = datetime.fromtimestamp(begun(run), UTC).isoformat(timespec="seconds")
         for folder in sorted((run / PARTIES).iterdir()):
-            for name, during in ((LEDGER, "training"), (AFTER, "after")):
-                if (folder / name).exists():
-                    yield from _read(folder / name, run.name, when, folder.name, during)
-
-
-def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[Crossing]:
-    for entry, how in entries(path):
-        rows, numbers = entry.shape[0] if entry.shape else 1, math.prod(entry.shape)
-        yield Crossing(
-            run, when, party, during, WAYS[entry.direction], entry.peer, entry.name, how,
-            1, rows, numbers, entry.bytes, entry.epsilon,
-        )  # fmt: skip
+            for path, during in ((folder / LEDGER, "training"), (folder / AFTER, "after")):
+                for entry, how in entries(path) if path.exists() else ():
+                    whose, what = (run.name, when, folder.name, during), (WAYS[entry.direction], entry.peer, entry.name)
+                    rows, numbers = entry.shape[0] if entry.shape else 1, math.prod(entry.shape)
+                    yield Crossing(*whose, *what, how, 1, rows, numbers, entry.bytes, entry.epsilon)
 
 
 def entries(path: Path) -> Iterator[tuple[Entry, str]]:
