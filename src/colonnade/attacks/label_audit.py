@@ -124,9 +124,8 @@ def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, at
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
     score = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     metric = "accuracy" if classes else "squared correlation"
-    assumes, words = attack.assumes, verdict(LABELS, score.score, score.baseline, score.low)
-    if score.turned:
-        assumes, words = f"{assumes}, and a few labels", f"{words}, the other way round"
+    assumes = attack.assumes + ", and a few labels" * score.turned
+    words = verdict(LABELS, score.score, score.baseline, score.low) + ", the other way round" * score.turned
     return Finding(
         attack.name, attacker, holdings.label_owner, rehearsal.moment, assumes, metric, score.score, score.baseline,
         words, "label_inference", score.low, score.high,

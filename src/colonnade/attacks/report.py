@@ -20,7 +20,7 @@ from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
-from colonnade.core.files import replaced, write_text, written_out
+from colonnade.core.files import write_figure, write_text, written_out
 from colonnade.runs.run_directory import to_json
 
 SHOWN = 8
@@ -99,7 +99,7 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
         if labels:
             figure = Figure(layout="constrained")
             _bars(figure, labels)
-            written += _save(figure, folder / "labels")
+            written += write_figure(figure, folder / "labels", dpi=150)
         for rebuilt in audit.rebuilt:
             if rebuilt.picture and audit.dataset is None:
                 continue
@@ -110,7 +110,7 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
                 _columns(figure, rebuilt, audit.thresholds["inversion_r2"])
             name = _name(rebuilt, audit.drawn)
             audit.drawn[name] = rebuilt.victim
-            written += _save(figure, folder / name)
+            written += write_figure(figure, folder / name, dpi=150)
     return written
 
 
@@ -119,16 +119,6 @@ def _name(rebuilt: Rebuilt, taken: Collection[str]) -> str:
     words += ["mean-unknown"] if "unknown" in rebuilt.defence else []
     name = "-".join(["inversion", *words])
     return name if name not in taken else f"{name}-{len(taken)}"
-
-
-def _save(figure: Any, path: Path) -> list[Path]:
-    saved = []
-    for kind, options in (("png", {"dpi": 150}), ("svg", {"metadata": {"Date": None}})):
-        final = path.with_name(f"{path.name}.{kind}")
-        with replaced(final) as fresh:
-            figure.savefig(fresh, format=kind, **options)
-        saved.append(final)
-    return saved
 
 
 def _bars(figure: Any, findings: list[Finding]) -> None:

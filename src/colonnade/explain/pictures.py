@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.core.files import replaced, write_text, written_out
+from colonnade.core.files import write_figure, write_text, written_out
 from colonnade.errors import InputError
 from colonnade.evaluate import class_name, metric
 from colonnade.explain.importance import HEADS, MEASURES
@@ -84,17 +84,6 @@ def headline(figure: Figure, text: str, below: str = "") -> None:
     width, height = figure.get_size_inches()
     figure.text(0.15 / width, 1 - 0.12 / height, text, fontsize=10.5, fontweight="bold", va="top")
     figure.text(0.15 / width, 1 - 0.34 / height, below, fontsize=8, color=GREY, va="top")
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Save a figure as PNG and SVG; each file appears whole or not at all."""
-    paths = []
-    for kind, metadata in (("png", None), ("svg", {"Date": None})):
-        path = stem.with_suffix(f".{kind}")
-        with replaced(path) as fresh:
-            figure.savefig(fresh, format=kind, metadata=metadata)
-        paths.append(path)
-    return paths
 
 
 def rows_height(count: int) -> float:
@@ -220,7 +209,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     if report.denoising and report.denoising["clean"]["head_norm"]:
         pictures["denoising"] = denoising
     with rc_context(STYLE):
-        return [path for name, picture in pictures.items() for path in save(picture(report), folder / name)]
+        return [path for name, picture in pictures.items() for path in write_figure(picture(report), folder / name)]
 
 
 def draw_selection(selection: Selection, folder: Path) -> list[Path]:
@@ -244,7 +233,7 @@ def draw_selection(selection: Selection, folder: Path) -> list[Path]:
         axis.set_xlabel(SCORE[selection.method], color=GREY, fontsize=7)
         below = f"{selection.method}; kept: {len(selection.chosen)} of {len(names)} (blue)"
         headline(figure, "Whose columns are worth having", below)
-        return save(figure, folder / "selection")
+        return write_figure(figure, folder / "selection")
 
 
 def importance(report: Report) -> Figure:

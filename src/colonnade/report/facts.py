@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,9 +191,6 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
-    metrics: list[Plain] = []
-    with suppress(OSError):  # there is none before the first epoch
-        metrics = list(_lines(folder / METRICS))
     try:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
@@ -205,7 +202,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     return Facts(
         name=folder.resolve().name,
         settings=settings,
-        metrics=metrics,
+        metrics=_epochs(folder / METRICS),
         summary=summary,
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
@@ -270,13 +267,13 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
     return next((content for content in contents if content is not None), None)
 
 
-def _lines(path: Path) -> Iterator[Plain]:
-    """All whole lines; the last may be cut, while a run is writing it."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with suppress(ValueError):
-                if isinstance(record := json.loads(line), dict):
-                    yield record
+def _epochs(path: Path) -> list[Plain]:
+    """All whole lines, of which there is none at first; the last may be cut, while a run is writing it."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _columns(folder: Path) -> dict[str, int]:
@@ -301,11 +298,10 @@ def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]
 
 def _spent(folder: Path) -> list[Plain]:
     """What a run has cost so far, by its last checkpoint and the parties' journals."""
-    try:
-        guarantees: list[Plain] = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
-    except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
-        return []  # not saved yet, or being saved right now
-    return guarantees
+    guarantees: list[Plain] = []
+    with suppress(ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
+        guarantees = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
+    return guarantees  # none where nothing is saved yet, or is being saved right now
 
 
 def _pictures(folder: Path) -> dict[str, str]:
@@ -313,10 +309,8 @@ def _pictures(folder: Path) -> dict[str, str]:
     addresses: dict[str, str] = {}
     for kind, content in KINDS.items():
         for path in sorted(folder.glob(f"inversion-*{kind}")):
-            try:
+            with suppress(OSError):
                 if path.stem not in addresses and path.stat().st_size <= LARGEST:
                     text = base64.b64encode(path.read_bytes()).decode("ascii")
                     addresses[path.stem] = f"data:{content};base64,{text}"
-            except OSError:
-                continue
     return addresses
