@@ -108,6 +108,19 @@ def test_guesses_that_a_party_tells_hide_nothing_that_is_known_without_them() ->
         assert list(label_findings(federation, rehearsal, "lab", by_attack)) == own
 
 
+def test_an_inverted_guess_of_two_classes_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = trained("fdml", frames(120))
+    rehearsal = first_rounds(federation, 512)
+    ((attack, name, guess),) = guesses(federation, rehearsal, "lab", 2)
+    inverted = dataclasses.replace(guess, labels=1 - guess.labels)
+    monkeypatch.setattr(label_audit, "guesses", lambda *_: [(attack, name, inverted)])
+    (finding,) = label_findings(federation, rehearsal, "lab")
+    assert (finding.score, finding.verdict) == (1.0, "can tell nearly every label, the other way round")
+    assert finding.assumes == f"{attack.assumes}, and a few labels"
+    assert finding.details["named"] is False
+    assert finding.under({"label_inference": 0.8}).crossed
+
+
 def test_guesses_of_one_class_alone_do_not_replace_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their score is 1, and so is that of always saying this class."""
     federation = trained("fdml", frames(120))

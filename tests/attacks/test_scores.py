@@ -58,6 +58,32 @@ def test_the_baseline_is_the_commonest_class() -> None:
     assert found.low < 1.0
 
 
+@pytest.mark.parametrize("share", [0.5, 0.64, 0.9])
+def test_of_two_classes_noise_is_not_turned_and_an_inverted_leak_is(share: float) -> None:
+    rows = 320
+    for seed in range(100):
+        generator = Generator().manual_seed(seed)
+        truth, wrong, guess = (torch.rand(rows, generator=generator) < one for one in (share, 0.01, 0.5))
+        noise = score_labels(guess.long(), truth.long(), 2, named=True)
+        assert not noise.turned
+        assert noise.score == pytest.approx(float((guess == truth).float().mean()))
+        assert noise.low <= noise.baseline
+        inverted = (~truth ^ wrong).long()  # right in few rows: an attacker who knows some labels turns it round
+        found = score_labels(inverted, truth.long(), 2, named=True)
+        assert found.turned
+        assert found.score == pytest.approx(1 - float(wrong.float().mean()))
+        assert found.low > found.baseline
+        assert found.high - found.low > np.subtract(*wilson(found.score * rows, rows)[::-1])  # it was read in two ways
+    rarer = torch.full((rows,), int(share <= 0.5), dtype=torch.int64)  # saying one class of every row tells nothing
+    assert not score_labels(rarer, truth.long(), 2, named=True).turned
+
+
+def test_only_labels_that_there_are_can_be_turned() -> None:
+    truth = draw(100, 2, 0)
+    assert score_labels(torch.full((100,), 7), truth, 2, named=True).score == 0.0
+    assert not score_labels((truth + 1) % 3, truth, 3, named=True).turned
+
+
 def test_numbers_are_judged_by_their_squared_correlation() -> None:
     truth = torch.randn(200, generator=Generator().manual_seed(0))
     guess = -3 * truth + torch.randn(200, generator=Generator().manual_seed(1))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colonnade.core.files import write_figure
 from colonnade.errors import InputError
 from colonnade.evaluate import metric
 from colonnade.explain import Report, pictures
@@ -179,7 +180,7 @@ def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
 
 def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure = pictures.page(2, 2)
-    pictures.save(figure, tmp_path / "kept")
+    write_figure(figure, tmp_path / "kept")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(before) == ["kept.png", "kept.svg"]
 
@@ -189,7 +190,7 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(figure, "savefig", cut_short)
     with pytest.raises(OSError, match="disk full"):
-        pictures.save(figure, tmp_path / "kept")
+        write_figure(figure, tmp_path / "kept")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -53,10 +53,12 @@ def test_multi_vfl_s_data_owner_keeps_the_picture_s_size() -> None:
     ("name", "shape", "settings", "rule"),
     [
         ("cnn", (8,), {}, "needs feature maps"),
-        ("cnn", (4, 5, 6), {"pool": 0}, "pools 5 x 6 by 1 to 5; found 0"),
+        ("cnn", (4, 5, 6), {"pool": 0}, "pool must be a whole number, 1 or more; found 0"),
         ("cnn", (4, 5, 6), {"pool": 6}, "pools 5 x 6 by 1 to 5; found 6"),
         ("mpl", (8,), {}, "did you mean 'mlp'.*Use one of linear, mlp, cnn"),
-        ("mlp", (8,), {"depth": 3}, "cannot be made"),
+        ("mlp", (8,), {"hiden": [3]}, r"no setting 'hiden' \(did you mean 'hidden'\?\)\. It knows: hidden\."),
+        ("cnn", (4, 5, 6), {"hidden": [3]}, r"'clinic': hidden must be a whole number, 1 or more; found \[3\]"),
+        ("linear", (8,), {"outputs": 3}, "has no setting 'outputs'. It knows: none"),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, shape: tuple[int, ...], settings: dict[str, int], rule: str) -> None:

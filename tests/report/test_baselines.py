@@ -7,9 +7,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tests.federation.small import frames, quick, write
+from tests.federation.small import frames, quick, splitnn, write
 from tests.report.made import NOISY
 
 from colonnade.errors import ConfigError
@@ -111,3 +112,14 @@ def test_what_cannot_be_trained_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     found = measure(tmp_path / "run")
     assert found["alone"] == {}
     assert "lab alone could not be trained: it takes two parties." in found["notes"]
+
+
+def test_what_is_wrong_with_a_baseline_is_not_said_of_the_run(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    tables = frames()
+    tables["lab"] = tables["lab"].assign(iron=np.arange(80) % 7, zinc=np.arange(80) % 3)
+    wild = splitnn(algorithm={"learning_rate": 2.0}, train={"epochs": 8, "early_stop": False})
+    Federation.from_toml(write(tmp_path / "tables", tables, wild)).fit(tmp_path / "run")
+    recwarn.clear()
+    found = measure(tmp_path / "run")
+    assert not recwarn.list
+    assert any(note.startswith("lab alone, trained to compare with: The model learned") for note in found["notes"])

@@ -8,7 +8,11 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from colonnade.errors import InputError
 from colonnade.report.facts import flows, read, totals
+from colonnade.runs.history import crossings
 
 
 def entries(run: Path, party: str) -> list[dict[str, object]]:
@@ -54,8 +58,19 @@ def test_where_the_senders_ledger_is_elsewhere_the_receivers_tells(noisy: Path, 
     assert {line["told_by"] for line in one} == {"clinic"}
 
 
-def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
-    folder = tmp_path / "parties" / "a"
-    folder.mkdir(parents=True)
-    (folder / "ledger.jsonl").write_text('{"direction": "out"}\n[]\n7\nnonsense\n')
-    assert flows(tmp_path, {}) == []
+@pytest.mark.parametrize(
+    "wrong",
+    [b"garbage", b"", b"[]", b"7", b'{"direction": "out"}', b"\xff", b"[" * 100_000, {"direction": "up"}, {"peer": 1},
+     {"shape": "many"}, {"bytes": -1}, {"bytes": None}, {"parameters": []}, {"epsilon": "1"}, {"more": 1}],
+)  # fmt: skip
+def test_a_line_that_cannot_be_read_is_not_skipped_since_a_sum_would_be_too_small(
+    noisy: Path, tmp_path: Path, wrong: bytes | dict[str, object]
+) -> None:
+    file = tmp_path / "parties" / "lab" / "ledger.jsonl"
+    file.parent.mkdir(parents=True)
+    lines = (noisy / "parties" / "lab" / "ledger.jsonl").read_bytes().splitlines()
+    lines[3] = wrong if isinstance(wrong, bytes) else json.dumps(json.loads(lines[3]) | wrong).encode()
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    for read_by in (lambda: flows(tmp_path, {}), lambda: crossings(tmp_path)):
+        with pytest.raises(InputError, match=r"lab/ledger\.jsonl, line 4, is no entry of a ledger\. Restore"):
+            read_by()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.federation.small import Frames, frames, splitnn
 
+from colonnade.evaluate import class_name
 from colonnade.federation import Federation
 from colonnade.report.facts import read
 from colonnade.report.page import render
@@ -57,6 +59,15 @@ def test_it_is_the_label_owners_alone(run: Path) -> None:
     found = json.loads((run / "parties" / "clinic" / "quality.json").read_text())
     assert (found["split"], found["owner"], found["rows"]) == ("test", "clinic", 60)
     assert "P0" not in json.dumps(found)
+
+
+def test_classes_that_look_alike_are_told_apart(run: Path) -> None:
+    facts = read(run)
+    assert facts.quality is not None
+    page = render(replace(facts, quality=facts.quality | {"classes": [" ill", "ill"]}))
+    assert page.count(html.escape("' ill'")) >= 4  # in the tables' rows, a heading, and the curves' legend
+    assert "The positive class is ill, " in page
+    assert [class_name(name) for name in ("ill", "ill\xa0", "", 3)] == ["ill", "'ill\\xa0'", "''", "3"]
 
 
 def test_without_it_the_page_has_no_such_section(run: Path) -> None:

@@ -25,6 +25,7 @@ def test_seconds(value: float, shown: str) -> None:
 
 def test_scores_and_epsilons() -> None:
     assert words.score(0.98901) == "0.9890"
+    assert words.score(-0.00004) == "0.0000"  # a loss of nothing is not a gain
     assert words.score(None) == words.score(float("nan")) == "–"
     assert [words.epsilon(value) for value in (None, 6.0411, 441.42)] == ["no guarantee", "6.041", "441.4"]
     assert [words.count(n, "round") for n in (0, 1, 2, 1250)] == [

@@ -118,6 +118,14 @@ def test_the_openapi_document_describes_what_is_answered(serve: Callable[..., Se
     assert "http" not in re.sub(r"http://desk/\w+", "", service("GET", "/").text)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "application/json"])
+def test_who_forgets_the_header_is_told_of_it(kind: str, serve: Callable[..., Service]) -> None:
+    sent = '{"ids": ' + ("[" if kind == "application/json" else '["P001"]}')  # what curl -d sends, without -H
+    told = serve()("POST", "/predict", content=sent, headers={"Content-Type": kind})
+    cure = "See /openapi.json." if "json" in kind else "Send it with the header Content-Type: application/json."
+    assert (told.status_code, told.json()["cure"]) == (422, cure)
+
+
 ERRORS: list[tuple[Exception, int, str]] = [
     (BudgetExhausted("'lab' will not release"), 403, "budget"),
     (NoAnswer("lab", "Embed", "predict[0:1]", "private text"), 503, "'lab' does not answer"),

@@ -124,10 +124,12 @@ def _finding(federation: Attacked, rehearsal: Rehearsal, attack: LabelAttack, at
     usable = torch.nan_to_num(guess.labels) if guess.labels.is_floating_point() else guess.labels
     score = score_labels(usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed)
     metric = "accuracy" if classes else "squared correlation"
+    assumes = attack.assumes + ", and a few labels" * score.turned
+    words = verdict(LABELS, score.score, score.baseline, score.low) + ", the other way round" * score.turned
     return Finding(
-        attack.name, attacker, holdings.label_owner, rehearsal.moment, attack.assumes, metric, score.score,
-        score.baseline, verdict(LABELS, score.score, score.baseline, score.low), "label_inference", score.low,
-        score.high,
+        attack.name, attacker, holdings.label_owner, rehearsal.moment, assumes, metric, score.score, score.baseline,
+        words, "label_inference", score.low, score.high,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
-        details={"rows": score.rows, "chance": score.chance, "majority": score.majority, "named": guess.named},
+        details={"rows": score.rows, "chance": score.chance, "majority": score.majority,
+                 "named": guess.named and not score.turned},
     )  # fmt: skip

@@ -10,8 +10,7 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from colonnade.attacks.audit import NONE_APPLIES, Audit
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
-from colonnade.core.files import replaced, write_text
-from colonnade.errors import InputError
+from colonnade.core.files import write_figure, write_text, written_out
 from colonnade.runs.run_directory import to_json
 
 SHOWN = 8
@@ -35,7 +33,7 @@ INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
 
 def prepare(folder: Path) -> None:
     """Make the folder, before attacks that take minutes."""
-    with _writing(folder):
+    with written_out("The audit", folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -47,7 +45,7 @@ def write(audit: Audit, folder: Path) -> list[Path]:
     audit.drawn = {}
     whole = audit if audit.party is None else _beside(audit, folder)
     prepare(folder)
-    with _writing(folder):
+    with written_out("The audit", folder):
         for old in (path for pattern in MADE for path in folder.glob(pattern)):
             if old.stem not in whole.drawn:
                 old.unlink()
@@ -58,17 +56,9 @@ def write(audit: Audit, folder: Path) -> list[Path]:
 
 def write_promises(promises: Promises, folder: Path) -> Path:
     """What canaries showed, beside what was promised."""
-    with _writing(folder):
+    with written_out("The audit", folder):
         write_text(folder / PROMISES, to_json(promises.to_json(), indent=2) + "\n")
     return folder / PROMISES
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"The audit cannot be written to {folder}: {error.strerror}. Choose another --out.") from None
 
 
 def _beside(audit: Audit, folder: Path) -> Audit:
@@ -109,7 +99,7 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
         if labels:
             figure = Figure(layout="constrained")
             _bars(figure, labels)
-            written += _save(figure, folder / "labels")
+            written += write_figure(figure, folder / "labels", dpi=150)
         for rebuilt in audit.rebuilt:
             if rebuilt.picture and audit.dataset is None:
                 continue
@@ -120,7 +110,7 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
                 _columns(figure, rebuilt, audit.thresholds["inversion_r2"])
             name = _name(rebuilt, audit.drawn)
             audit.drawn[name] = rebuilt.victim
-            written += _save(figure, folder / name)
+            written += write_figure(figure, folder / name, dpi=150)
     return written
 
 
@@ -129,16 +119,6 @@ def _name(rebuilt: Rebuilt, taken: Collection[str]) -> str:
     words += ["mean-unknown"] if "unknown" in rebuilt.defence else []
     name = "-".join(["inversion", *words])
     return name if name not in taken else f"{name}-{len(taken)}"
-
-
-def _save(figure: Any, path: Path) -> list[Path]:
-    saved = []
-    for kind, options in (("png", {"dpi": 150}), ("svg", {"metadata": {"Date": None}})):
-        final = path.with_name(f"{path.name}.{kind}")
-        with replaced(final) as fresh:
-            figure.savefig(fresh, format=kind, **options)
-        saved.append(final)
-    return saved
 
 
 def _bars(figure: Any, findings: list[Finding]) -> None:

@@ -123,6 +123,24 @@ def write_bytes(path: Path, pieces: Iterable[bytes]) -> None:
         ) from error
 
 
+def write_figure(figure: Any, stem: Path, kinds: Sequence[str] = ("png", "svg"), **options: Any) -> list[Path]:
+    """A figure of matplotlib's under that name, each file whole or not at all, and the same whenever it is written."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
+    for path, kind in zip(paths, kinds, strict=True):
+        with replaced(path) as fresh:
+            figure.savefig(fresh, format=kind, metadata={"Date": None} if kind == "svg" else None, **options)
+    return paths
+
+
+@contextmanager
+def written_out(what: str, place: Path) -> Iterator[None]:
+    """Of what a command writes where --out says: InputError where it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what} cannot be written to {place}: {error.strerror}. Choose another --out.") from None
+
+
 def sync(*paths: Path) -> None:
     """What was written is on the disk from here on: bytes of files, and which names folders have. A disk takes many at
     once in little more than the time of one."""

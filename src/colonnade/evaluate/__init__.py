@@ -1,4 +1,4 @@
-"""Measuring how good predictions are, and what the scores are called."""
+"""Measuring how good predictions are, and what scores and classes are called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ NAMES = {"majority": "largest class", "auc": "AUC", "f1": "F1", "r2": "R²", "rm
 def metric(name: str) -> str:
     """A score's name as people write it."""
     return NAMES.get(name, name)
+
+
+def class_name(name: object) -> str:
+    """A class's name; in quotes where it begins or ends with white space, which nobody would see."""
+    text = str(name)
+    return text if text and text == text.strip() else repr(text)
 
 
 def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:

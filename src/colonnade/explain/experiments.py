@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from colonnade.explain.embeddings import Embeddings, gather, metric_of, separabl
 from colonnade.explain.importance import Lost, check_repeats, head_norms, ranking
 from colonnade.federation import Federation
 from colonnade.federation.fit import Record
+from colonnade.federation.soundness import Finding
 from colonnade.rows.holdings import Holdings, LabelledRows
 
 
@@ -206,7 +208,8 @@ class Retraining:
         parties = {name: party for name, party in settings.parties.items() if name in holdings.names}
         other = Federation(dataclasses.replace(settings, parties=parties), holdings)
         watch = self.watch
-        outcome = other.fit(watch=None if watch is None else lambda event: watch(title, event))
+        with warnings.catch_warnings(action="ignore", category=Finding):  # the score says it, and it is not the run's
+            outcome = other.fit(watch=None if watch is None else lambda event: watch(title, event))
         score = outcome.summary["metrics"].get(self.split, {}).get(self.metric, math.nan)  # a budget may end a training
         return Retrained(tuple(other.owners), score, head_norms(other), head_changes(other))
 

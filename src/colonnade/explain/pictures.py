@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from colonnade.core.files import replaced, write_text
+from colonnade.core.files import write_figure, write_text, written_out
 from colonnade.errors import InputError
-from colonnade.evaluate import metric
+from colonnade.evaluate import class_name, metric
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.report import Report, summary_of
 from colonnade.selection import Selection
@@ -86,17 +86,6 @@ def headline(figure: Figure, text: str, below: str = "") -> None:
     figure.text(0.15 / width, 1 - 0.34 / height, below, fontsize=8, color=GREY, va="top")
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Save a figure as PNG and SVG; each file appears whole or not at all."""
-    paths = []
-    for kind, metadata in (("png", None), ("svg", {"Date": None})):
-        path = stem.with_suffix(f".{kind}")
-        with replaced(path) as fresh:
-            figure.savefig(fresh, format=kind, metadata=metadata)
-        paths.append(path)
-    return paths
-
-
 def rows_height(count: int) -> float:
     """Inches for so many rows, which are lower where there are many."""
     return max(0.8, min(0.24 * count, 12))
@@ -123,7 +112,7 @@ def name_rows(axis: Axes, names: Sequence[str]) -> None:
 def score(report: Report, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "not known"
-    return f"{value:.1%}" if report.metric == "accuracy" else f"{value:.3f}"
+    return f"{value:z.1%}" if report.metric == "accuracy" else f"{value:z.3f}"
 
 
 def short(name: str, most: int = 24) -> str:
@@ -153,7 +142,7 @@ def tsne(report: Report) -> Figure:
     labels, classes = np.array(report.tsne["labels"]), report.tsne["classes"]
     points = {party: np.array(xy) for party, xy in report.tsne["points"].items()}
     listed = 0 < len(classes) <= MOST_LISTED
-    legend = max((0.45 + 0.07 * len(short(name, 14)) for name in classes), default=0.8)
+    legend = max((0.45 + 0.07 * len(short(class_name(name), 14)) for name in classes), default=0.8)
     right = max(legend, 0.55) if listed or not classes else 0.15
     figure = page(3.2 * len(points) + 0.15 + right, 3.9)
     room = {"left": 0.15, "bottom": 0.15, "top": 0.85, "right": right}
@@ -191,7 +180,7 @@ def _legend(figure: Figure, classes: Sequence[str]) -> None:
 
     style: Any = {"marker": "o", "linestyle": "", "markersize": 5, "markeredgewidth": 0}
     marks = [Line2D([], [], color=_colour(at, len(classes)), **style) for at in range(len(classes))]
-    names = [short(name, 14) for name in classes]
+    names = [short(class_name(name), 14) for name in classes]
     place: Any = {"loc": "center right", "bbox_to_anchor": (1, 0.42)}
     figure.legend(marks, names, frameon=False, handletextpad=0.1, title="label", **place)
 
@@ -220,7 +209,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     if report.denoising and report.denoising["clean"]["head_norm"]:
         pictures["denoising"] = denoising
     with rc_context(STYLE):
-        return [path for name, picture in pictures.items() for path in save(picture(report), folder / name)]
+        return [path for name, picture in pictures.items() for path in write_figure(picture(report), folder / name)]
 
 
 def draw_selection(selection: Selection, folder: Path) -> list[Path]:
@@ -238,13 +227,13 @@ def draw_selection(selection: Selection, folder: Path) -> list[Path]:
         axis.barh(range(len(names)), scores, color=colours, height=0.7)
         for row, value in enumerate(scores):
             end, beside = (max(value, 0.0), row), (3, 0)
-            axis.annotate(f"{value:.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
+            axis.annotate(f"{value:z.3f}", end, beside, textcoords="offset points", va="center", fontsize=7)
         clean(axis)
         name_rows(axis, names)
         axis.set_xlabel(SCORE[selection.method], color=GREY, fontsize=7)
         below = f"{selection.method}; kept: {len(selection.chosen)} of {len(names)} (blue)"
         headline(figure, "Whose columns are worth having", below)
-        return save(figure, folder / "selection")
+        return write_figure(figure, folder / "selection")
 
 
 def importance(report: Report) -> Figure:
@@ -262,7 +251,7 @@ def importance(report: Report) -> Figure:
         _bars(axis, report, name)
         axis.set_title(_title(report, name), loc="left", pad=6)
         agreed = pairs.get(frozenset((name, ranks)))
-        agreement = "" if agreed is None else f"rank correlation {agreed:+.2f}"
+        agreement = "" if agreed is None else f"rank correlation {agreed:+z.2f}"
         axis.set_xlabel("ranks the parties" if name == ranks else agreement, color=GREY, fontsize=7)
     name_rows(axes[0], rows)
     if mapped:
@@ -381,7 +370,7 @@ def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
     if pictures:
         can_draw()
     prepare(folder)
-    try:
+    with written_out("The explanation", folder):
         written = [folder / "explain.json"]
         write_text(written[0], summary_of(report).to_json())
         if report.tsne:
@@ -391,18 +380,10 @@ def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
         for old in (folder / name for name in OTHER_FILES):
             if old not in written:  # from an earlier report
                 old.unlink(missing_ok=True)
-        return written
-    except OSError as error:
-        raise _unwritable(folder, error) from None
+    return written
 
 
 def prepare(folder: Path) -> None:
     """Make the folder, before anything is measured that a party pays for."""
-    try:
+    with written_out("The explanation", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"{folder} cannot be written: {error.strerror}. Choose another --out.")

@@ -190,7 +190,7 @@ def cnn_head(shape: Shape, outputs: int, *, channels: int = 32, hidden: int = 12
     if len(shape) != 3:
         raise ConfigError(f"The label model 'cnn' needs feature maps [channels, height, width]; found {shape}.")
     depth, height, width = shape
-    if not 1 <= pool <= min(height, width):
+    if pool > min(height, width):
         raise ConfigError(f"The label model 'cnn' pools {height} x {width} by 1 to {min(height, width)}; found {pool}.")
     layers: list[nn.Module] = [nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU()]
     layers += [nn.MaxPool2d(pool)] if pool > 1 else []
@@ -207,6 +207,9 @@ MAPS: Makers = {"convolution": convolution}
 """Models whose outputs are feature maps, for algorithms that join these."""
 HEADS: Makers = {"linear": linear_head, "mlp": mlp_head, "cnn": cnn_head}
 """Models of label owners, where an algorithm leaves the choice to them."""
+SEVERAL = "a list of whole numbers, 1 or more each"
+SIZES = {"int": "a whole number, 1 or more", "Sequence[int]": SEVERAL}
+"""The rules for sizes, by the types that the models above give theirs."""
 
 
 def build(
@@ -237,8 +240,10 @@ def _build(
     factory = known.get(name) or _imported(name, owner, known, allow)
     with initialised(seed):
         try:
-            settings |= {key: value for key, value in given.items() if key in inspect.signature(factory).parameters}
-            model = factory(**settings)
+            takes = inspect.signature(factory).parameters
+            names = [key for key in takes if key not in given]
+            _check(settings, takes, names, f"The model {name!r} of '{owner}'", ours=name in known)
+            model = factory(**settings, **{key: value for key, value in given.items() if key in takes})
         except ColonnadeError:
             raise
         except (Exception, SystemExit) as error:  # a model that ends the program would end it as if all were well
@@ -247,6 +252,19 @@ def _build(
     if not isinstance(model, nn.Module):
         raise ConfigError(f"The model {name!r} of '{owner}' is a {type(model).__name__}, not a torch.nn.Module.")
     return model
+
+
+def _check(settings: Mapping[str, Any], takes: Mapping[str, Any], names: list[str], whose: str, *, ours: bool) -> None:
+    """Raise for a setting that a model does not take; of our own models, also for a size that is none."""
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+    for key, value in settings.items():
+        if key not in names and not anything:
+            hint, known = did_you_mean(key, names), ", ".join(names) or "none"
+            raise ConfigError(f"{whose} has no setting {key!r}{hint}. It knows: {known}.")
+        rule = SIZES.get(takes[key].annotation) if ours else None
+        sizes = value if rule == SEVERAL else [value]
+        if rule and not (isinstance(sizes, (list, tuple)) and all(type(size) is int and size > 0 for size in sizes)):
+            raise ConfigError(f"{whose}: {key} must be {rule}; found {value!r}.")
 
 
 def _dotted(name: str) -> str:

@@ -10,6 +10,7 @@ Where several organisations hold labels, each of them is tried alone: with its o
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.explain.experiments import only
 from colonnade.federation import Federation, Settings
 from colonnade.federation.scores import measured
+from colonnade.federation.soundness import Finding
 from colonnade.report.facts import BASELINES, Plain
 from colonnade.report.words import capital
 from colonnade.rows.holdings import Columns, Holdings, read_tables
@@ -57,9 +59,9 @@ SAME = "The same rows are trained on and tested on as in the run"
 Kept = defaultdict[tuple[str, str], list[Scores]]
 """Scores by kind and name, one for each split of the rows: ("alone", party); ("joint", ""); ("together", ""), of all
 columns in one place; ("usual", model); with several label owners, ("each", owner), of the joint model on its rows."""
-Job = tuple[str, Callable[[], None]]
+Job = tuple[str, Callable[[], Sequence[str]]]
 Jobs = Callable[[int, bool], Iterator[Job]]
-"""What to train for a seed, and whether that includes the joint model again."""
+"""What to train for a seed, and whether that includes the joint model again. A training gives its own findings."""
 
 
 def measure(folder: Path, *, splits: int = 1, say: Say | None = None, allow_models: Sequence[str] = ()) -> Plain:
@@ -90,7 +92,8 @@ def measure(folder: Path, *, splits: int = 1, say: Say | None = None, allow_mode
             if say is not None:
                 say(title, number, total)
             try:
-                train()
+                with warnings.catch_warnings(action="ignore", category=Finding):  # it would read as one on the run
+                    notes += [f"{title}, trained to compare with: {finding}" for finding in train()]
             except ColonnadeError as error:  # the report notes what an algorithm cannot do with these columns
                 notes.append(f"{title} could not be trained: {error}")
 
@@ -144,13 +147,14 @@ def _one_label_owner(settings: Settings, scores: Kept, where: str) -> Jobs:
     return jobs
 
 
-def _train(settings: Settings, holdings: Holdings, where: str, scores: list[Scores]) -> None:
+def _train(settings: Settings, holdings: Holdings, where: str, scores: list[Scores]) -> Sequence[str]:
     federation = Federation(settings, holdings)
-    federation.fit()
+    findings: list[str] = federation.fit().summary.get("findings", [])
     scores.append(federation.evaluate(where))
+    return findings
 
 
-def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> None:
+def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> Sequence[str]:
     """Train scikit-learn's model on the training rows, and score it as the joint model is."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -169,6 +173,7 @@ def _usual(name: str, whole: Holdings, where: str, scores: list[Scores]) -> None
         chances = torch.from_numpy(model.predict_proba(x[test.numpy()])).clamp(1e-9, 1 - 1e-9)
         outputs = chances.log() if chances.shape[1] > 2 else (chances[:, 1:] / chances[:, :1]).log()
     scores.append(measured(whole, outputs.float(), whole.labelled.labels[test]))
+    return ()
 
 
 def _several_label_owners(settings: Settings, scores: Kept, where: str, seed: int, again: bool) -> Iterator[Job]:
@@ -176,18 +181,19 @@ def _several_label_owners(settings: Settings, scores: Kept, where: str, seed: in
     seeded = settings.with_seed(seed)
     joint = Federation.from_settings(seeded)  # for its rows; it is trained only where it must be
 
-    def alone(owner: str) -> None:
+    def alone(owner: str) -> Sequence[str]:
         rules = {owner: replace(seeded.label_owners[owner], outbox={})}
         own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
         share = replace(joint.holdings, label_owners={owner: joint.holdings.label_owners[owner]}, known_to=1)
-        _train(own, share, where, scores["alone", owner])
+        return _train(own, share, where, scores["alone", owner])
 
-    def together() -> None:
-        joint.fit()
+    def together() -> Sequence[str]:
+        findings: list[str] = joint.fit().summary.get("findings", [])
         of_joint = joint.score(where)
         scores["joint", ""].append(of_joint.all)
         for owner, of_owner in of_joint.each.items():
             scores["each", owner].append(of_owner)
+        return findings
 
     for owner in seeded.label_owners:
         yield f"{owner} alone", partial(alone, owner)

@@ -51,12 +51,13 @@ def render(runs: Named) -> str:
 def main_of(runs: Named) -> Html:
     drawn = figures(runs)
     headings, values_by_run = rows_of(runs)
-    words = [partial(in_words, heading) for heading in headings[2:]]
-    standing = [[run, algorithm, *map(cell, values, words)] for run, algorithm, *values in values_by_run]
+    _, *lines = zip(headings, *values_by_run, strict=True)  # runs are columns, as in the terminal: it is less wide
+    cells = [[name, *(cell(value, partial(in_words, name)) for value in values)] for name, *values in lines]
+    standing = table("Runs", ("", *runs), cells, class_=None)
     changed = [[where, *values] for where, values in differences(runs)]
     settings = table("Settings", ("setting", *runs), changed) if changed else h("p", "All settings are the same.")
     sections: list[Section] = [
-        ("result", "Scores and costs", [table("Runs", headings, standing), *_notes(runs), plates(drawn, *drawn)]),
+        ("result", "Scores and costs", [standing, *_notes(runs), plates(drawn, *drawn)]),
         ("differences", "Settings that differ", [settings]),
         ("privacy", "Privacy", [_privacy(runs)]),
         ("each", "Each run", [h("ul", [h("li", h("b", name), ": ", _about(facts)) for name, facts in runs.items()])]),
@@ -79,7 +80,7 @@ def headline(runs: Named) -> str:
     best = (min if name in BETTER_LOW else max)(known, key=lambda run: (known[run], ranks.get(run, 0.0)))
     alike = [run for run in known if run != best and f"{known[run]:.4f}" == f"{known[best]:.4f}"]
     also = f", as high as {' and '.join(alike)}" if alike else ""
-    words = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:.3f}{also}"
+    words = f"{best} has the best {split} {metric(name)} of {count(len(runs), 'run')}: {known[best]:z.3f}{also}"
     if name == "auc" or ranks.keys() != known.keys():
         return f"{words}."
     first = best if ranks[best] == max(ranks.values()) else max(ranks, key=lambda run: ranks[run])

@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,11 @@ from typing import Any
 
 from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
-from colonnade.core import DpEvent, files
+from colonnade.core import files
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
-from colonnade.privacy.report import describe
+from colonnade.runs.history import entries
 from colonnade.runs.layout import AFTER, IMPORTANCE, LEDGER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY, TREES
 from colonnade.runs.run_directory import RunDirectory, plain
 from colonnade.sites import reader as site_reader
@@ -38,30 +38,18 @@ def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> lis
     ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
-        for entry in _lines(path):
-            try:
-                direction, peer = entry["direction"], entry["peer"]
-                if direction == "own" or (direction == "in" and peer in ledgers):
-                    continue
-                sender, receiver = (party, peer) if direction == "out" else (peer, party)
-                about = {"from": sender, "to": receiver, **{key: entry[key] for key in ("name", "owner", "codec")}}
-                key = *about.values(), entry["event"], *entry["parameters"].items()
-                if key not in by_key:
-                    by_key[key] = about | {
-                        "protection": describe(DpEvent(entry["event"], entry["parameters"])),
-                        "meaning": reveals.get(entry["name"], "not described"),
-                        "told_by": party,
-                        "epsilon": None,
-                        **dict.fromkeys(("times", "values", "bytes"), 0),
-                    }
-                line = by_key[key]
-                line["times"] += 1
-                line["values"] += math.prod(entry["shape"])
-                line["bytes"] += entry["bytes"]
-                if entry.get("epsilon") is not None:
-                    line["epsilon"] = entry["epsilon"]
-            except (KeyError, TypeError, AttributeError):  # not a line of ours: the report shows what it can read
+        for entry, how in entries(path):
+            if entry.direction == "own" or (entry.direction == "in" and entry.peer in ledgers):
                 continue
+            sender, receiver = (party, entry.peer) if entry.direction == "out" else (entry.peer, party)
+            about = {"from": sender, "to": receiver, "name": entry.name, "owner": entry.owner, "codec": entry.codec}
+            told = {"protection": how, "meaning": reveals.get(entry.name, "not described"), "told_by": party}
+            counted = {"epsilon": None, "times": 0, "values": 0, "bytes": 0}
+            line = by_key.setdefault((*about.values(), how), about | told | counted)
+            line["times"] += 1
+            line["values"] += math.prod(entry.shape)
+            line["bytes"] += entry.bytes
+            line["epsilon"] = line["epsilon"] if entry.epsilon is None else entry.epsilon
     return list(by_key.values())
 
 
@@ -203,9 +191,6 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
     if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
         summary = None
-    metrics: list[Plain] = []
-    with suppress(OSError):  # there is none before the first epoch
-        metrics = list(_lines(folder / METRICS))
     try:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
@@ -217,7 +202,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
     return Facts(
         name=folder.resolve().name,
         settings=settings,
-        metrics=metrics,
+        metrics=_epochs(folder / METRICS),
         summary=summary,
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
@@ -282,13 +267,13 @@ def _first(folder: Path, name: str, *keys: str) -> Plain | None:
     return next((content for content in contents if content is not None), None)
 
 
-def _lines(path: Path) -> Iterator[Plain]:
-    """All whole lines; the last may be cut, while a run is writing it."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with suppress(ValueError):
-                if isinstance(record := json.loads(line), dict):
-                    yield record
+def _epochs(path: Path) -> list[Plain]:
+    """All whole lines, of which there is none at first; the last may be cut, while a run is writing it."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _columns(folder: Path) -> dict[str, int]:
@@ -313,11 +298,10 @@ def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]
 
 def _spent(folder: Path) -> list[Plain]:
     """What a run has cost so far, by its last checkpoint and the parties' journals."""
-    try:
-        guarantees: list[Plain] = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
-    except (ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
-        return []  # not saved yet, or being saved right now
-    return guarantees
+    guarantees: list[Plain] = []
+    with suppress(ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
+        guarantees = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
+    return guarantees  # none where nothing is saved yet, or is being saved right now
 
 
 def _pictures(folder: Path) -> dict[str, str]:
@@ -325,10 +309,8 @@ def _pictures(folder: Path) -> dict[str, str]:
     addresses: dict[str, str] = {}
     for kind, content in KINDS.items():
         for path in sorted(folder.glob(f"inversion-*{kind}")):
-            try:
+            with suppress(OSError):
                 if path.stem not in addresses and path.stat().st_size <= LARGEST:
                     text = base64.b64encode(path.read_bytes()).decode("ascii")
                     addresses[path.stem] = f"data:{content};base64,{text}"
-            except OSError:
-                continue
     return addresses

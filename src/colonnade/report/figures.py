@@ -223,7 +223,7 @@ def selection(facts: Facts) -> Figure | None:
     rows = []
     for party in choice["ranking"]:
         value, kind = choice["scores"][party], "s1" if party in choice["chosen"] else "s8"
-        rows.append(Row(party, value, f"{value:.3f}", kind, *_whiskers(value, errors.get(party))))
+        rows.append(Row(party, value, f"{value:z.3f}", kind, *_whiskers(value, errors.get(party))))
     note = "Lines are one standard error." if errors else ""
     unit = "score" if choice["method"] in ("lasso", "random") else "mutual information with the label (nats)"
     title, legend = "Whose columns tell about the label", (("s1", "kept"), ("s8", "left out"))
@@ -247,7 +247,7 @@ def attacks(facts: Facts) -> Figure | None:
         if width_of(whole) >= WIDTH - 10:
             moment = f", {finding['moment']}" if alike[by, on, attack] > 1 else ""  # otherwise the table alone has it
             label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {attack}{moment}"
-        shown, without = f"{finding['score']:.3f}", f"{finding['baseline']:.3f}"
+        shown, without = f"{finding['score']:z.3f}", f"{finding['baseline']:z.3f}"
         tip = f"{whole}: {finding['metric']} {shown}; without an attack {without}"
         kind = "s7" if finding.get("crossed") else "s1"
         marks = finding.get("low"), finding.get("high"), max(finding["baseline"], 0.0), finding.get("threshold")

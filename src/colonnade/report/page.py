@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from colonnade.core.files import write_text
-from colonnade.errors import InputError
+from colonnade.core.files import write_text, written_out
 from colonnade.report.chart import Figure
 from colonnade.report.course import missing_section, settings_section, sign_section, timing_section
 from colonnade.report.crossing import crossing_section, parties_section
@@ -97,13 +96,11 @@ def write(folder: Path, out: Path | None = None) -> Path:
 
 def save(page: str, drawn: Iterable[Figure], path: Path) -> Path:
     """A page and its figures, each file whole or not at all."""
-    try:
+    with written_out("The report", path):
         (path.parent / FIGURES).mkdir(parents=True, exist_ok=True)
         for figure in drawn:
             write_text(path.parent / FIGURES / f"{figure.name}.svg", standalone(figure))
         write_text(path, page)
-    except OSError as error:
-        raise InputError(f"The report cannot be written to {path}: {error.strerror}. Choose another --out.") from None
     return path
 
 

@@ -93,12 +93,12 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     rows = []
     for finding in findings:
         low, high = finding.get("low"), finding.get("high")
-        interval = "" if low is None or high is None else f"{low:.3f} – {high:.3f}"
+        interval = "" if low is None or high is None else f"{low:z.3f} – {high:z.3f}"
         verdict: Content = finding["verdict"]
         if finding.get("crossed"):
             limit = f"above {finding['limit']} = {finding['threshold']:g}"
             verdict = [finding["verdict"], " ", h("span", limit, class_="over")]
-        three = "{:.3f}".format
+        three = "{:z.3f}".format
         numbers = cell(finding["score"], three), Cell(interval, low), cell(finding["baseline"], three)
         names = (finding[key] for key in ("attacker", "victim", "attack", "moment", "metric"))
         rows.append([*names, *numbers, verdict])

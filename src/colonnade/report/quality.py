@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from colonnade.evaluate import class_name
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Cell, Content, Html, cell, h, table
@@ -12,12 +13,18 @@ CURVES = "roc", "precision_recall", "lift", "calibration", "distribution"
 
 def quality_figures(facts: Facts) -> list[Figure]:
     """The figures that the label owner's numbers allow."""
-    quality = facts.quality or {}
+    quality = _named(facts)
     return [
         *(_ranking(quality) if "roc" in quality else []),
         *([_calibration(quality)] if quality.get("calibration") else []),
         *([_distribution(quality)] if "distribution" in quality else []),
     ]
+
+
+def _named(facts: Facts) -> Plain:
+    """The label owner's numbers, with classes as they are shown."""
+    quality = facts.quality or {}
+    return quality | {"classes": [class_name(name) for name in quality.get("classes", [])]}
 
 
 def _through(points: list[tuple[float, float]], name: str = "joint model") -> Series:
@@ -82,8 +89,7 @@ def _positive(quality: Plain) -> str:
 
 
 def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    quality = facts.quality
-    assert quality is not None
+    quality = _named(facts)
     off = [[share, cell(value, "{:.4g}".format)] for share, value in quality.get("off", {}).items()]
     return [
         h("p", f"On {quality['rows']:,} {quality['split']} rows that nobody trained on, known to {quality['owner']}, "

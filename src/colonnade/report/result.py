@@ -65,10 +65,10 @@ def result(facts: Facts) -> str:
         return words + "."
     party, alone, why = rival
     if int(facts.baselines["splits"]) == 1:
-        return f"{words}; {party} alone{why}, {alone:.3f}."
+        return f"{words}; {party} alone{why}, {alone:z.3f}."
     joint = mean(facts.baselines["joint"], facts.metric)
     splits = count(int(facts.baselines["splits"]), "split")
-    return f"{words}. Over {splits} of the rows they average {joint:.3f}; {party} alone{why}, {alone:.3f}."
+    return f"{words}. Over {splits} of the rows they average {joint:z.3f}; {party} alone{why}, {alone:z.3f}."
 
 
 def _part(facts: Facts) -> str:
@@ -87,7 +87,7 @@ def _reached(facts: Facts) -> tuple[str, str] | None:
         return None
     name = "a log loss" if facts.metric == "loss" else f"an {metric(facts.metric)}"
     rows = f"{facts.rows[split]:,} {split} rows" if split in facts.rows else f"{split} rows"
-    return split, f"{name} of {value:.3f} on {rows}{_largest(facts, split)}"
+    return split, f"{name} of {value:z.3f} on {rows}{_largest(facts, split)}"
 
 
 def _largest(facts: Facts, split: str) -> str:

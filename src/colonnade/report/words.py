@@ -24,7 +24,7 @@ def size(count: float) -> str:
 
 def score(value: Any) -> str:
     """A metric to four digits, as the command line prints it; a dash where there is none."""
-    return f"{value:.4f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+    return f"{value:z.4f}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
 
 
 def always_one(summary: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.core.files import replaced
+from colonnade.core.files import write_figure
 from colonnade.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ def curves(study: Study, out: Path) -> list[Path]:
 def save(figure: Any, stem: Path, endings: tuple[str, ...] = ("png", "svg")) -> list[Path]:
     """Write the picture under that name, whole or not at all."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in endings]
-    for path in paths:
-        with replaced(path) as fresh:
-            figure.savefig(fresh, format=path.suffix[1:], dpi=150)
-    return paths
+    return write_figure(figure, stem, endings, dpi=150)
 
 
 def _line(axes: Any, number: int, title: str, seeds: Curves) -> None:

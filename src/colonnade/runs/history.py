@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core.checks import did_you_mean
+from colonnade.core.message import Entry
 from colonnade.core.receipt import DpEvent
 from colonnade.datasets.table_files import safe
 from colonnade.errors import CheckpointError, ConfigError, InputError
@@ -101,28 +102,31 @@ def _lines(runs: Iterable[Path]) -> Iterator[Crossing]:
     for run in runs:
         when = datetime.fromtimestamp(begun(run), UTC).isoformat(timespec="seconds")
         for folder in sorted((run / PARTIES).iterdir()):
-            for name, during in ((LEDGER, "training"), (AFTER, "after")):
-                if (folder / name).exists():
-                    yield from _read(folder / name, run.name, when, folder.name, during)
+            for path, during in ((folder / LEDGER, "training"), (folder / AFTER, "after")):
+                for entry, how in entries(path) if path.exists() else ():
+                    whose, what = (run.name, when, folder.name, during), (WAYS[entry.direction], entry.peer, entry.name)
+                    rows, numbers = entry.shape[0] if entry.shape else 1, math.prod(entry.shape)
+                    yield Crossing(*whose, *what, how, 1, rows, numbers, entry.bytes, entry.epsilon)
 
 
-def _read(path: Path, run: str, when: str, party: str, during: str) -> Iterator[Crossing]:
-    with path.open(encoding="utf-8") as file:
+def entries(path: Path) -> Iterator[tuple[Entry, str]]:
+    """Read a ledger: each of its entries, and the mechanism in words. Only a last line may be cut short."""
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return  # a crash cut this line short: nothing is written twice, so it will not come again
             try:
-                entry = json.loads(line)
-                rows, *width = map(int, entry["shape"] or [1])
-                how = describe(DpEvent(entry["event"], entry["parameters"]))
-                yield Crossing(
-                    run, when, party, during, WAYS[entry["direction"]], entry["peer"], entry["name"], how,
-                    1, rows, rows * math.prod(width), int(entry["bytes"]), entry["epsilon"],
-                )  # fmt: skip
-            except (ValueError, KeyError, TypeError, AttributeError):
+                entry = Entry(**json.loads(line))
+                words = entry.peer, entry.name, entry.owner, entry.codec
+                numbers = *entry.shape, entry.bytes, entry.epsilon or 0
+                if entry.direction not in WAYS or {*map(type, words)} != {str} or min(numbers) < 0:
+                    raise ValueError
+                how = describe(DpEvent(entry.event, entry.parameters))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise InputError(
                     f"{path}, line {number}, is no entry of a ledger. Restore the file from a copy: it says what left."
                 ) from None
+            yield entry, how
 
 
 def to_csv(table: Iterable[Crossing]) -> str:

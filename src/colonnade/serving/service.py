@@ -132,9 +132,11 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(error.body, error.status)
 
     @app.exception_handler(RequestValidationError)
-    async def bad_request(_: Request, __: RequestValidationError) -> JSONResponse:  # its own text quotes what was sent
+    async def bad_request(asked: Request, _: RequestValidationError) -> JSONResponse:  # its own text quotes it
         rule = 'The body is JSON with a list of ids, each text or a whole number: {"ids": ["17", "23"]}.'
-        body = {"error": "this is no request of ours", "rule": rule, "cure": "See /openapi.json."}
+        is_json = "json" in asked.headers.get("content-type", "")
+        cure = "See /openapi.json." if is_json else "Send it with the header Content-Type: application/json."
+        body = {"error": "this is no request of ours", "rule": rule, "cure": cure}
         return JSONResponse(body, 422)
 
     @app.exception_handler(HTTPException)
