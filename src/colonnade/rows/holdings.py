@@ -10,7 +10,6 @@ about rows that are asked for by their ids (`asked`).
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,8 +29,8 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.message import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Index, Table, packed, read_table, table_from_frame, unpacked
-from colonnade.datasets.table_files import check_present, dialect_of
-from colonnade.errors import ConfigError, DataError
+from colonnade.datasets.table_files import as_written, check_present, names_in, readable
+from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.groups import Owner, people
@@ -372,31 +371,16 @@ def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
 
 def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
     """Do as `written_ids`, some rows at a time."""
-    import pandas as pd
-    import pyarrow.parquet
-
     first = " | ".join(keys[0])
-    read: Any = pd.read_csv
-    try:
-        parquet = path.suffix == ".parquet"
-        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path)}
-        names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
-        there = [str(name) for name in names]
+    with readable(path, f"{whose} names a file that cannot be read: "):
+        there = names_in(path)
         known = [key for key in keys if all(column in there for column in key)]
         if not known or (first in there and len(keys[0]) > 1):  # as predictions have it
             known = [(first,)]
         columns = list(dict.fromkeys(column for key in known for column in key))
         check_present(columns, there, owner=whose.strip("'"), part="id")
-        for frame in (
-            (batch.to_pandas() for batch in pyarrow.parquet.ParquetFile(path).iter_batches(PIECE, columns=columns))
-            if parquet
-            else read(path, usecols=columns, chunksize=PIECE, **how)
-        ):
+        for frame in as_written(path, columns, PIECE):
             if known == [(first,)]:
                 yield [str(cell) for cell in frame[columns[0]]]
             else:
                 yield written_in({column: frame[column].tolist() for column in columns}, keys)
-    except FileNotFoundError:
-        raise DataError(f"{whose} names {path}, and there is no such file.") from None
-    except (OSError, ValueError, csv.Error) as error:  # the reader's own text may quote cells
-        raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None
