@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
 from colonnade.report.words import size
 from colonnade.rows.groups import lost, read_keyed
+from colonnade.rows.holdings import written_ids
+from colonnade.rows.matching import none_in_common
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS
@@ -83,6 +86,11 @@ def align(
         with watched(f"aligning {name}" if several else "aligning") as watch:
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
         seconds = time.perf_counter() - start
+        if not aligned.found.common:
+            none = none_in_common({party: _written(settings, party) for party in group})
+            if len(groups) == 1 or not settings.rows_differ:
+                raise none
+            warnings.warn(f"'{driver}' and '{name}': {none}", stacklevel=1)
         if out is not None:
             aligned.write(out / name if several else out)
         by_key = {"keys": keys, "lost": losses} if losses else {}
@@ -119,6 +127,13 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]
         name: {name: ids} | {other: held for other, held in columns.items() if other != name}
         for name, ids in labelled.items()
     }
+
+
+def _written(settings: Settings, name: str) -> frozenset[str]:
+    """What an organisation calls its rows, which nobody else is shown where these lie on several machines."""
+    table = (settings.label_owners.get(name) or settings.parties[name]).table
+    written = written_ids(Path(str(table)), settings.keys_at(name), whose=f"'{name}'")
+    return frozenset(settings.names_of(written)) - {""}
 
 
 def _show_counts(counts: list[dict[str, Any]], out: Path | None, *, json_: bool, quiet: bool) -> None:
