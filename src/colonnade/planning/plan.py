@@ -15,11 +15,13 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms import Kind
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
+from colonnade.federation.soundness import rare_classes
 from colonnade.planning.budgets import End, budget_ends, in_words
 from colonnade.planning.budgets import plan as promised
 from colonnade.planning.cost import Costs, whole_run
@@ -133,6 +135,14 @@ def _few_rows(federation: Federation) -> Iterator[str]:
             yield f"[data] {split} is 0, so {lost} on rows it has not seen."
         elif len(splits[split]) < 30:
             yield f"There are {len(splits[split])} {split} rows, on which a score says little."
+    yield from rare_labels(federation)
+
+
+def rare_labels(federation: Federation) -> list[str]:
+    """Warn of classes with few rows, of all label owners together."""
+    encoder, owners = federation.holdings.encoder, federation.label_owners
+    labels = torch.cat([owner.labels for owner in owners.values()])
+    return rare_classes(" and ".join(owners), encoder.classes, labels) if encoder.task == "classification" else []
 
 
 def _wide_embeddings(federation: Federation) -> Iterator[str]:

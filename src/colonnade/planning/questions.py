@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -18,6 +19,7 @@ from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
 from colonnade.planning import guesses
+from colonnade.planning.plan import rare_labels
 from colonnade.planning.tables import Column, SeenTable, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
@@ -96,7 +98,8 @@ def ask(paths: Sequence[Path | SeenTable], asker: Asker, label: str | None = Non
 
 
 def check(answers: Answers, folder: Path) -> None:
-    """Build the federation from the file's text, to be sure that it runs; rows are compared in the open."""
+    """Build the federation from the file's text, to be sure that it runs; rows are compared in the open. It warns of
+    classes with few rows."""
     settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
     resolved = {
         name: dataclasses.replace(party, table=str(answers.parties[name].table))
@@ -107,7 +110,8 @@ def check(answers: Answers, folder: Path) -> None:
     if answers.is_private:
         common = reduce(np.intersect1d, (table.ids for table in tables.values()))
         tables = {name: table.in_order(common) for name, table in tables.items()}
-    Federation(settings, from_tables(settings, tables))
+    for finding in rare_labels(Federation(settings, from_tables(settings, tables))):
+        warnings.warn(finding, stacklevel=2)
 
 
 def algorithms_for(task: str, holders: int) -> dict[str, str]:
