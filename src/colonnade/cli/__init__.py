@@ -115,7 +115,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        Console(stderr=True).print(Text(_wrapped(f"{type(error).__name__}: {error}")), soft_wrap=True)
+        text = Text(_wrapped(f"{type(error).__name__}: {error}. Put it right, and try again."))
+        Console(stderr=True).print(text, soft_wrap=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = before
