@@ -134,8 +134,7 @@ def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(t
 def test_a_partner_who_shares_no_row_is_named_where_rows_differ(tmp_path: Path, call: Caller) -> None:
     given = three()
     file = write(tmp_path, given | {"shop": given["shop"].assign(patient="X" + given["shop"]["patient"])}, differing())
-    with pytest.warns(UserWarning, match=r"'clinic' and 'shop': No id is held by all"):
-        assert json.loads(call("align", file, "--json").out)["shop"]["common"] == 0
+    assert "No id is held by all of 'clinic', 'shop', so there is no row" in call.fails(2, "align", file, "--json")
 
 
 def test_each_of_several_label_owners_is_compared_with_all_who_hold_columns(tmp_path: Path, call: Caller) -> None:

@@ -124,7 +124,9 @@ def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finish
     assert "is not a run directory" in call.fails(2, "predict", tmp_path, "--rows", rows)
     assert "No such file" in call.fails(2, "predict", run, "--rows", tmp_path / "none.csv")
     (tmp_path / "bytes.parquet").write_bytes(b"not parquet")
-    assert "bytes.parquet is not a Parquet file" in call.fails(2, "predict", run, "--rows", tmp_path / "bytes.parquet")
+    assert "bytes.parquet of --rows is not a Parquet file" in call.fails(
+        2, "predict", run, "--rows", tmp_path / "bytes.parquet"
+    )
     (tmp_path / "other.csv").write_text("person\nP001\n")
     assert "'--rows' has no column 'patient', named as its id" in call.fails(
         2, "predict", run, "--rows", tmp_path / "other.csv"

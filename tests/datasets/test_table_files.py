@@ -75,7 +75,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'bank' has a table .*t\.csv holds nothing, not even a header. Export it"):
+    with pytest.raises(DataError, match=r"t\.csv of 'bank' holds nothing, not even a header. Export it"):
         read_frame(written(tmp_path, "t.csv", ""), ColumnRoles("bank", "id"))
 
 
@@ -92,7 +92,7 @@ def test_a_file_that_may_not_be_opened_is_not_called_damaged(
 
     path = written(tmp_path, name, ROWS)
     monkeypatch.setattr("colonnade.datasets.table_files.names_in", forbidden)
-    with pytest.raises(DataError, match=rf"'bank' has .*{name} cannot be opened: Permission denied\. Put that right"):
+    with pytest.raises(DataError, match=rf"{name} of 'bank' cannot be read: Permission denied\. Put that right"):
         read_frame(path, ColumnRoles("bank", "id"))
 
 
@@ -122,7 +122,7 @@ def test_a_column_without_a_name_is_refused_unless_the_features_are_named(
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"'bank' has a table that cannot be read: .* Export it again") as caught:
+    with pytest.raises(DataError, match=r"t\..* of 'bank' is not a .* Export it again") as caught:
         read_frame(tmp_path / name, ColumnRoles("bank", "id"))
     assert caught.value.__suppress_context__
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -87,10 +86,7 @@ def align(
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
         seconds = time.perf_counter() - start
         if not aligned.found.common:
-            none = none_in_common({party: _written(settings, party) for party in group})
-            if len(groups) == 1 or not settings.rows_differ:
-                raise none
-            warnings.warn(f"'{driver}' and '{name}': {none}", stacklevel=1)
+            raise none_in_common({party: _written(settings, party) for party in group})
         if out is not None:
             aligned.write(out / name if several else out)
         by_key = {"keys": keys, "lost": losses} if losses else {}

@@ -226,8 +226,7 @@ def read_state(folder: Path, device: torch.device | str = "cpu") -> dict[str, An
         missing = next((name for name in (STATE, TENSORS) if not (folder / name).exists()), "a file")
         raise CheckpointError(f"There is no checkpoint at {folder}: {missing} is missing.") from None
     except OSError as error:
-        why = f"{error.strerror or error}. Put it right, and try again"
-        raise CheckpointError(f"The checkpoint at {folder} cannot be read: {why}.") from None
+        raise CheckpointError(f"The checkpoint at {folder} cannot be read: {error.strerror}. Put it right.") from None
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}. {CURE}.") from None
     if not isinstance(state, dict):

@@ -111,7 +111,7 @@ def _encoding(path: Path) -> str:
 def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
     path = _table_at(path, roles.owner)
-    with readable(path, _whose(roles.owner)):
+    with readable(path, f"'{roles.owner}'"):
         wanted = _columns_to_read(path, roles)
         frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
     return frame[wanted]
@@ -120,12 +120,10 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
 def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
     """These columns of a file and no others; those of a CSV file as text."""
     path = _table_at(path, owner)
-    with readable(path, _whose(owner)):
+    with readable(path, f"'{owner}'"):
         check_present(columns, names_in(path), owner=owner, part="id")
-        if is_parquet(path):
-            return _parquet(path, list(columns))
-        frame: pd.DataFrame = _read_csv(path, usecols=list(columns), dtype=str)
-    return frame
+        wanted = list(columns)
+        return _parquet(path, wanted) if is_parquet(path) else _read_csv(path, usecols=wanted, dtype=str)
 
 
 def _table_at(path: str | Path, owner: str) -> Path:
@@ -152,7 +150,7 @@ def names_in(path: Path) -> list[str]:
 
 def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with readable(path, _whose(roles.owner)):
+    with readable(path, f"'{roles.owner}'"):
         wanted = _columns_to_read(path, roles)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
@@ -174,7 +172,7 @@ def pieces(
     path: Path, owner: str, wanted: list[str], rows: int, kinds: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
     """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
-    with readable(path, _whose(owner)):
+    with readable(path, f"'{owner}'"):
         batches = _batches(path, wanted, rows) if is_parquet(path) else _csv(path, wanted[0], rows=rows, kinds=kinds)
         for frame in batches:
             yield frame[wanted]
@@ -182,10 +180,8 @@ def pieces(
 
 def as_written(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFrame]:
     """These columns, so many rows at a time; those of a CSV file as text."""
-    if is_parquet(path):
-        return _batches(path, columns, rows)
-    pieces: Iterator[pd.DataFrame] = _read_csv(path, usecols=columns, dtype=str, chunksize=rows)
-    return pieces
+    how = {"usecols": columns, "dtype": str, "chunksize": rows}
+    yield from _batches(path, columns, rows) if is_parquet(path) else _read_csv(path, **how)
 
 
 def _batches(path: Path, wanted: list[str], rows: int) -> Iterator[pd.DataFrame]:
@@ -214,24 +210,19 @@ def _read_csv(path: Path, **how: Any) -> Any:
     return read(path, keep_default_na=False, **dialect_of(path), **how)
 
 
-def _whose(owner: str) -> str:
-    return f"'{owner}' has a table that cannot be read: "
-
-
 @contextmanager
 def readable(path: Path, whose: str = "") -> Iterator[None]:
-    """Turn a reader's error into one that says what was expected; the reader's own text may quote cells. `whose` file
-    it is begins the sentence."""
+    """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
+    file = f"{path} of {whose}" if whose else path
     expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
     try:
         yield
     except pd.errors.EmptyDataError:
-        raise DataError(f"{whose}{path} holds nothing, not even a header. Export it again.") from None
+        raise DataError(f"{file} holds nothing, not even a header. Export it again.") from None
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, pyarrow.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:  # the system's word, not a reader's
-            why, cure = os.strerror(error.errno), "Put that right, or name another file."
-            raise DataError(f"{whose}{path} cannot be opened: {why}. {cure}") from None
-        raise DataError(f"{whose}{path} is not {expected} ({type(error).__name__}). Export it again.") from None
+            raise DataError(f"{file} cannot be read: {os.strerror(error.errno)}. Put that right.") from None
+        raise DataError(f"{file} is not {expected} ({type(error).__name__}). Export it again.") from None
 
 
 def _opened(path: Path) -> Any:
@@ -289,8 +280,7 @@ def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, p
 
 
 def choose_columns(present: Sequence[str], roles: ColumnRoles, table: str = "its table") -> list[str]:
-    """The feature columns, in the order asked for. A party with neither label nor features is refused, and so is a
-    column without a name among those of all names."""
+    """The feature columns, in the order asked for. A party with neither label nor features is refused."""
     owner, id_column, label = roles.owner, roles.id, roles.label
     check_names(present if roles.columns is None else [*filter(None, present)], f"'{owner}'", table)
     check_present([id_column], present, owner=owner, part="id")
@@ -304,7 +294,7 @@ def choose_columns(present: Sequence[str], roles: ColumnRoles, table: str = "its
         chosen = [name for name in present if name not in (id_column, *roles.beside)]
     else:
         chosen = list(roles.columns)
-        _refuse_twice(chosen, f"'{owner}'", "columns", "List each feature once.")
+        check_names(chosen, f"'{owner}'", "columns", "List each feature once.")
         for name, part in ((id_column, "id"), (label, "label")):
             if name in chosen:
                 raise ConfigError(
@@ -313,24 +303,18 @@ def choose_columns(present: Sequence[str], roles: ColumnRoles, table: str = "its
                 )
         check_present(chosen, present, owner=owner, part="feature")
     if not chosen and label is None:
-        why = f"its table has only the id column {id_column!r}" if roles.columns is None else "its columns are []"
-        cure = "Add a feature column, or name the label column."
-        raise DataError(f"'{owner}' holds no feature and no label: {why}. {cure}")
+        only = f"table has only the id column {id_column!r}" if roles.columns is None else "columns are []"
+        raise DataError(f"'{owner}' holds no feature and no label: its {only}. Add a feature, or name the label.")
     return chosen
 
 
-def check_names(names: Sequence[str], whose: str, table: str) -> None:
-    """Refuse a column without a name in a table, and two of one name."""
+def check_names(names: Sequence[str], whose: str, where: str, cure: str = "Rename one of them in the table.") -> None:
+    """Refuse a column without a name, which pandas would make up, and two of one name."""
     if "" in names:
         raise DataError(
-            f"{whose} has a column without a name, number {names.index('') + 1} of the {len(names)} in {table}. Where "
+            f"{whose} has a column without a name, number {names.index('') + 1} of the {len(names)} in {where}. Where "
             "pandas wrote its row numbers, write the file with index=False; where all lines end with a separator, "
             "take these away; else name the column in the first line."
         )
-    _refuse_twice(names, whose, table, "Rename one of them in the table.")
-
-
-def _refuse_twice(names: Sequence[str], whose: str, where: str, cure: str) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(f"{whose} has {listing(twice)} more than once in {where}. {cure}")

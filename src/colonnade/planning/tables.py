@@ -112,7 +112,7 @@ def look(path: Path) -> SeenTable:
             frame = pd.read_parquet(path)
             frame.columns = frame.columns.astype(str)
         else:
-            check_names(csv_header(path), str(path), "its header")  # pandas would make names up
+            check_names(csv_header(path), str(path), "its header")
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path))
     if not len(frame) or len(frame.columns) < 2:
         raise DataError(

@@ -349,18 +349,14 @@ def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
 
 
 def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
-    """Build an owner's table from its file or frame."""
+    """Build an owner's table from its file or frame; one of several label owners brings no features."""
+    columns = owner.columns if isinstance(owner, PartySettings) else ()
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return people(settings, name, owner, source, _columns_of(owner))
-    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": _columns_of(owner)}
+        return people(settings, name, owner, source, columns)
+    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": columns}
     how["aside"] = settings.aside_of(owner)
     table = read_table(source, **how) if isinstance(source, str) else table_from_frame(source, **how)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
-
-
-def _columns_of(owner: Owner) -> Sequence[str] | None:
-    """List the features that an owner brings; one of several label owners brings none, whatever its file holds."""
-    return owner.columns if isinstance(owner, PartySettings) else ()
 
 
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
@@ -372,7 +368,7 @@ def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
 def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
     """Do as `written_ids`, some rows at a time."""
     first = " | ".join(keys[0])
-    with readable(path, f"{whose} names a file that cannot be read: "):
+    with readable(path, whose):
         there = names_in(path)
         known = [key for key in keys if all(column in there for column in key)]
         if not known or (first in there and len(keys[0]) > 1):  # as predictions have it

@@ -61,7 +61,7 @@ def match(
 def none_in_common(ids: Mapping[str, frozenset[str]]) -> DataError:
     """The error where no row is in all tables, with how each writes its ids."""
     cure = (how_written(ids) if all(ids.values()) else "") or "Compare how ids are written."
-    return DataError(f"No id is held by all parties, so there is no row to train on. {cure}")
+    return DataError(f"No id is held by all of {', '.join(map(repr, ids))}, so there is no row to train on. {cure}")
 
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
