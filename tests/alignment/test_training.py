@@ -57,7 +57,7 @@ def test_a_run_resumes_and_predicts(tmp_path: Path) -> None:
 def test_nothing_in_common_is_refused() -> None:
     both = frames()
     apart = {"clinic": both["clinic"].iloc[:10], "lab": both["lab"][both["lab"].patient >= "P010"]}
-    with pytest.raises(DataError, match="No id is held by all parties"):
+    with pytest.raises(DataError, match="No id is held by all of "):
         federation(apart, PRIVATE)
 
 

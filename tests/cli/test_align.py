@@ -75,6 +75,16 @@ def test_names_in_two_columns_match_whatever_their_form(tmp_path: Path, call: Ca
     assert (said["parties"]["lab"]["rows"], said["parties"]["lab"]["ids"]) == (3, 2)
 
 
+def test_where_nothing_is_common_it_says_how_each_writes_its_ids(path: Path, call: Caller) -> None:
+    lab = path.parent / "lab.csv"
+    lab.write_text(lab.read_text().replace("\nP", "\n"))
+    for more in ([], ["--count", "--json"]):
+        message = call.fails(2, "align", path, *more)
+        assert "They begin with 'P' in 'clinic', with '' in 'lab', and 45 would fit without that" in message
+    both = _edited(path, "[parties.lab]", '[alignment]\nids = "normalised"\nduplicates = "first"\n[parties.lab]')
+    assert "They begin with 'p' in 'clinic'" in call.fails(2, "align", both), "as they are compared"
+
+
 def test_an_id_column_may_have_another_name_at_one_party(path: Path, call: Caller) -> None:
     plain = json.loads(call("align", path, "--json").out)
     lab = path.parent / "lab.csv"
@@ -119,6 +129,12 @@ def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(t
     for name, pair in found.items():
         assert pair["common"] == len(held["clinic"] & held[name])
         assert not any("group" in party["learned"] for party in pair["parties"].values())
+
+
+def test_a_partner_who_shares_no_row_is_named_where_rows_differ(tmp_path: Path, call: Caller) -> None:
+    given = three()
+    file = write(tmp_path, given | {"shop": given["shop"].assign(patient="X" + given["shop"]["patient"])}, differing())
+    assert "No id is held by all of 'clinic', 'shop', so there is no row" in call.fails(2, "align", file, "--json")
 
 
 def test_each_of_several_label_owners_is_compared_with_all_who_hold_columns(tmp_path: Path, call: Caller) -> None:

@@ -152,6 +152,7 @@ def test_an_error_of_the_disk_is_one_message(call: Caller, tmp_path: Path) -> No
     called = call("init", *tables, "--yes", "--out", tmp_path / ("x" * 250))
     assert called.code == 2
     assert "File name too long" in called.err
+    assert "Put it right, and try again." in called.err
     assert "Traceback" not in called.err
     assert not list(tmp_path.glob("*x*"))
 

@@ -122,9 +122,11 @@ def test_no_id_or_class_is_a_formula_in_a_csv_file(call: Caller, tmp_path: Path)
 def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finished: Path, tmp_path: Path) -> None:
     run, rows = finished / "run", ids_file(tmp_path, ["P001"])
     assert "is not a run directory" in call.fails(2, "predict", tmp_path, "--rows", rows)
-    assert "there is no such file" in call.fails(2, "predict", run, "--rows", tmp_path / "none.csv")
+    assert "No such file" in call.fails(2, "predict", run, "--rows", tmp_path / "none.csv")
     (tmp_path / "bytes.parquet").write_bytes(b"not parquet")
-    assert "cannot be read as CSV or Parquet" in call.fails(2, "predict", run, "--rows", tmp_path / "bytes.parquet")
+    assert "bytes.parquet of --rows is not a Parquet file" in call.fails(
+        2, "predict", run, "--rows", tmp_path / "bytes.parquet"
+    )
     (tmp_path / "other.csv").write_text("person\nP001\n")
     assert "'--rows' has no column 'patient', named as its id" in call.fails(
         2, "predict", run, "--rows", tmp_path / "other.csv"

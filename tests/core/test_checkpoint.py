@@ -228,6 +228,16 @@ def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
         files.read_state(tmp_path / "c")
 
 
+def test_a_state_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(file: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    files.write_state(tmp_path / "c", {"a": torch.ones(1)})
+    monkeypatch.setattr(files, "_digest_of", forbidden)
+    with pytest.raises(CheckpointError, match=r"at .*c cannot be read: Permission denied\. Put it right"):
+        files.read_state(tmp_path / "c")
+
+
 def test_tensors_cut_at_any_length_are_damage(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     files.write_state(folder, {"a": torch.ones(3), "b": torch.zeros(2)})

@@ -3,6 +3,7 @@ process and freed with it, however it ends."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -36,6 +37,15 @@ def test_whatever_ends_a_block_leaves_what_was_there_and_nothing_else(tmp_path: 
         assert found.value is crash, "whose error it is must not be guessed"
     assert (tmp_path / "file").read_text() == "old"
     assert sorted(one.name for one in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_full_disk_is_told_with_the_path_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "sync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/federation\.toml'"):
+        write_text(tmp_path / "federation.toml", "text")
 
 
 def test_what_is_renamed_was_forced_onto_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

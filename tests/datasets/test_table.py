@@ -146,6 +146,7 @@ def test_a_table_put_together_by_hand_must_fit() -> None:
         (["1-", "-2", "3."], r"They differ in hyphens, dots, slashes or spaces"),
         (["T1", "T2", "T4"], r"No id is shared. They begin with '' in 'bank', with 'T' in 'shop', and 2 would fit"),
         (["7", "8", "6"], r"Ids look alike everywhere, as '9' .*, and none is shared. Is it the same id"),
+        (["T7", "T8", "T9"], r"Ids look like '9' in 'bank', 'a9' in 'shop'"),
         (["70", "80", "91"], r"Ids look like '9' in 'bank', '99' in 'shop' \(a is any letter"),
         (["Nr-70", "Nr-80", "b"], r"Ids look like '9' in 'bank', 'aa-99' in 'shop'"),
         (["1", "8", "9"], r"To train on the rows that all hold"),

@@ -75,8 +75,36 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'bank' has an empty table: .*t\.csv holds nothing, not even a header"):
+    with pytest.raises(DataError, match=r"t\.csv of 'bank' holds nothing, not even a header. Export it"):
         read_frame(written(tmp_path, "t.csv", ""), ColumnRoles("bank", "id"))
+
+
+def test_lines_before_the_header_may_be_empty(tmp_path: Path) -> None:
+    assert read_frame(written(tmp_path, "t.csv", "\n\n" + ROWS), ColumnRoles("bank", "id")).shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_file_that_may_not_be_opened_is_not_called_damaged(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path) -> list[str]:
+        raise PermissionError(13, f"Failed to open {path}")
+
+    path = written(tmp_path, name, ROWS)
+    monkeypatch.setattr("colonnade.datasets.table_files.names_in", forbidden)
+    with pytest.raises(DataError, match=rf"{name} of 'bank' cannot be read: Permission denied\. Put that right"):
+        read_frame(path, ColumnRoles("bank", "id"))
+
+
+@pytest.mark.parametrize(("text", "number"), [(",id,a\n0,x,1\n", 1), ("id,a,\nx,1,\n", 3), ("id,,\nx,1,2\n", 2)])
+def test_a_column_without_a_name_is_refused_unless_the_features_are_named(
+    tmp_path: Path, text: str, number: int
+) -> None:
+    path = written(tmp_path, "t.csv", text)
+    with pytest.raises(DataError, match=rf"'bank' has a .* number {number} of the 3 in .*t\.csv.* index=False;"):
+        read_frame(path, ColumnRoles("bank", "id"))
+    if "a" in text:
+        assert read_frame(path, ColumnRoles("bank", "id", columns=["a"])).to_numpy().tolist() == [["x", 1]]
 
 
 @pytest.mark.parametrize(
@@ -87,19 +115,20 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
         ("t.csv", b"id,a\nx,\x00\x00\n"),
         ("t.csv.gz", b"id,a\nx,1\n"),
         ("t.csv.gz", gzip.compress(b"id,a\nx,1\n" * 100, mtime=0)[:-12]),
+        ("t.csv.gz", gzip.compress(b"id,a\nx,1\n" * 100, mtime=0)[:12] + b"?" * 40),
         ("t.parquet", b"id,a\nx,1\n"),
     ],
-    ids=["one wide row", "all rows wide", "no text", "not gzip", "cut gzip", "not parquet"],
+    ids=["one wide row", "all rows wide", "no text", "not gzip", "cut gzip", "torn gzip", "not parquet"],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"'bank' has a table that cannot be read: .* Export it again") as caught:
+    with pytest.raises(DataError, match=r"t\..* of 'bank' is not a .* Export it again") as caught:
         read_frame(tmp_path / name, ColumnRoles("bank", "id"))
     assert caught.value.__suppress_context__
 
 
 def test_a_duplicate_header_is_refused_rather_than_renamed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'bank' has 'a' more than once in its table"):
+    with pytest.raises(DataError, match=r"'bank' has 'a' more than once in .*t\.csv\. Rename"):
         read_frame(written(tmp_path, "t.csv", "id,a,a\nx,1,2\n"), ColumnRoles("bank", "id"))
 
 
@@ -203,6 +232,8 @@ def test_a_table_with_two_columns_of_one_name_is_refused() -> None:
 def test_only_an_id_is_nothing_to_bring() -> None:
     with pytest.raises(DataError, match="'bank' holds no feature and no label: its table has only the id column 'id'"):
         choose_columns(["id"], ColumnRoles("bank", "id"))
+    with pytest.raises(DataError, match=r"'bank' holds no feature and no label: its columns are \[\]. Add a feature"):
+        choose_columns(["id", "age"], ColumnRoles("bank", "id", columns=[]))
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:

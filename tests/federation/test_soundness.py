@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,11 +53,18 @@ def test_a_class_of_very_few_rows_is_named_with_its_count() -> None:
     assert "label_findings" not in federation(settings=splitnn()).fit().summary
 
 
+def rare(classes: list[str], labels: torch.Tensor) -> list[str]:
+    encoder: Any = SimpleNamespace(task="classification", classes=classes)
+    owners: Any = {"clinic": SimpleNamespace(labels=labels)}
+    return rare_classes(encoder, owners)
+
+
 def test_classes_are_rare_only_beside_larger_ones() -> None:
-    assert rare_classes("clinic", ["a", "b", "c"], torch.arange(12) % 3) == []
-    assert rare_classes("clinic", ["a", "b"], torch.tensor([0] * 95 + [1] * 5)) == []
+    assert rare(["a", "b", "c"], torch.arange(12) % 3) == []
+    assert rare(["a", "b"], torch.tensor([0] * 95 + [1] * 5)) == []
+    assert rare(["a", "b"], torch.tensor([0] * 99 + [1]))[0].startswith("'clinic' has fewer than 5 of its 100 rows")
     many = torch.cat([torch.zeros(500), torch.arange(1, 9)])
-    (finding,) = rare_classes("clinic", list("abcdefghi"), many)
+    (finding,) = rare(list("abcdefghi"), many)
     assert "'b' (1), 'c' (1), 'd' (1), 'e' (1), 'f' (1) and 3 more." in finding
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.federation import small_multi
-from tests.planning.three import GAUSSIAN, federation
+from tests.federation import small, small_multi
+from tests.planning.three import GAUSSIAN, federation, frames, tables
 
 from colonnade.planning.budgets import budget_ends, plan
 from colonnade.planning.plan import concerns
@@ -43,6 +43,16 @@ def test_a_warning_goes_with_its_cause(words: str, cause: dict[str, Any], cure: 
     assert words in said(federation(**cause))
     if cure is not None:
         assert words not in said(federation(**cure))
+
+
+def test_a_slip_of_the_pen_in_a_label_is_told_before_the_run() -> None:
+    given = frames()
+    words = said(small.federation(given, tables()))
+    assert "too few to learn" not in words
+    given["clinic"].loc[3, "diagnosis"] = " ill"
+    assert "'clinic' has fewer than 5 of its 90 rows in a class of the label: ' ill' (1)." in said(
+        small.federation(given, tables())
+    )
 
 
 def test_of_several_label_owners_all_are_named() -> None:

@@ -205,3 +205,11 @@ def test_what_describes_a_person_is_the_last_guess_of_a_label(tmp_path: Path) ->
     answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], asker)
     assert answers.parties["a"].label == "outstanding"
     assert any("hardly more than chance: name it with --label" in text for text in asker.said)
+
+
+def test_a_slip_of_the_pen_in_the_label_is_warned_of(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    paths[0].write_text(paths[0].read_text().replace(",ill\n", ", ill\n", 1))
+    answers = ask(paths, Asker())
+    with pytest.warns(UserWarning, match=r"of its 90 rows in a class of the label: ' ill' \(1\)"):
+        check(answers, tmp_path)

@@ -63,10 +63,11 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", b"", "EmptyDataError"),
+        ("a.csv", b"", "holds nothing, not even a header. Export it again."),
         ("a.csv", b"id,x\n1,2,3\n", "rows all fit its header"),
         ("a.csv", b"id,x\n\x00\x00,1\n", "a CSV file"),
         ("a.csv", b"id,x,x\n1,2,3\n", "'x' more than once"),
+        ("a.csv", b",id,x\n0,1,2\n", "has a column without a name, number 1 of the 3 in its header"),
         ("a.csv", b"id x\n1 2\n", "Is it separated by commas"),
         ("a.csv", b"id,x\n", "0 rows"),
         ("a.parquet", b"PAR1 no", "a Parquet file"),

@@ -157,7 +157,7 @@ def test_exact_alignment_names_who_lacks_an_id_and_private_finds_the_common() ->
     assert len(shares.label_owners["south"].ids) == 80
     nobody = frames()
     nobody["south"]["patient"] = "Q" + nobody["south"]["patient"]
-    with pytest.raises(DataError, match="No id is held by all parties"):
+    with pytest.raises(DataError, match="No id is held by all of "):
         held(nobody, align="private")
 
 

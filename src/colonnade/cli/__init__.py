@@ -106,17 +106,14 @@ def main() -> NoReturn:
             gc.freeze()
             gc.enable()
         command(standalone_mode=True)
-    except ColonnadeError as error:
-        name = f"{type(error).__name__}:"
-        text = Text(_wrapped(f"{name} {error}"))
-        text.stylize("bold red", 0, len(name))
-        Console(stderr=True).print(text, soft_wrap=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
-    except OSError as error:
-        Console(stderr=True).print(Text(_wrapped(f"{type(error).__name__}: {error}")), soft_wrap=True)
-        sys.exit(2)
+    except (ColonnadeError, OSError) as error:
+        name, cure = f"{type(error).__name__}:", ". Put it right, and try again." if isinstance(error, OSError) else ""
+        text = Text(_wrapped(f"{name} {error}{cure}"))
+        text.stylize("bold red", 0, len(name))
+        Console(stderr=True).print(text, soft_wrap=True)
+        sys.exit(2 if isinstance(error, OSError) else error.exit_code)
     finally:
         warnings.formatwarning = before
         hide(False)  # --quiet was this call's wish

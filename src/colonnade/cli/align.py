@@ -23,6 +23,8 @@ from colonnade.datasets.progress import watched
 from colonnade.errors import ConfigError
 from colonnade.report.words import size
 from colonnade.rows.groups import lost, read_keyed
+from colonnade.rows.holdings import written_ids
+from colonnade.rows.matching import none_in_common
 from colonnade.runs.layout import ALIGNMENT
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.known import LISTS
@@ -83,6 +85,8 @@ def align(
         with watched(f"aligning {name}" if several else "aligning") as watch:
             aligned = align_here(ids, alignment, driver=driver, through_bytes=through_bytes, watch=watch)
         seconds = time.perf_counter() - start
+        if not aligned.found.common:
+            raise none_in_common({party: _written(settings, party) for party in group})
         if out is not None:
             aligned.write(out / name if several else out)
         by_key = {"keys": keys, "lost": losses} if losses else {}
@@ -119,6 +123,13 @@ def _groups(settings: Settings, owner: str | None) -> dict[str, dict[str, Held]]
         name: {name: ids} | {other: held for other, held in columns.items() if other != name}
         for name, ids in labelled.items()
     }
+
+
+def _written(settings: Settings, name: str) -> frozenset[str]:
+    """What an organisation calls its rows, which nobody else is shown where these lie on several machines."""
+    table = (settings.label_owners.get(name) or settings.parties[name]).table
+    written = written_ids(Path(str(table)), settings.keys_at(name), whose=f"'{name}'")
+    return frozenset(settings.names_of(written)) - {""}
 
 
 def _show_counts(counts: list[dict[str, Any]], out: Path | None, *, json_: bool, quiet: bool) -> None:

@@ -107,9 +107,13 @@ def replaced_folder(path: Path, *, mode: int = 0o777, forced: bool = True) -> It
 
 
 def write_text(path: Path, text: str, *vouched: Path) -> None:
-    """The whole file or none of it; `vouched` is of `replaced`."""
-    with replaced(path, *vouched) as fresh:
-        fresh.write_text(text, encoding="utf-8")
+    """The whole file or none of it; `vouched` is of `replaced`. An OSError has its path, also where a disk is full."""
+    try:
+        with replaced(path, *vouched) as fresh:
+            fresh.write_text(text, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_bytes(path: Path, pieces: Iterable[bytes]) -> None:
@@ -239,7 +243,9 @@ def read_state(folder: Path, device: torch.device | str = "cpu") -> dict[str, An
     except FileNotFoundError:
         missing = next((name for name in (STATE, TENSORS) if not (folder / name).exists()), "a file")
         raise CheckpointError(f"There is no checkpoint at {folder}: {missing} is missing.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint at {folder} cannot be read: {error.strerror}. Put it right.") from None
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint at {folder} is damaged: {error}. {CURE}.") from None
     if not isinstance(state, dict):
         raise CheckpointError(f"The checkpoint at {folder} is damaged: its {STATE} holds no state. {CURE}.")

@@ -211,12 +211,12 @@ def how_written(ids: Mapping[str, frozenset[str]]) -> str:
     begin = {name: _beginning(texts) for name, texts in ids.items()}
     if len(set(begin.values())) > 1:
         bare_ids = (frozenset(text.removeprefix(begin[name]) for text in texts) for name, texts in ids.items())
-        alike = len(frozenset.intersection(*bare_ids))
-        words = ", ".join(f"with {start!r} in {name!r}" for name, start in begin.items())
-        return (
-            f"No id is shared. They begin {words}, and {alike:,} would fit without that. If these are the same people, "
-            "write the ids alike in the files."
-        )
+        if alike := len(frozenset.intersection(*bare_ids)):
+            words = ", ".join(f"with {start!r} in {name!r}" for name, start in begin.items())
+            return (
+                f"No id is shared. They begin {words}, and {alike:,} would fit without that. If these are the same "
+                "people, write the ids alike in the files."
+            )
     firsts = {name: min(texts) for name, texts in ids.items()}
     forms = {name: re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "a", first))[:40] for name, first in firsts.items()}
     letters = "(a is any letter, 9 any digit)"

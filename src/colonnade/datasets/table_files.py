@@ -15,7 +15,9 @@ import codecs
 import csv
 import gzip
 import io
+import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,8 +81,8 @@ def _dialect(path: Path, written: int, size: int) -> tuple[str, str]:  # noqa: A
         lines = [line for line in text.readlines(1 << 16) if line]
     best, most = ",", 1
     for separator in SEPARATORS:
-        rows = csv.reader(lines, delimiter=separator)
-        header, first = len(next(rows, [])), len(next(filter(None, rows), []))
+        rows = filter(None, csv.reader(lines, delimiter=separator))
+        header, first = len(next(rows, [])), len(next(rows, []))
         if header > most and (best == "," == separator or first in (0, header) or most == 1):
             best, most = separator, header
     return best, encoding
@@ -109,8 +111,8 @@ def _encoding(path: Path) -> str:
 def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     """The id, label and feature columns of the file and those `aside`, with the id column as text."""
     path = _table_at(path, roles.owner)
-    with _errors_without_cells(path, roles.owner):
-        wanted = _columns_to_read(_header_of(path, roles.owner), roles)
+    with readable(path, f"'{roles.owner}'"):
+        wanted = _columns_to_read(path, roles)
         frame: pd.DataFrame = _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
     return frame[wanted]
 
@@ -118,12 +120,10 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
 def read_columns(path: str | Path, *, owner: str, columns: Sequence[str]) -> pd.DataFrame:
     """These columns of a file and no others; those of a CSV file as text."""
     path = _table_at(path, owner)
-    with _errors_without_cells(path, owner):
-        check_present(columns, _header_of(path, owner), owner=owner, part="id")
-        if is_parquet(path):
-            return _parquet(path, list(columns))
-        frame: pd.DataFrame = _read_csv(path, usecols=list(columns), dtype=str)
-    return frame
+    with readable(path, f"'{owner}'"):
+        check_present(columns, names_in(path), owner=owner, part="id")
+        wanted = list(columns)
+        return _parquet(path, wanted) if is_parquet(path) else _read_csv(path, usecols=wanted, dtype=str)
 
 
 def _table_at(path: str | Path, owner: str) -> Path:
@@ -144,20 +144,14 @@ def is_parquet(path: Path) -> bool:
 
 
 def names_in(path: Path) -> list[str]:
-    """The names of a file's columns; an empty file has none."""
+    """The names of a file's columns."""
     return [str(name) for name in parquet.read_schema(path).names] if is_parquet(path) else csv_header(path)
-
-
-def _header_of(path: Path, owner: str) -> list[str]:
-    if names := names_in(path):
-        return names
-    raise DataError(f"'{owner}' has an empty table: {path} holds nothing, not even a header. Export it again.")
 
 
 def names_and_rows(path: Path, roles: ColumnRoles) -> tuple[list[str], int]:
     """The columns to read of a file, and how many rows it has at most."""
-    with _errors_without_cells(path, roles.owner):
-        wanted = _columns_to_read(names_in(path), roles)
+    with readable(path, f"'{roles.owner}'"):
+        wanted = _columns_to_read(path, roles)
         if is_parquet(path):
             return wanted, parquet_shape(path)[0]
         with _opened(path) as stream:
@@ -178,14 +172,22 @@ def pieces(
     path: Path, owner: str, wanted: list[str], rows: int, kinds: Mapping[str, str] | None = None
 ) -> Iterator[pd.DataFrame]:
     """These columns, of which the first is the id, so many rows at a time; `kinds` gives types for columns of a CSV."""
-    with _errors_without_cells(path, owner):
-        if is_parquet(path):
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=rows, columns=wanted):
-                    yield batch.to_pandas(ignore_metadata=True)[wanted]
-            return
-        for frame in _csv(path, wanted[0], chunksize=rows, kinds=kinds):
+    with readable(path, f"'{owner}'"):
+        batches = _batches(path, wanted, rows) if is_parquet(path) else _csv(path, wanted[0], rows=rows, kinds=kinds)
+        for frame in batches:
             yield frame[wanted]
+
+
+def as_written(path: Path, columns: list[str], rows: int) -> Iterator[pd.DataFrame]:
+    """These columns, so many rows at a time; those of a CSV file as text."""
+    how = {"usecols": columns, "dtype": str, "chunksize": rows}
+    yield from _batches(path, columns, rows) if is_parquet(path) else _read_csv(path, **how)
+
+
+def _batches(path: Path, wanted: list[str], rows: int) -> Iterator[pd.DataFrame]:
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=rows, columns=wanted):
+            yield batch.to_pandas(ignore_metadata=True)
 
 
 def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
@@ -193,11 +195,11 @@ def _parquet(path: Path, wanted: list[str]) -> pd.DataFrame:
     return frame
 
 
-def _csv(path: Path, id_column: str, *, chunksize: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
+def _csv(path: Path, id_column: str, *, rows: int | None = None, kinds: Mapping[str, str] | None = None) -> Any:
     """What pandas reads, with the id as text, and gaps recognised in all other columns."""
     types: Any = {id_column: str, **(kinds or {})}
     gaps = {name: GAPS for name in csv_header(path) if name != id_column}
-    return _read_csv(path, dtype=types, na_values=gaps, chunksize=chunksize, low_memory=False)
+    return _read_csv(path, dtype=types, na_values=gaps, chunksize=rows, low_memory=False)
 
 
 def _read_csv(path: Path, **how: Any) -> Any:
@@ -209,16 +211,18 @@ def _read_csv(path: Path, **how: Any) -> Any:
 
 
 @contextmanager
-def _errors_without_cells(path: Path, owner: str) -> Iterator[None]:
+def readable(path: Path, whose: str = "") -> Iterator[None]:
     """Turn a reader's error into one that says what was expected; the reader's own text may quote cells."""
+    file = f"{path} of {whose}" if whose else path
     expected = "a Parquet file" if is_parquet(path) else "a CSV file whose rows all fit its header"
     try:
         yield
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pyarrow.ArrowException) as error:
-        raise DataError(
-            f"'{owner}' has a table that cannot be read: {path} is not {expected} ({type(error).__name__}). "
-            f"Export it again."
-        ) from None
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{file} holds nothing, not even a header. Export it again.") from None
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error, pyarrow.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's word, not a reader's
+            raise DataError(f"{file} cannot be read: {os.strerror(error.errno)}. Put that right.") from None
+        raise DataError(f"{file} is not {expected} ({type(error).__name__}). Export it again.") from None
 
 
 def _opened(path: Path) -> Any:
@@ -226,19 +230,21 @@ def _opened(path: Path) -> Any:
 
 
 def csv_header(path: Path) -> list[str]:
-    """The names in the first line. Pandas is not asked, since it would silently rename duplicates. Raise where the
-    first row is wider: pandas would take its first cells as an index and shift the rest."""
+    """The names in the first line that is not empty. Pandas is not asked, since it would silently rename duplicates.
+    Raise where the first row is wider: pandas would take its first cells as an index and shift the rest."""
     how = dialect_of(path)
     with _opened(path) as stream, io.TextIOWrapper(stream, encoding=how["encoding"], newline="") as text:
-        rows = csv.reader(text, delimiter=how["sep"])
-        header = next(rows, [])
-        if header and len(next(filter(None, rows), [])) > len(header):
+        rows = filter(None, csv.reader(text, delimiter=how["sep"]))
+        header = next(rows, None)
+        if header is None:
+            raise pd.errors.EmptyDataError
+        if len(next(rows, [])) > len(header):
             raise csv.Error("rows wider than the header")
         return header
 
 
-def _columns_to_read(present: Sequence[str], roles: ColumnRoles) -> list[str]:
-    return list(dict.fromkeys([roles.id, *roles.beside, *choose_columns(present, roles)]))
+def _columns_to_read(path: Path, roles: ColumnRoles) -> list[str]:
+    return list(dict.fromkeys([roles.id, *roles.beside, *choose_columns(names_in(path), roles, str(path))]))
 
 
 def safe(value: Any) -> Any:
@@ -273,10 +279,10 @@ def check_present(names: Iterable[str], present: Sequence[str], *, owner: str, p
             )
 
 
-def choose_columns(present: Sequence[str], roles: ColumnRoles) -> list[str]:
+def choose_columns(present: Sequence[str], roles: ColumnRoles, table: str = "its table") -> list[str]:
     """The feature columns, in the order asked for. A party with neither label nor features is refused."""
     owner, id_column, label = roles.owner, roles.id, roles.label
-    _refuse_twice(present, owner=owner, where="its table", cure="Rename one of them in the table.")
+    check_names(present if roles.columns is None else [*filter(None, present)], f"'{owner}'", table)
     check_present([id_column], present, owner=owner, part="id")
     if label is not None:
         if label == id_column:
@@ -288,7 +294,7 @@ def choose_columns(present: Sequence[str], roles: ColumnRoles) -> list[str]:
         chosen = [name for name in present if name not in (id_column, *roles.beside)]
     else:
         chosen = list(roles.columns)
-        _refuse_twice(chosen, owner=owner, where="columns", cure="List each feature once.")
+        check_names(chosen, f"'{owner}'", "columns", "List each feature once.")
         for name, part in ((id_column, "id"), (label, "label")):
             if name in chosen:
                 raise ConfigError(
@@ -297,14 +303,18 @@ def choose_columns(present: Sequence[str], roles: ColumnRoles) -> list[str]:
                 )
         check_present(chosen, present, owner=owner, part="feature")
     if not chosen and label is None:
-        raise DataError(
-            f"'{owner}' holds no feature and no label: its table has only the id column {id_column!r}. "
-            f"Add a feature column, or name the label column."
-        )
+        only = f"table has only the id column {id_column!r}" if roles.columns is None else "columns are []"
+        raise DataError(f"'{owner}' holds no feature and no label: its {only}. Add a feature, or name the label.")
     return chosen
 
 
-def _refuse_twice(names: Sequence[str], *, owner: str, where: str, cure: str) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"'{owner}' has {listing(twice)} more than once in {where}. {cure}")
+def check_names(names: Sequence[str], whose: str, where: str, cure: str = "Rename one of them in the table.") -> None:
+    """Refuse a column without a name, which pandas would make up, and two of one name."""
+    if "" in names:
+        raise DataError(
+            f"{whose} has a column without a name, number {names.index('') + 1} of the {len(names)} in {where}. Where "
+            "pandas wrote its row numbers, write the file with index=False; where all lines end with a separator, "
+            "take these away; else name the column in the first line."
+        )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{whose} has {listing(twice)} more than once in {where}. {cure}")

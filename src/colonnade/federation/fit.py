@@ -345,7 +345,7 @@ def _of_classes(federation: Trainable, metrics: dict[str, Record]) -> tuple[dict
     for split, scores in metrics.items():
         share, always = majority(labels[federation.batches.splits[split].to(labels.device)], scores)
         majorities[split] = {"share": share, "always_one": always}
-    return majorities, rare_classes(holdings.label_owner, holdings.encoder.classes, labels)
+    return majorities, rare_classes(holdings.encoder, federation.label_owners)
 
 
 def _label_owners(holdings: Holdings, scores: dict[str, Scores], outcome: Outcome) -> dict[str, Record]:

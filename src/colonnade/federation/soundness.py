@@ -3,13 +3,14 @@ nothing. It is said in the summary, by `colonnade run`, and as a warning in Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from colonnade.core import roles
+from colonnade.datasets.preprocess import Labels
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
 
 RANKS = 0.7
@@ -90,19 +91,23 @@ def learned_nothing(
     )
 
 
-def rare_classes(owner: str, classes: Sequence[object], labels: Tensor) -> list[str]:
+def rare_classes(encoder: Labels, owners: Mapping[str, roles.LabelOwner]) -> list[str]:
     """Write a sentence where classes have so few rows that they may be slips of the pen: fewer than `FEW`, and fewer
-    than a quarter of what they would have if all classes had the same. It is for who may know the labels."""
+    than a quarter of what they would have if all classes had the same. It is for who may know the owners' labels."""
+    if encoder.task != "classification":
+        return []
+    classes, labels = encoder.classes, torch.cat([owner.labels for owner in owners.values()])
     counts = torch.bincount(labels.long().cpu(), minlength=len(classes)).tolist()
     most = min(FEW, len(labels) / len(classes) / 4)
     rare = [f"{name!r} ({count})" for name, count in zip(classes, counts, strict=True) if 0 < count < most]
     if not rare:
         return []
     named = ", ".join(rare[:5]) + (f" and {len(rare) - 5} more" if len(rare) > 5 else "")
+    whose, what = " and ".join(map(repr, owners)), "a class" if len(rare) == 1 else "classes"
     return [
-        f"{owner!r} has fewer than {FEW} of its {len(labels):,} rows in {'a class' if len(rare) == 1 else 'classes'} "
-        f"of the label: {named}. That is too few to learn or to measure, and each counts as one of the {len(classes)} "
-        "classes. Correct the label where it is a slip of the pen; else give more such rows, or leave them out."
+        f"{whose} has fewer than {FEW} of its {len(labels):,} rows in {what} of the label: {named}. That is too few to "
+        f"learn or to measure, and each counts as one of the {len(classes)} classes. Correct the label where it is a "
+        "slip of the pen; else give more such rows, or leave them out."
     ]
 
 

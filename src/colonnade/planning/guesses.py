@@ -97,6 +97,7 @@ def guess_id(tables: Sequence[SeenTable]) -> str:
         raise DataError(
             "No column of all tables, under one name or several, has values that fit together, as an id column has: "
             + "; ".join(f"{table.path.name} has {', '.join(list(table.columns)[:6])}" for table in tables)
+            + ". Write the ids of the same people alike in all files, or leave out the file that lacks them."
         )
     reasons = [(table.path.name, _why_no_id(table.columns[shared[0]])) for table in tables]
     faults = [f"{file}: {why}" for file, why in reasons if why]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
+from colonnade.federation.soundness import rare_classes
 from colonnade.planning.budgets import End, budget_ends, in_words
 from colonnade.planning.budgets import plan as promised
 from colonnade.planning.cost import Costs, whole_run
@@ -93,11 +94,10 @@ def _unprotected(federation: Federation, privacy: Sequence[Guarantee]) -> Iterat
 def noise_for_budgets(federation: Federation) -> dict[str, dict[str, float]]:
     """By party and release, what sigma = "auto" became."""
     noise: dict[str, dict[str, float]] = {}
-    for name, organisation in federation.organisations.items():
-        rules = federation.settings.parties[name].outbox if name in federation.settings.parties else {}
-        fitted = {release: organisation.outbox.rules[release].mechanism for release in rules if release != LABELS}
-        for release, mechanism in fitted.items():
-            if is_made_for_budget({release: rules[release]}) and isinstance(mechanism, Gaussian):
+    for name, party in federation.settings.parties.items():
+        for release in (release for release in party.outbox if release != LABELS):
+            mechanism = federation.organisations[name].outbox.rules[release].mechanism
+            if is_made_for_budget({release: party.outbox[release]}) and isinstance(mechanism, Gaussian):
                 noise.setdefault(name, {})[release] = mechanism.sigma
     return noise
 
@@ -133,6 +133,7 @@ def _few_rows(federation: Federation) -> Iterator[str]:
             yield f"[data] {split} is 0, so {lost} on rows it has not seen."
         elif len(splits[split]) < 30:
             yield f"There are {len(splits[split])} {split} rows, on which a score says little."
+    yield from rare_classes(federation.holdings.encoder, federation.label_owners)
 
 
 def _wide_embeddings(federation: Federation) -> Iterator[str]:

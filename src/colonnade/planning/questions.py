@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -17,11 +18,12 @@ from colonnade.algorithms import ALGORITHMS, DEFAULT
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings
+from colonnade.federation.soundness import rare_classes
 from colonnade.planning import guesses
 from colonnade.planning.tables import Column, SeenTable, look
 from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
-from colonnade.rows.holdings import read_tables
+from colonnade.rows.holdings import read_tables, with_tables
 from colonnade.rows.making import from_tables
 
 T = TypeVar("T")
@@ -96,18 +98,17 @@ def ask(paths: Sequence[Path | SeenTable], asker: Asker, label: str | None = Non
 
 
 def check(answers: Answers, folder: Path) -> None:
-    """Build the federation from the file's text, to be sure that it runs; rows are compared in the open."""
+    """Build the federation from the file's text, in the open, to be sure that it runs; warn of classes of few rows."""
     settings = Settings.from_mapping(tomllib.loads(write(answers, folder, "federation.toml")))
-    resolved = {
-        name: dataclasses.replace(party, table=str(answers.parties[name].table))
-        for name, party in settings.parties.items()
-    }
-    settings = dataclasses.replace(settings, parties=resolved, data=dataclasses.replace(settings.data, align="exact"))
-    tables = read_tables(settings)
+    settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, align="exact"))
+    files = {name: str(party.table) for name, party in answers.parties.items()}
+    tables = read_tables(with_tables(settings, files))
     if answers.is_private:
         common = reduce(np.intersect1d, (table.ids for table in tables.values()))
         tables = {name: table.in_order(common) for name, table in tables.items()}
-    Federation(settings, from_tables(settings, tables))
+    federation = Federation(settings, from_tables(settings, tables))
+    for finding in rare_classes(federation.holdings.encoder, federation.label_owners):
+        warnings.warn(finding, stacklevel=2)
 
 
 def algorithms_for(task: str, holders: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.datasets.fitted import without_gap_words
 from colonnade.datasets.readings import NUMBERS, read, recognise
-from colonnade.datasets.table_files import EXTENSIONS, GAPS, csv_header, dialect_of
+from colonnade.datasets.table_files import EXTENSIONS, GAPS, check_names, csv_header, dialect_of, readable
 from colonnade.errors import DataError
 
 if TYPE_CHECKING:
@@ -107,20 +107,13 @@ def look(path: Path) -> SeenTable:
     extension = _extension(path)
     if not path.is_file():
         raise DataError(f"There is no file {path}. Give the tables as they are called, or leave them out to be asked.")
-    try:
+    with readable(path):
         if extension == ".parquet":
             frame = pd.read_parquet(path)
             frame.columns = frame.columns.astype(str)
         else:
-            header = csv_header(path)
-            if twice := sorted({name for name in header if header.count(name) > 1}):  # pandas would rename one
-                raise DataError(f"{path} has the column {twice[0]!r} more than once. Rename one of them.")
+            check_names(csv_header(path), str(path), "its header")
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path))
-    except DataError:
-        raise
-    except Exception as error:  # readers raise many kinds, and their texts may quote cells
-        kind = "a Parquet file" if extension == ".parquet" else "a CSV file whose rows all fit its header"
-        raise DataError(f"{path} is not {kind} ({type(error).__name__}). Export it again.") from None
     if not len(frame) or len(frame.columns) < 2:
         raise DataError(
             f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a table needs rows, an id column and "

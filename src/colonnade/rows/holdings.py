@@ -10,7 +10,6 @@ about rows that are asked for by their ids (`asked`).
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,8 +29,8 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.message import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Index, Table, packed, read_table, table_from_frame, unpacked
-from colonnade.datasets.table_files import check_present, dialect_of
-from colonnade.errors import ConfigError, DataError
+from colonnade.datasets.table_files import as_written, check_present, names_in, readable
+from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.groups import Owner, people
@@ -350,18 +349,14 @@ def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
 
 
 def _table_of(settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame) -> Table:
-    """Build an owner's table from its file or frame."""
+    """Build an owner's table from its file or frame; one of several label owners brings no features."""
+    columns = owner.columns if isinstance(owner, PartySettings) else ()
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return people(settings, name, owner, source, _columns_of(owner))
-    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": _columns_of(owner)}
+        return people(settings, name, owner, source, columns)
+    how: Any = {"owner": name, "id": settings.id_of(owner), "label": owner.label, "columns": columns}
     how["aside"] = settings.aside_of(owner)
     table = read_table(source, **how) if isinstance(source, str) else table_from_frame(source, **how)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
-
-
-def _columns_of(owner: Owner) -> Sequence[str] | None:
-    """List the features that an owner brings; one of several label owners brings none, whatever its file holds."""
-    return owner.columns if isinstance(owner, PartySettings) else ()
 
 
 def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
@@ -372,31 +367,16 @@ def written_ids(path: Path, keys: Sequence[Key], whose: str) -> list[str]:
 
 def written_pieces(path: Path, keys: Sequence[Key], whose: str) -> Iterator[list[str]]:
     """Do as `written_ids`, some rows at a time."""
-    import pandas as pd
-    import pyarrow.parquet
-
     first = " | ".join(keys[0])
-    read: Any = pd.read_csv
-    try:
-        parquet = path.suffix == ".parquet"
-        how = {} if parquet else {"dtype": str, "keep_default_na": False, **dialect_of(path)}
-        names = pyarrow.parquet.read_schema(path).names if parquet else read(path, nrows=0, **how).columns
-        there = [str(name) for name in names]
+    with readable(path, whose):
+        there = names_in(path)
         known = [key for key in keys if all(column in there for column in key)]
         if not known or (first in there and len(keys[0]) > 1):  # as predictions have it
             known = [(first,)]
         columns = list(dict.fromkeys(column for key in known for column in key))
         check_present(columns, there, owner=whose.strip("'"), part="id")
-        for frame in (
-            (batch.to_pandas() for batch in pyarrow.parquet.ParquetFile(path).iter_batches(PIECE, columns=columns))
-            if parquet
-            else read(path, usecols=columns, chunksize=PIECE, **how)
-        ):
+        for frame in as_written(path, columns, PIECE):
             if known == [(first,)]:
                 yield [str(cell) for cell in frame[columns[0]]]
             else:
                 yield written_in({column: frame[column].tolist() for column in columns}, keys)
-    except FileNotFoundError:
-        raise DataError(f"{whose} names {path}, and there is no such file.") from None
-    except (OSError, ValueError, csv.Error) as error:  # the reader's own text may quote cells
-        raise DataError(f"{path} of {whose} cannot be read as CSV or Parquet ({type(error).__name__}).") from None

@@ -52,13 +52,16 @@ def match(
     with watched(f"aligning {' and '.join(tables)}") as watch:
         aligned = align_here(ids, settings.alignment, driver=driver, through_bytes=through_bytes, watch=watch)
     if not aligned.found.common and not may_be_none:
-        cure = how_written({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
-        raise DataError(
-            f"No id is held by all parties, so there is no row to train on. {cure or 'Compare how ids are written.'}"
-        )
+        raise none_in_common({name: frozenset(table.ids.tolist()) for name, table in tables.items()})
     entries = {name: book.entries for name, book in aligned.ledgers.items()}
     kept.keep(key, aligned.rows, entries)
     return aligned.by_key, entries
+
+
+def none_in_common(ids: Mapping[str, frozenset[str]]) -> DataError:
+    """The error where no row is in all tables, with how each writes its ids."""
+    cure = (how_written(ids) if all(ids.values()) else "") or "Compare how ids are written."
+    return DataError(f"No id is held by all of {', '.join(map(repr, ids))}, so there is no row to train on. {cure}")
 
 
 def in_common(settings: Settings, tables: Mapping[str, Table], driver: str) -> tuple[dict[str, Table], Crossed]:
