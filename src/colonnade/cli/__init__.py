@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,8 @@ MODULES = {
 """The modules of commands that are not in a module of their own name."""
 TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
+READING = (*TRAINING, "predict", "explain", "audit")
+"""Commands that read tables, by a package that must be imported while Ctrl-C ends the process: it swallows one."""
 
 
 def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -102,10 +105,16 @@ def main() -> NoReturn:
         words = sys.argv[1:]
         _check_file_early(words)
         command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
+        if words[:1] and words[0] in READING:
+            import_module("pandas")
         if not gc.isenabled():  # __main__ switched it off; what was imported is no garbage and need not be scanned
             gc.freeze()
             gc.enable()
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # till here, __main__ has Ctrl-C end all at once
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         command(standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ColonnadeError as error:
         name = f"{type(error).__name__}:"
         text = Text(_wrapped(f"{name} {error}"))
