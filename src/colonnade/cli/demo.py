@@ -68,7 +68,7 @@ def demo(
     selection = with_bar(everybody, 3, "vf_ps", quiet=quiet)
     show_selection(selection, everybody)
     text = (out / "federation.toml").read_text(encoding="utf-8")
-    write_text(out / CHOSEN, leave_out(text, rejected(selection, everybody)))
+    write_text(out / CHOSEN, leave_out(text, rejected(selection)))
     console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
     federation = Federation.from_settings(Settings.from_toml(out / CHOSEN))
     with progress_of(federation, "training", quiet=quiet) as watch:

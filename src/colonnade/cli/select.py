@@ -53,7 +53,7 @@ def select(
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
     write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here.")
+        Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here, a new one.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="For selection.json and the picture.")] = None,
     json_: Json = False,
@@ -99,7 +99,7 @@ def select(
         write_text(out / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
         draw_selection(selection, out)
     if write is not None:
-        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection, settings)))
+        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection)))
     if json_:
         typer.echo(json.dumps(selection.to_json(), indent=2))
     elif not quiet:
@@ -134,9 +134,9 @@ def with_bar(
         return choose(settings, keep, method, owner=owner, given=options, watch=watch)
 
 
-def rejected(selection: Selection, settings: Settings) -> set[str]:
-    """The parties that are left out; a label owner never is, since nobody can train without it."""
-    return {*selection.ranking} - {*selection.chosen} - {*label_owners_of(settings)}
+def rejected(selection: Selection) -> set[str]:
+    """The parties whose columns are left out."""
+    return {*selection.ranking} - {*selection.chosen}
 
 
 def check_file(file: Path, write: Path, settings: Settings) -> None:
@@ -146,13 +146,15 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
             f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
         )
-    leave_out(file.read_text(encoding="utf-8"), {*settings.parties} - {*label_owners_of(settings)})
+    leave_out(file.read_text(encoding="utf-8"), settings.parties)
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
     if write.resolve().parent != file.resolve().parent:
         raise ConfigError(
             f"--write must name a file beside {file}, since the tables' paths are relative to it; found {write}."
         )
+    if write.exists():
+        raise ConfigError(f"{write} is there already. Choose another name with --write.")
 
 
 def show(selection: Selection, settings: Settings) -> None:

@@ -7,7 +7,8 @@
 What a changed setting may be is checked with the rest of the file. A run that is resumed may have some settings
 otherwise than it was started with (`check_continues`).
 
-A file without some of its parties (`leave_out`) has every other line, comments too, as its author wrote it.
+A file without some of its parties (`leave_out`) has every other line, comments too, as its author wrote it; who holds
+the label stays, without its columns.
 """
 
 from __future__ import annotations
@@ -127,12 +128,14 @@ def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: 
 HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")
 NAME = re.compile(r"^\s*name\s*=\s*(\"(?P<basic>[^\"\\]*)\"|'(?P<literal>[^']*)')\s*(#.*)?$")
 LIST = "data_owners"
+COLUMNS = re.compile(r"""^[ \t]*columns[ \t]*=[ \t]*\[([^]"'#]|"[^"\n]*"|'[^'\n]*'|#.*)*\].*\n?""", re.MULTILINE)
 
 
 def leave_out(text: str, parties: Collection[str]) -> str:
     """Drop the tables [parties.NAME] and [parties.NAME.*] of these parties, or where several hold labels, their
-    [[data_owners]] with the tables below, and the comments directly above them. A file that writes parties in another
-    way, as inline tables or dotted keys, is refused rather than guessed at."""
+    [[data_owners]] with the tables below, and the comments directly above them. [parties.NAME] of the label stays with
+    columns = []. A file that writes parties in another way, as inline tables or dotted keys, is refused rather than
+    guessed at."""
     before = tomllib.loads(text)
     held = before.get(LIST)
     listed = [str(owner.get("name")) for owner in held if isinstance(owner, dict)] if isinstance(held, list) else []
@@ -140,9 +143,11 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     for name in parties:
         if name not in there:
             raise ConfigError(f"The federation file has no party {name!r}{did_you_mean(name, there)}.")
-    wanted = dict(before)
+    wanted, tables = dict(before), before.get("parties", {})
+    labels = [name for name in parties if "label" in tables.get(name, {})]
     if "parties" in before or not listed:
-        wanted["parties"] = {name: t for name, t in before.get("parties", {}).items() if name not in parties}
+        kept_tables = {name: t for name, t in tables.items() if name not in parties or name in labels}
+        wanted["parties"] = kept_tables | {name: tables[name] | {"columns": []} for name in labels}
     if listed:
         left = [owner for owner in before[LIST] if owner.get("name") not in parties]
         wanted = {key: left if key == LIST else value for key, value in wanted.items() if key != LIST or left}
@@ -154,12 +159,15 @@ def leave_out(text: str, parties: Collection[str]) -> str:
             if (header["listed"] or "").strip() == LIST:
                 owner = _named(lines[number + 1 :])
             inside = (header["listed"] or header["path"]).strip().split(".")[0].strip() == LIST
-            dropping = (owner if inside else _party(header["path"] or "")) in parties
+            of = owner if inside else _party(header["path"] or "")
+            dropping = of in parties and of not in labels
             while dropping and kept and kept[-1].lstrip().startswith("#"):  # they belong to what they stand above
                 kept.pop()
         if not dropping:
             kept.append(line)
     rewritten = "".join(kept)
+    for name in labels:
+        rewritten = _emptied(rewritten, name)
     if _tables(rewritten) != wanted:
         out = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
@@ -167,6 +175,14 @@ def leave_out(text: str, parties: Collection[str]) -> str:
             "[parties.NAME] or [[data_owners]], can be left out. Remove them by hand."
         )
     return rewritten
+
+
+def _emptied(text: str, name: str) -> str:
+    """The text with no columns in [parties.NAME]."""
+    head = re.search(rf"""(?m)^\s*\[\s*parties\s*\.\s*["']?{re.escape(name)}["']?\s*\].*\n""", text)
+    start = head.end() if head else len(text)
+    end = start + len(re.split(r"(?m)^[ \t]*\[", text[start:], maxsplit=1)[0])
+    return f"{text[:start]}columns = []\n{COLUMNS.sub('', text[start:end])}{text[end:]}"
 
 
 def _named(lines: list[str]) -> str:
