@@ -139,8 +139,11 @@ def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finish
         assert "--table takes PARTY=FILE with one of clinic, lab" in message
     assert "--out must end in .csv or .parquet" in call.fails(2, "predict", run, "--rows", rows, "--out", "p.json")
     rows = ids_file(tmp_path, ["P001"])
-    nowhere = tmp_path / "none" / "p.csv"
-    assert "cannot be written" in call.fails(2, "predict", run, "--rows", rows, "--out", nowhere)
+    before = left(finished)
+    (tmp_path / "folder.csv").mkdir()
+    for place in (tmp_path / "none" / "p.csv", rows / "p.csv", tmp_path / "folder.csv", "/proc/p.csv"):
+        assert "cannot be written" in call.fails(2, "predict", run, "--rows", rows, "--out", place)
+    assert left(finished) == before, "nobody was asked, or paid"
 
 
 def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def explain(
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
+        if out is not None:
+            prepare(out)
         options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
         results = with_a_run(folder, engine, startup_kit, owner, "explain", options, EXPLANATION)
         if results is None:

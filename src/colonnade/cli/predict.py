@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -67,6 +68,8 @@ def predict(
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
+    if out is not None:
+        _check_place(out)
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
@@ -97,6 +100,17 @@ def predict(
         task = bar.add_task("predict", total=len(ids), now="rows")
         predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
     _report(predictions, out, warnings, json_=json_, quiet=quiet)
+
+
+def _check_place(out: Path) -> None:
+    """Raise, before anybody is asked and a budget pays for it, unless the file can be written."""
+    why = "it is a folder" if out.is_dir() else ""
+    try:
+        TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        why = str(error.strerror)
+    if why:
+        raise InputError(f"--out {out} cannot be written: {why}. Nobody was asked. Name a file in a folder there is.")
 
 
 def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -400,6 +401,7 @@ def prepare(folder: Path) -> None:
     """Make the folder, before anything is measured that a party pays for."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         raise _unwritable(folder, error) from None
 
