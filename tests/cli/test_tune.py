@@ -80,6 +80,7 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
     assert (parts / "trial-001" / "federation.toml").exists()
     assert call("tune", file, "--runs", 2, "--out", parts, "--quiet").code == 0
     assert call("tune", file, "--runs", 3, "--out", parts, "--quiet").code == 0
+    assert "3/3 best" in call("tune", file, "--runs", 3, "--out", parts).err, "all was done"
     assert [{**one, "seconds": 0} for one in lines(parts)] == [{**one, "seconds": 0} for one in lines(whole)]
     assert (parts / "federation.toml").read_text() == (whole / "federation.toml").read_text()
 

@@ -64,6 +64,7 @@ def tune(
             now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
             bar.update(task, completed=completed, now=now)
 
+        watch(len(done), done)
         done = tuning.search(trials, folder, done, watch)
     chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
