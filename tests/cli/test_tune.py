@@ -193,6 +193,9 @@ def test_run_takes_settings_and_keeps_them_and_its_own_file_resumes_it(call: Cal
     assert (kept.train.epochs, kept.model["width"]) == (1, 5)
     message = call.fails(2, "run", file, "--out", out, "--resume", "--set", "train.epochs=2")
     assert f"colonnade run {out / 'federation.toml'} --out {out} --resume" in message
-    assert call("run", out / "federation.toml", "--out", out, "--resume", "--quiet").code == 0
+    message = call.fails(2, "run", file, "--out", out, "--resume")
+    assert f"now and was 5. Undo it, name the run's own file, {out / 'federation.toml'}" in message
+    told = call("run", out / "federation.toml", "--out", out, "--resume", "--quiet")
+    assert (told.code, told.err) == (0, "")
     assert "that all agreed on" in call.fails(2, "run", file, "--engine", "flare", "--set", "train.epochs=2")
     assert "did you mean 'epochs'" in call.fails(2, "run", file, "--set", "train.epoch=2")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from colonnade.core.checks import did_you_mean
@@ -106,12 +107,12 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
     return {**table, first: _with(table.get(first, {}), rest, value, where, (*path, first)) if rest else value}
 
 
-def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str) -> None:
-    """Raise unless a run that was started with these tables can go on with others: what may change is how long to train
-    and what computes, not what is trained, nor by what rows are counted."""
-    message = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
-    if counted != counted_now:  # rows would be others, with fresh budgets
-        raise ConfigError(message.format("alignment", "ids", counted_now, counted))
+def check_continues(
+    before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str, own: Path
+) -> list[str]:
+    """Raise unless a run that was started with these tables, which are in its own file, can go on with others: what may
+    change is how long to train and what computes, not what is trained, nor by what rows are counted. Gives what did."""
+    pairs: list[tuple[str, str, Any, Any]] = [("alignment", "ids", counted, counted_now)]  # else other rows' budgets
     for section in before:
         if section in ASIDE:
             continue
@@ -119,10 +120,14 @@ def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: 
             {owner["name"]: owner for owner in given} if isinstance(given, list) else given
             for given in (before[section], now.get(section, {}))
         )
-        for key in [*table, *(key for key in other if key not in table)]:
-            old, new = table.get(key), other.get(key)
-            if old != new and (section, key) not in MAY_CHANGE:
-                raise ConfigError(message.format(section, key, new, old))
+        pairs += [(section, key, table.get(key), other.get(key)) for key in {**table, **other}]
+    changed = {(at, key): f"[{at}] {key} is {new!r} now and was {old!r}" for at, key, old, new in pairs if old != new}
+    if refused := [words for key, words in changed.items() if key not in MAY_CHANGE]:
+        raise ConfigError(
+            f"A run is continued as it was started, and {refused[0]}. Undo it, name the run's own file, {own}, or "
+            "start a new run."
+        )
+    return list(changed.values())
 
 
 HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")

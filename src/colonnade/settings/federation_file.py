@@ -371,9 +371,9 @@ class Settings:
         """Write the resolved file that a run keeps."""
         return to_toml(self.to_mapping())
 
-    def check_continues(self, saved: Settings) -> None:
-        """Raise unless a run that was started with `saved` can go on with these."""
-        check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
+    def check_continues(self, saved: Settings, own: Path = Path("federation.toml")) -> list[str]:
+        """Raise unless a run that was started with `saved`, its own file, can go on with these; give what differs."""
+        return check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by, own)
 
 
 def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
