@@ -139,6 +139,11 @@ def test_what_cannot_be_done_is_refused_first(path: Path, call: Caller, tmp_path
     assert "folder that exists" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "no" / "x.toml")
     assert not list(tmp_path.glob("**/x.toml"))
     assert "is there already" in call.fails(2, "select", path, "--keep", 2, "--write", path.with_name("clinic.csv"))
+    message = call.fails(2, "select", path, "--keep", 2, "--scheme", "rsa")
+    assert message.strip().startswith("ConfigError: [selection], or its option: scheme must be one of")
+    assert "--k must be less than 296, the training rows of 'clinic'" in call.fails(
+        2, "select", path, "--keep", 2, "--k", 296
+    )
     assert "is a class" in call.fails(2, "select", path, "--keep", 2, "--bins", 4)
     path.write_text('[data]\ndataset = "mnist"\n')
     assert "cut from the data set 'mnist'" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "y.toml")

@@ -23,8 +23,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.progress import hide
-from colonnade.errors import ColonnadeError
+from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.settings.known import check_early
 
 __all__ = ["app", "main"]
@@ -137,7 +138,10 @@ def _check_file_early(words: Sequence[str]) -> None:
     if words and words[0] in TRAINING and not any(word.startswith("--set") for word in words):
         for before, word in pairwise(words):
             if word.endswith(".toml") and not word.startswith("-") and not before.startswith("--"):
-                check_early(Path(word))
+                if not (file := Path(word)).exists():
+                    hint = did_you_mean(str(file), [str(path) for path in file.parent.glob("*.toml")])
+                    raise ConfigError(f"The federation file {file} cannot be read: No such file or directory{hint}.")
+                check_early(file)
 
 
 def _each_warning_once() -> Callable[..., str]:

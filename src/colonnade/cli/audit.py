@@ -62,6 +62,10 @@ def audit(
         result: Audit | Promises = Audit.from_json(json.loads((results / "audit.json").read_text(encoding="utf-8")))
         place, files = results, list(results.iterdir())
     else:
+        if owner is not None:
+            raise ConfigError("--as is for --engine: in one process everybody attacks. For one alone, use --party.")
+        if canaries != CANARIES and not dp:
+            raise ConfigError("--canaries are planted for --dp. Add it, or leave --canaries out.")
         with error_console.status("…") as status:
             if quiet or json_:
                 status.stop()

@@ -78,6 +78,8 @@ def explain(
         files = write(result, place, pictures=draw)
     else:
         federation = load(a_run(folder), allow_models=allow_model or [])
+        if noisy is not None and not retrain:
+            raise ConfigError("--noisy is of the noise to train with. Add --retrain, or leave --noisy out.")
         if noisy is not None and noisy not in federation.owners:
             raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
         prepare(place)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from colonnade.cli.console import a_table, console, numbers, typed
-from colonnade.cli.options import AllowModel, Json, Set
+from colonnade.cli.options import AllowModel, Engine, Json, Seed, Set
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.planning.plan import PartyPlan, Plan
@@ -30,10 +30,8 @@ def plan(
     network: Annotated[
         str | None, typer.Option(help="Each party's link, as in 50ms,100mbit: for a question and its answer.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
-    engine: Annotated[  # noqa: ARG001 - so that `plan` takes what `run` does
-        str, typer.Option(help="As for run; the plan is the same: bytes do not depend on it.")
-    ] = "in-process",
+    seed: Seed = None,
+    engine: Engine = "in-process",  # noqa: ARG001 - so that `plan` takes what `run` does; bytes do not depend on it
     set_: Set = None,
     allow_model: AllowModel = None,
     json_: Json = False,

@@ -29,7 +29,7 @@ from colonnade.cli.console import (
     traffic_table,
     typed,
 )
-from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Set, StartupKit
+from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Seed, Set, StartupKit
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
@@ -55,7 +55,7 @@ def run(
         Path | None,
         typer.Option("--from", metavar="RUN", help="Start with the models of this run; tables may have newer rows."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
+    seed: Seed = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
     restarts: Annotated[

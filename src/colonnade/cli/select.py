@@ -11,7 +11,7 @@ import typer
 from rich.progress import TaskProgressColumn
 
 from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown, typed
-from colonnade.cli.options import Engine, Json, Quiet, StartupKit
+from colonnade.cli.options import Engine, Json, Quiet, Seed, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
 from colonnade.explain.pictures import SCORE, can_draw, draw_selection
@@ -45,7 +45,7 @@ def select(
     estimator: Annotated[
         str | None, typer.Option(help='"kraskov" takes numbers as they are, and the label owner then reads distances.')
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    seed: Seed = None,
     owner: Annotated[
         str | None,
         typer.Option("--as", metavar="NAME", help="With several label owners: for this one; else for all jointly."),

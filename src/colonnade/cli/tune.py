@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, stoppable, typed
-from colonnade.cli.options import AllowModel, Json, Quiet
+from colonnade.cli.options import AllowModel, Json, Quiet, Seed
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
 from colonnade.evaluate import metric
@@ -32,7 +32,7 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="For the trials and the chosen file; by default tune/NAME.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the file's.")] = None,
+    seed: Seed = None,
     allow_model: AllowModel = None,
     json_: Json = False,
     quiet: Quiet = False,
