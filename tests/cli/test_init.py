@@ -180,9 +180,8 @@ def test_where_nobody_answers_it_is_one_message_and_code_2(
     assert called.code == 2
     assert "Nobody answers: the input has ended. Take every guess with --yes." in called.err
 
-    class Interrupted(io.StringIO):
-        def readline(self, *_: object) -> str:
-            raise KeyboardInterrupt
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "stdin", Interrupted())
+    monkeypatch.setattr(sys.stdin, "readline", interrupted)
     assert call("init").code == 130

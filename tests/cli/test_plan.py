@@ -98,7 +98,7 @@ def test_files_of_a_deployment_are_told_what_to_do_instead(name: str, call: Call
     [
         (["--network", "0mbit"], "bandwidth above 0"),
         (["--network", "fast"], "as in 50ms,100mbit"),
-        (["--engine", "foo"], "--engine must be one of in-process, flare-sim, flare-poc, flare; found 'foo'"),
+        (["--engine", "foo"], "There is no engine 'foo'; there are in-process, flare-sim, flare-poc, flare"),
     ],
 )
 def test_bad_options(options: list[str], words: str, call: Caller, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finish
     rows = ids_file(tmp_path, ["P001"])
     before = left(finished)
     (tmp_path / "folder.csv").mkdir()
-    for place in (tmp_path / "none" / "p.csv", rows / "p.csv", tmp_path / "folder.csv", "/proc/p.csv"):
+    for place in (tmp_path / "none" / "p.csv", rows / "p.csv", tmp_path / "folder.csv"):
         assert "cannot be written" in call.fails(2, "predict", run, "--rows", rows, "--out", place)
     assert left(finished) == before, "nobody was asked, or paid"
 

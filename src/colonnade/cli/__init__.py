@@ -42,8 +42,6 @@ MODULES = {
 """The modules of commands that are not in a module of their own name."""
 TRAINING = ("run", "plan", "tune", "align", "select")
 """Commands that begin with a federation file."""
-READING = (*TRAINING, "predict", "explain", "audit")
-"""Commands that read tables, by a package that must be imported while Ctrl-C ends the process: it swallows one."""
 
 
 def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -106,8 +104,8 @@ def main() -> NoReturn:
         words = sys.argv[1:]
         _check_file_early(words)
         command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
-        if words[:1] and words[0] in READING:
-            import_module("pandas")
+        if {*words[:1]} & {*TRAINING, "predict", "explain", "audit"}:
+            import_module("pandas")  # which swallows Ctrl-C, and these need it
         if not gc.isenabled():  # __main__ switched it off; what was imported is no garbage and need not be scanned
             gc.freeze()
             gc.enable()

@@ -38,9 +38,7 @@ def explain(
     noisy: Annotated[
         str | None, typer.Option(metavar="PARTY", help="With --retrain: who gets it; the most important unless said.")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="MEASURE", help=f"What ranks the parties: {', '.join(report.RANKING)}.")
-    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="MEASURE", help=f"Ranked by: {', '.join(report.RANKING)}.")] = None,
     rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of permutations, noise, samples and t-SNE.")] = 0,
     owner: Owner = None,

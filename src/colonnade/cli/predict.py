@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -68,8 +68,8 @@ def predict(
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
-    if out is not None:
-        _check_place(out)
+    if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
+        raise InputError(f"--out {out} cannot be written: name a file in a folder that can. Nobody was asked.")
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
@@ -100,17 +100,6 @@ def predict(
         task = bar.add_task("predict", total=len(ids), now="rows")
         predictions = _collect(_pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out)
     _report(predictions, out, warnings, json_=json_, quiet=quiet)
-
-
-def _check_place(out: Path) -> None:
-    """Raise, before anybody is asked and a budget pays for it, unless the file can be written."""
-    why = "it is a folder" if out.is_dir() else ""
-    try:
-        TemporaryFile(dir=out.parent).close()
-    except OSError as error:
-        why = str(error.strerror)
-    if why:
-        raise InputError(f"--out {out} cannot be written: {why}. Nobody was asked. Name a file in a folder there is.")
 
 
 def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:

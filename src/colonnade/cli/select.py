@@ -14,7 +14,7 @@ from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown,
 from colonnade.cli.options import Engine, Json, Quiet, Seed, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
-from colonnade.explain.pictures import SCORE, can_draw, draw_selection
+from colonnade.explain.pictures import SCORE, can_draw, draw_selection, prepare
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
@@ -33,14 +33,10 @@ def select(
     k: Annotated[int | None, typer.Option(min=1, help="Neighbours that the estimate looks at.")] = None,
     queries: Annotated[int | None, typer.Option(min=2, help="Rows that the estimate is averaged over.")] = None,
     tests: Annotated[int | None, typer.Option(min=1, help="With vf_ps: random groups of parties to test.")] = None,
-    scheme: Annotated[
-        str | None, typer.Option(help='"ckks" or "bfv"; "plain" shows distances and is for debugging.')
-    ] = None,
+    scheme: Annotated[str | None, typer.Option(help='"ckks", "bfv"; "plain" shows distances, for debugging.')] = None,
     bins: Annotated[
         int | None,
-        typer.Option(
-            min=2, help=f"Cut a label that is a number at quantiles into so many classes; {BINS} unless said."
-        ),
+        typer.Option(min=2, help=f"Cut a label that is a number at quantiles into so many classes, else {BINS}."),
     ] = None,
     estimator: Annotated[
         str | None, typer.Option(help='"kraskov" takes numbers as they are, and the label owner then reads distances.')
@@ -52,9 +48,7 @@ def select(
     ] = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
-    write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here, a new one.")
-    ] = None,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="A new federation file without others.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="For selection.json and the picture.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -75,10 +69,7 @@ def select(
     if write is not None:
         check_file(file, write, settings)
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"The selection cannot be written to {out}: {error.strerror}.") from None
+        prepare(out)
     asker_of(settings, owner)
     if names := promised(settings):
         warnings.warn(
@@ -150,9 +141,7 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
     if write.resolve().parent != file.resolve().parent:
-        raise ConfigError(
-            f"--write must name a file beside {file}, since the tables' paths are relative to it; found {write}."
-        )
+        raise ConfigError(f"--write must name a file beside {file}: tables' paths are relative to it; found {write}.")
     if write.exists():
         raise ConfigError(f"{write} is there already. Choose another name with --write.")
 

@@ -29,9 +29,7 @@ from colonnade.runs.run_directory import to_json
 def tune(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What is run, and where the search begins.")],
     runs: Annotated[int, typer.Option(min=1, max=999, metavar="N", help="How many settings are tried.")] = 20,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For the trials and the chosen file; by default tune/NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="For trials and chosen file; else tune/NAME.")] = None,
     seed: Seed = None,
     allow_model: AllowModel = None,
     json_: Json = False,

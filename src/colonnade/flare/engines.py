@@ -146,19 +146,14 @@ class OnThisMachine:
         return settings
 
 
-def check_engine(name: str) -> None:
-    """Raise unless --engine knows the name of what is on FLARE."""
-    if name not in ENGINES[1:]:
-        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {name!r}.")
-
-
 def find_engine(name: str, run: Path, startup_kit: Path | None = None, say: Say | None = None) -> Engine:
     """The engine that --engine names, for a run directory; `say` is told for whom it waits."""
     if name == "flare":
         if startup_kit is None:
             raise ConfigError("--engine flare needs --startup-kit DIR, the kit of the lead (`colonnade provision`).")
         return Deployed(startup_kit, say)
-    check_engine(name)
+    if name not in MACHINES:
+        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}; found {name!r}.")
     return OnThisMachine(MACHINES[name](run.with_name(f"{run.name}.flare")))
 
 

@@ -131,7 +131,6 @@ def check_continues(
 
 
 HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")
-NAME = re.compile(r"^\s*name\s*=\s*(\"(?P<basic>[^\"\\]*)\"|'(?P<literal>[^']*)')\s*(#.*)?$")
 LIST = "data_owners"
 COLUMNS = re.compile(r"""^[ \t]*columns[ \t]*=[ \t]*\[([^]"'#]|"[^"\n]*"|'[^'\n]*'|#.*)*\].*\n?""", re.MULTILINE)
 
@@ -157,12 +156,11 @@ def leave_out(text: str, parties: Collection[str]) -> str:
         left = [owner for owner in before[LIST] if owner.get("name") not in parties]
         wanted = {key: left if key == LIST else value for key, value in wanted.items() if key != LIST or left}
     kept: list[str] = []
-    dropping, owner = False, ""
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines):
+    dropping, owner, owners = False, "", iter(listed)
+    for line in text.splitlines(keepends=True):
         if (header := HEADER.match(line)) is not None:
             if (header["listed"] or "").strip() == LIST:
-                owner = _named(lines[number + 1 :])
+                owner = next(owners, "")
             inside = (header["listed"] or header["path"]).strip().split(".")[0].strip() == LIST
             of = owner if inside else _party(header["path"] or "")
             dropping = of in parties and of not in labels
@@ -173,7 +171,11 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     rewritten = "".join(kept)
     for name in labels:
         rewritten = _emptied(rewritten, name)
-    if _tables(rewritten) != wanted:
+    try:
+        as_wanted = tomllib.loads(rewritten) == wanted
+    except tomllib.TOMLDecodeError:  # lines were dropped from inside a text
+        as_wanted = False
+    if not as_wanted:
         out = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
             f"The federation file cannot be rewritten without {out}: only parties that are tables of their own, as in "
@@ -188,23 +190,6 @@ def _emptied(text: str, name: str) -> str:
     start = head.end() if head else len(text)
     end = start + len(re.split(r"(?m)^[ \t]*\[", text[start:], maxsplit=1)[0])
     return f"{text[:start]}columns = []\n{COLUMNS.sub('', text[start:end])}{text[end:]}"
-
-
-def _named(lines: list[str]) -> str:
-    """The name of the owner whose table begins with these lines."""
-    for line in lines:
-        if HEADER.match(line) is not None:
-            break
-        if (match := NAME.match(line)) is not None:
-            return str(match["basic"] or match["literal"])
-    return ""
-
-
-def _tables(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:  # lines were dropped from inside a text
-        return None
 
 
 def _party(path: str) -> str | None:

@@ -484,8 +484,9 @@ def _table(settings: Any) -> dict[str, Any]:
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:
-    if isinstance(allow_models, str) or not all(isinstance(path, str) for path in allow_models):
+    if isinstance(allow_models, str) or not all(isinstance(one, str) and {*one} & {*":."} for one in allow_models):
         raise ConfigError(
-            f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
+            "--allow-model and allow_models must be a list of import paths, as in "
+            f'["my_package.nets:Tower"]; found {allow_models!r}.'
         )
     return tuple(allow_models)
