@@ -52,7 +52,7 @@ def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path
     for name, read in (("p[1].csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
         called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
         assert (called.code, called.err) == (0, warned(finished))
-        assert f"3 predictions are in {tmp_path / name}." in called.out
+        assert f"3 predictions in {tmp_path / name}." in called.out
         pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p[1].csv", "p.parquet"}
 
@@ -249,7 +249,7 @@ def test_what_was_predicted_before_a_budget_was_spent_is_kept(
     spent, fresh = (one.holdings.ids[one.batches.splits[split]].tolist() for split in ("train", "test"))
     rows, out = ids_file(private, fresh[:8] + spent[:3]), private / "p.csv"
     message = call.fails(4, "predict", private / "run", "--rows", rows, "--out", out, "--quiet")
-    assert "The first 5 predictions are in" in message
+    assert "The first 5 predictions in" in message
     assert not out.exists()
     assert pd.read_csv(private / "p.partial.csv")["patient"].tolist() == fresh[:5]
     assert not list(private.glob(".p*"))

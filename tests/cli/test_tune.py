@@ -38,7 +38,7 @@ def test_it_says_first_what_it_sends_and_then_chooses_by_validation_rows_alone(c
     assert set(found[1]["changes"]) == {
         "algorithm.learning_rate", "train.batch_size", "model.hidden", "preprocess.numbers",
     }  # fmt: skip
-    assert "3 runs of splitnn, of which 3 are to be done, all parties in this process" in called.err
+    assert "3 runs of splitnn, of which 3 to be done, all parties in this process" in called.err
     assert "nothing is spent, and nothing is promised" in called.err
     assert {one["by"] for one in found} == {"loss"}, "of few validation rows, as early stopping has it"
     best = min(found, key=lambda one: one["validation"]["loss"])
@@ -74,7 +74,7 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
     monkeypatch.setattr(tuning, "_run_trial", killed)
     stopped = call("tune", file, "--runs", 3, "--out", parts, "--quiet")
     assert stopped.code == 130
-    assert "Stopped after 1 trials. The same command goes on: colonnade tune" in stopped.err
+    assert "Stopped after 1 trial. The same command goes on: colonnade tune" in stopped.err
     monkeypatch.setattr(tuning, "_run_trial", tried)
     assert [one["trial"] for one in lines(parts)] == [0]
     assert (parts / "trial-001" / "federation.toml").exists()

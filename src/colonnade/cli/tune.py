@@ -21,7 +21,7 @@ from colonnade.evaluate import metric
 from colonnade.federation import Federation
 from colonnade.planning import tuning
 from colonnade.planning.tuning import Forecast, Record, Trial
-from colonnade.report.words import size
+from colonnade.report.words import many, size
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
 
@@ -52,7 +52,7 @@ def tune(
 
     def go_on() -> str:
         again = shlex.join(["colonnade", *sys.argv[1:]])
-        return f"Stopped after {len(done)} trials. The same command goes on: {again}"
+        return f"Stopped after {many(len(done), 'trial')}. The same command goes on: {again}"
 
     with stoppable(go_on), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
         task = bar.add_task(file.stem, total=len(trials), now="")
@@ -77,8 +77,8 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
     """Print what the search will take, before anything is sent."""
     over = ", ".join(trials[-1].changes) or "nothing: one run has the file's own settings"
     lines = [
-        f"{len(trials)} runs of {federation.settings.algorithm}, of which {left} are to be done, all parties in this "
-        f"process. Searched over: {over}.",
+        f"{many(len(trials), 'run')} of {federation.settings.algorithm}, of which {left} to be done, all parties in "
+        f"this process. Searched over: {over}.",
         f"They send about {size(expected.sends)} and take {duration(expected.seconds)}; less where they stop early.",
     ]
     for party, epsilon in expected.epsilon.items():
