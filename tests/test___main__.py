@@ -12,12 +12,12 @@ import colonnade
 from colonnade import core
 
 INTERRUPTED = """
-import sys
+import os, signal, sys
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == "typer":
-            raise KeyboardInterrupt
+            raise SystemExit
 
 sys.meta_path.insert(0, Slow())
 from colonnade.__main__ import main
@@ -34,8 +34,11 @@ def test_the_package_can_be_run() -> None:
     assert outcome("-m", "colonnade", "--version") == (0, f"{colonnade.__version__}\n", "")
 
 
-def test_ctrl_c_while_it_imports_ends_it_quietly() -> None:
-    assert outcome("-c", f"{INTERRUPTED}main()") == (130, "", "")
+@pytest.mark.parametrize("name", ["typer", "torch"])
+def test_ctrl_c_while_it_imports_ends_it_at_once_also_where_the_import_would_swallow_it(name: str) -> None:
+    swallowed = "try: os.kill(os.getpid(), signal.SIGINT)\n            except KeyboardInterrupt: print('swallowed')"
+    script = INTERRUPTED.replace("raise SystemExit", swallowed).replace("typer", name)
+    assert outcome("-c", f"{script}sys.argv[1:] = ['run', 'x']\nmain()") == (130, "", "")
 
 
 def test_the_version_is_told_before_anything_is_imported() -> None:
@@ -70,7 +73,7 @@ def test_a_file_that_is_no_federation_file_is_refused_before_torch_is_imported(
 
 
 ONE_RUN = """
-import gc, sys
+import gc, signal, sys
 from colonnade.__main__ import main
 
 sys.argv[1:] = ["run", "federation.toml", "--quiet"]
@@ -82,7 +85,7 @@ finally:
     from colonnade.algorithms import ALGORITHMS
     print(sorted(name for name in ALGORITHMS if f"algorithms.{name}" in ours))
     print(sorted(others), {"sklearn", "scipy", "nvflare", "matplotlib"} & {*sys.modules})
-    print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+    print(gc.isenabled(), gc.get_freeze_count() > 100_000, signal.getsignal(signal.SIGINT).__name__)
 """
 
 
@@ -98,7 +101,7 @@ def test_a_run_imports_its_own_algorithm_and_no_protocol_that_it_does_not_play(
     Path("federation.toml").write_text(f"[train]\nepochs = 1\n{parties}", encoding="utf-8")
     code, out, error = outcome("-W", "ignore", "-c", ONE_RUN)
     assert code == 0, error
-    assert out == "['vimadmm']\n['alignment.ids', 'selection.settings'] set()\nTrue True\n"
+    assert out == "['vimadmm']\n['alignment.ids', 'selection.settings'] set()\nTrue True default_int_handler\n"
 
 
 def test_the_core_has_all_its_names() -> None:

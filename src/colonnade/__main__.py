@@ -1,10 +1,11 @@
-"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C while it imports gives no traceback, and
-the version is printed at once."""
+"""Where the command line begins, `colonnade` or `python -m colonnade`. Ctrl-C ends it at once while it imports, and the
+version is printed at once."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,10 +19,12 @@ def main() -> None:
     if Path("/sys/kernel/mm/transparent_hugepage").is_dir():  # torch then takes large tensors in pages of 2 MB, since
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # fresh pages of 4 kB cost three times the work on them
     gc.disable()  # imported modules stay; to search them for garbage again and again takes a tenth of a run's start
-    try:
-        from colonnade import cli
-    except KeyboardInterrupt:
-        sys.exit(130)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # an import may swallow what it raises, and be half
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from colonnade import cli
+
     cli.main()
 
 

@@ -134,6 +134,8 @@ def test_what_cannot_be_audited_is_one_message_and_code_2(call: Caller, run: Pat
     unknown = with_thresholds(run, tmp_path / "unknown", "labels = 0.5")
     assert "[audit] has no setting 'labels'" in call.fails(2, "audit", unknown)
     assert call("audit", run, "--rows", 2).code == 2
+    assert "one alone, use --party" in call.fails(2, "audit", run, "--as", "clinic")
+    assert "are planted for --dp" in call.fails(2, "audit", run, "--canaries", 300)
 
 
 def test_where_it_cannot_be_written_nothing_is_attacked(

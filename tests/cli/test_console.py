@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -40,9 +41,12 @@ def test_the_bar_tells_epoch_loss_score_and_bytes_in_80_columns(monkeypatch: pyt
     one = federation()
     with console.progress_of(one, "a federation file with a long name") as watch:
         one.fit(watch=watch)
+        watch(dataclasses.replace(next(federation().train()), loss=2.345e12))
     assert isinstance(out.file, io.StringIO)
-    text = out.file.getvalue()
-    assert re.search(r"a fed.*epoch 2/2  batch loss \d\.\d{3}  val. accuracy \d\.\d{3}  \d+\.\d kB", text)
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.file.getvalue())
+    assert re.search(
+        r"a federatio… \S+ epoch 1/2  loss 2.34e\+12  val. accuracy \d\.\d{3}  \d+\.\d kB +\d\d:\d\d", text
+    )
 
 
 def test_a_quiet_bar_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.cli.called import Caller
 
-from colonnade.cli.demo import SPLITS, write_tables
+from colonnade.cli.demo import SPLITS, _activate, write_tables
 from colonnade.errors import ConfigError
 
 
@@ -43,6 +44,7 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
         "embedding",
         f"colonnade ledger {tmp_path}/demo/run",
         f"colonnade explain {tmp_path}/demo/run",
+        f"colonnade select {tmp_path}/demo/federation.toml --keep 3",
     ):
         assert part in called.out
     assert "crossed to find the patients that these 3 share: step 1 once more" in " ".join(called.out.split())
@@ -69,6 +71,24 @@ def test_the_demo_comes_out_the_same_again(call: Caller, tmp_path: Path, monkeyp
     assert (called.code, again.code) == (0, 0)
     runs = [one.out.partition("What travelled")[2] for one in (called, again)]
     assert runs[0] == runs[1] != ""
+
+
+def test_where_its_commands_are_not_found_the_demo_says_how_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    assert _activate() == "", "there is no such environment"
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    assert _activate() == "  source .venv/bin/activate\n"
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert _activate() == f"  source {tmp_path}/.venv/bin/activate\n"
+    (tmp_path / "colonnade").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _activate() == ""
 
 
 def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:

@@ -106,12 +106,14 @@ def test_what_cannot_be_explained_is_one_message_and_code_2(
     assert "There is no folder" in call.fails(2, "explain", tmp_path / "none")
     assert "--noise must be a number that is not negative" in call.fails(2, "explain", digits, "--noise", -1)
     assert "--train-noise must be" in call.fails(2, "explain", digits, "--train-noise", "nan")
-    assert "--noisy names one of client_01" in call.fails(2, "explain", digits, "--noisy", "lab")
+    assert "--noisy names one of client_01" in call.fails(2, "explain", digits, "--retrain", "--noisy", "lab")
+    assert "Add --retrain" in call.fails(2, "explain", digits, "--noisy", "client_01")
     message = call.fails(2, "explain", digits, "--by", "weight", "--rows", 20, "--no-pictures")
     assert "can be ranked by head_change" in message
     (tmp_path / "file").write_text("")
-    message = call.fails(2, "explain", digits, "--rows", 20, "--no-pictures", "--out", tmp_path / "file")
-    assert "cannot be written" in message
+    for place, engine in ((tmp_path / "file", "in-process"), ("/proc", "in-process"), (tmp_path / "file", "flare")):
+        options = ("--rows", 20, "--no-pictures", "--out", place, "--engine", engine)
+        assert f"{place} cannot be written" in call.fails(2, "explain", digits, *options)
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     assert 'pip install "colonnade[plots]"' in call.fails(2, "explain", digits)
 

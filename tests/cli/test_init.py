@@ -170,3 +170,18 @@ def test_whole_numbers_are_classes_or_numbers_as_one_says(call: Caller, folder: 
     assert call("init", "--yes", "--force", "--task", "classification").code == 0
     assert Settings.from_toml(folder / "federation.toml").data.task == "classification"
     assert "--task is one of classification, regression" in call.fails(2, "init", "--yes", "--force", "--task", "both")
+
+
+def test_where_nobody_answers_it_is_one_message_and_code_2(
+    call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch)
+    called = call("init")
+    assert called.code == 2
+    assert "Nobody answers: the input has ended. Take every guess with --yes." in called.err
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.stdin, "readline", interrupted)
+    assert call("init").code == 130

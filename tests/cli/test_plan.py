@@ -95,7 +95,11 @@ def test_files_of_a_deployment_are_told_what_to_do_instead(name: str, call: Call
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--network", "0mbit"], "bandwidth above 0"), (["--network", "fast"], "as in 50ms,100mbit")],
+    [
+        (["--network", "0mbit"], "bandwidth above 0"),
+        (["--network", "fast"], "as in 50ms,100mbit"),
+        (["--engine", "foo"], "There is no engine 'foo'; there are in-process, flare-sim, flare-poc, flare"),
+    ],
 )
 def test_bad_options(options: list[str], words: str, call: Caller, tmp_path: Path) -> None:
     assert words in call.fails(2, "plan", write(tmp_path, tables()), *options)

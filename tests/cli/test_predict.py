@@ -52,7 +52,7 @@ def test_predict_prints_csv_or_json_or_writes_files(call: Caller, finished: Path
     for name, read in (("p[1].csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
         called = call("predict", finished / "run", "--rows", rows, "--out", tmp_path / name)
         assert (called.code, called.err) == (0, warned(finished))
-        assert f"3 predictions are in {tmp_path / name}." in called.out
+        assert f"3 predictions in {tmp_path / name}." in called.out
         pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "p[1].csv", "p.parquet"}
 
@@ -141,8 +141,11 @@ def test_what_cannot_be_predicted_is_one_message_and_code_2(call: Caller, finish
         assert "--table takes PARTY=FILE with one of clinic, lab" in message
     assert "--out must end in .csv or .parquet" in call.fails(2, "predict", run, "--rows", rows, "--out", "p.json")
     rows = ids_file(tmp_path, ["P001"])
-    nowhere = tmp_path / "none" / "p.csv"
-    assert "cannot be written" in call.fails(2, "predict", run, "--rows", rows, "--out", nowhere)
+    before = left(finished)
+    (tmp_path / "folder.csv").mkdir()
+    for place in (tmp_path / "none" / "p.csv", rows / "p.csv", tmp_path / "folder.csv"):
+        assert "cannot be written" in call.fails(2, "predict", run, "--rows", rows, "--out", place)
+    assert left(finished) == before, "nobody was asked, or paid"
 
 
 def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -> None:
@@ -248,7 +251,7 @@ def test_what_was_predicted_before_a_budget_was_spent_is_kept(
     spent, fresh = (one.holdings.ids[one.batches.splits[split]].tolist() for split in ("train", "test"))
     rows, out = ids_file(private, fresh[:8] + spent[:3]), private / "p.csv"
     message = call.fails(4, "predict", private / "run", "--rows", rows, "--out", out, "--quiet")
-    assert "The first 5 predictions are in" in message
+    assert "The first 5 predictions in" in message
     assert not out.exists()
     assert pd.read_csv(private / "p.partial.csv")["patient"].tolist() == fresh[:5]
     assert not list(private.glob(".p*"))

@@ -114,6 +114,12 @@ def test_what_cannot_be_run_is_one_message_and_code_2(call: Caller, finished: Pa
     refused = call.fails(2, "run", path, "--out", finished / "run", "--resume", "--seed", 3)
     assert "--seed cannot change a run that is resumed" in refused
     assert "cannot be written" in call.fails(2, "run", path, "--out", path / "run", "--quiet")
+    near = path.with_name("federaton.toml")
+    assert f"No such file or directory (did you mean '{path}'?)." in call.fails(2, "run", near)
+    assert "--startup-kit is for sites elsewhere" in call.fails(2, "run", path, "--startup-kit", tmp_path)
+    assert "found ['os']" in call.fails(2, "run", path, "--allow-model", "os")
+    for seed in (-1, 2**63):
+        assert "Invalid value for '--seed'" in call("run", path, "--seed", seed).err
 
 
 def test_a_failing_party_is_code_3(call: Caller, tmp_path: Path) -> None:

@@ -41,10 +41,16 @@ def test_who_sells_noise_is_left_out_of_the_file_that_is_written(path: Path, cal
 
 def test_the_label_owner_stays_whatever_its_columns_are_worth(path: Path, call: Caller) -> None:
     fewer = path.with_name("fewer.toml")
-    done = call("select", path, "--keep", 1, "--method", "lasso", "--json", "--write", fewer)
-    assert (done.code, done.err) == (0, ""), "no warning of an unfinished Lasso either"
+    done = call("select", path, "--keep", 1, "--json", "--write", fewer, *FAST)
+    assert (done.code, done.err) == (0, "")
     (best,) = json.loads(done.out)["chosen"]
-    assert set(tomllib.loads(fewer.read_text())["parties"]) == {"clinic", best}
+    parties = tomllib.loads(fewer.read_text())["parties"]
+    assert set(parties) == {"clinic", best} != {"clinic"}
+    assert parties["clinic"]["columns"] == [], "as the table says: labels only"
+    both = path.with_name("both.toml")
+    done = call("select", path, "--keep", 1, "--method", "lasso", "--json", "--write", both)
+    assert (done.code, done.err) == (0, ""), "no warning of an unfinished Lasso either"
+    assert set(tomllib.loads(both.read_text())["parties"]) == {"clinic", *json.loads(done.out)["chosen"]}
 
 
 def test_whose_budget_or_noise_does_not_cover_a_selection_is_told(path: Path, call: Caller) -> None:
@@ -132,6 +138,12 @@ def test_what_cannot_be_done_is_refused_first(path: Path, call: Caller, tmp_path
     assert "relative to it" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "deep" / "x.toml")
     assert "folder that exists" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "no" / "x.toml")
     assert not list(tmp_path.glob("**/x.toml"))
+    assert "is there already" in call.fails(2, "select", path, "--keep", 2, "--write", path.with_name("clinic.csv"))
+    message = call.fails(2, "select", path, "--keep", 2, "--scheme", "rsa")
+    assert message.strip().startswith("ConfigError: [selection], or its option: scheme must be one of")
+    assert "--k must be less than 296, the training rows of 'clinic'" in call.fails(
+        2, "select", path, "--keep", 2, "--k", 296
+    )
     assert "is a class" in call.fails(2, "select", path, "--keep", 2, "--bins", 4)
     path.write_text('[data]\ndataset = "mnist"\n')
     assert "cut from the data set 'mnist'" in call.fails(2, "select", path, "--keep", 2, "--write", tmp_path / "y.toml")

@@ -38,7 +38,7 @@ def test_it_says_first_what_it_sends_and_then_chooses_by_validation_rows_alone(c
     assert set(found[1]["changes"]) == {
         "algorithm.learning_rate", "train.batch_size", "model.hidden", "preprocess.numbers",
     }  # fmt: skip
-    assert "3 runs of splitnn, of which 3 are to be done, all parties in this process" in called.err
+    assert "3 runs of splitnn, of which 3 to be done, all parties in this process" in called.err
     assert "nothing is spent, and nothing is promised" in called.err
     assert {one["by"] for one in found} == {"loss"}, "of few validation rows, as early stopping has it"
     best = min(found, key=lambda one: one["validation"]["loss"])
@@ -74,12 +74,13 @@ def test_a_search_that_was_stopped_goes_on_as_it_would_have(
     monkeypatch.setattr(tuning, "_run_trial", killed)
     stopped = call("tune", file, "--runs", 3, "--out", parts, "--quiet")
     assert stopped.code == 130
-    assert "Stopped after 1 trials. The same command goes on: colonnade tune" in stopped.err
+    assert "Stopped after 1 trial. The same command goes on: colonnade tune" in stopped.err
     monkeypatch.setattr(tuning, "_run_trial", tried)
     assert [one["trial"] for one in lines(parts)] == [0]
     assert (parts / "trial-001" / "federation.toml").exists()
     assert call("tune", file, "--runs", 2, "--out", parts, "--quiet").code == 0
     assert call("tune", file, "--runs", 3, "--out", parts, "--quiet").code == 0
+    assert "3/3 best" in call("tune", file, "--runs", 3, "--out", parts).err, "all was done"
     assert [{**one, "seconds": 0} for one in lines(parts)] == [{**one, "seconds": 0} for one in lines(whole)]
     assert (parts / "federation.toml").read_text() == (whole / "federation.toml").read_text()
 
@@ -192,6 +193,9 @@ def test_run_takes_settings_and_keeps_them_and_its_own_file_resumes_it(call: Cal
     assert (kept.train.epochs, kept.model["width"]) == (1, 5)
     message = call.fails(2, "run", file, "--out", out, "--resume", "--set", "train.epochs=2")
     assert f"colonnade run {out / 'federation.toml'} --out {out} --resume" in message
-    assert call("run", out / "federation.toml", "--out", out, "--resume", "--quiet").code == 0
+    message = call.fails(2, "run", file, "--out", out, "--resume")
+    assert f"now and was 5. Undo it, name the run's own file, {out / 'federation.toml'}" in message
+    told = call("run", out / "federation.toml", "--out", out, "--resume", "--quiet")
+    assert (told.code, told.err) == (0, "")
     assert "that all agreed on" in call.fails(2, "run", file, "--engine", "flare", "--set", "train.epochs=2")
     assert "did you mean 'epochs'" in call.fails(2, "run", file, "--set", "train.epoch=2")

@@ -255,6 +255,15 @@ def test_another_seed_batch_size_or_split_cannot_continue_a_run(changes: dict[st
         federation(settings=quick(**changes)).fit(tmp_path / "run", resume=True)
 
 
+def test_what_may_change_in_a_run_that_is_continued_is_said(tmp_path: Path) -> None:
+    federation(settings=quick(train={"epochs": 2, "early_stop": False})).fit(tmp_path / "run")
+    said = (
+        r"otherwise than it was started: \[train\] epochs is 1 now and was 2; \[train\] early_stop is True now and was"
+    )
+    with pytest.warns(UserWarning, match=said):
+        federation(settings=quick(train={"epochs": 1})).fit(tmp_path / "run", resume=True)
+
+
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     before = {name: (tmp_path / "run" / name).read_bytes() for name in names_in(tmp_path / "run")}

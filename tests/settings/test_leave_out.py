@@ -55,8 +55,25 @@ def test_an_unknown_party_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
+    "columns", ["", 'columns = ["age", "]"]  # both\n', "columns = [\n  'age',  # ] and more\n]\n", "columns = []\n"]
+)
+def test_who_holds_the_label_stays_without_its_columns(columns: str) -> None:
+    file = FILE.replace(
+        'label = "diagnosis"\n', f'{columns}label = "diagnosis" # kept\n[parties.clinic.budget]\nepsilon=1\n'
+    )
+    parties = tomllib.loads(leave_out(file, {"broker", "clinic"}))["parties"]
+    budget = {"budget": {"epsilon": 1}}
+    assert parties == {
+        "clinic": {"table": "clinic.csv", "columns": [], "label": "diagnosis", **budget},
+        "lab": {"table": "lab.csv"},
+    }
+    assert 'label = "diagnosis" # kept' in leave_out(file, {"clinic"})
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        '[parties]\nlab = { table = "lab.csv", label = "ill" }\n',
         '[parties]\nlab = { table = "lab.csv" }\n',
         'parties.lab.table = "lab.csv"\n',
         '[parties]\nlab.table = "lab.csv"\n',

@@ -7,11 +7,10 @@ by column, never a value.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import os
 from collections.abc import Collection
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from torch import Tensor
@@ -35,8 +34,7 @@ def prepare(folder: Path) -> None:
     """Make the folder, before attacks that take minutes."""
     with written_out("The audit", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        TemporaryFile(dir=folder).close()
 
 
 def write(audit: Audit, folder: Path) -> list[Path]:

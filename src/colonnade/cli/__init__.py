@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +23,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from colonnade.core.checks import did_you_mean
 from colonnade.datasets.progress import hide
-from colonnade.errors import ColonnadeError
+from colonnade.errors import ColonnadeError, ConfigError
 from colonnade.settings.known import check_early
 
 __all__ = ["app", "main"]
@@ -102,10 +104,16 @@ def main() -> NoReturn:
         words = sys.argv[1:]
         _check_file_early(words)
         command = commands({*words}, words[:1] if {*words[:1]} & {*COMMANDS} else COMMANDS)
+        if {*words[:1]} & {*TRAINING, "predict", "explain", "audit"}:
+            import_module("pandas")  # which swallows Ctrl-C, and these need it
         if not gc.isenabled():  # __main__ switched it off; what was imported is no garbage and need not be scanned
             gc.freeze()
             gc.enable()
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # till here, __main__ has Ctrl-C end all at once
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         command(standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except (ColonnadeError, OSError) as error:
@@ -125,7 +133,10 @@ def _check_file_early(words: Sequence[str]) -> None:
     if words and words[0] in TRAINING and not any(word.startswith("--set") for word in words):
         for before, word in pairwise(words):
             if word.endswith(".toml") and not word.startswith("-") and not before.startswith("--"):
-                check_early(Path(word))
+                if not (file := Path(word)).exists():
+                    hint = did_you_mean(str(file), [str(path) for path in file.parent.glob("*.toml")])
+                    raise ConfigError(f"The federation file {file} cannot be read: No such file or directory{hint}.")
+                check_early(file)
 
 
 def _each_warning_once() -> Callable[..., str]:

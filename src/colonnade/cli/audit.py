@@ -30,9 +30,7 @@ def audit(
         str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party; others found before stay.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
-    dp: Annotated[
-        bool, typer.Option("--dp", help="Attack what colonnade privacy promises, with planted rows.")
-    ] = False,
+    dp: Annotated[bool, typer.Option("--dp", help="Attack what colonnade privacy promises, by planted rows.")] = False,
     canaries: Annotated[int, typer.Option(min=100, help="Rows to plant for --dp.")] = CANARIES,
     owner: Owner = None,
     engine: Engine = "in-process",
@@ -53,15 +51,17 @@ def audit(
         from colonnade.cli.on_flare import with_a_run
 
         if dp or party or out:
-            raise ConfigError(
-                f"--dp, --party and --out are for one process, not for {engine}: each site audits itself."
-            )
+            raise ConfigError(f"--dp, --party and --out are for one process: on {engine} each site audits itself.")
         results = with_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
         if results is None:
             return
         result: Audit | Promises = Audit.from_json(json.loads((results / "audit.json").read_text(encoding="utf-8")))
         place, files = results, list(results.iterdir())
     else:
+        if owner is not None:
+            raise ConfigError("--as is for --engine: in one process everybody attacks. For one alone, use --party.")
+        if canaries != CANARIES and not dp:
+            raise ConfigError("--canaries are planted for --dp. Add it, or leave --canaries out.")
         with error_console.status("…") as status:
             if quiet or json_:
                 status.stop()

@@ -136,11 +136,12 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
     from colonnade.evaluate.metrics import HEADLINE
 
     columns = (
-        TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True, max_width=14)),
+        TextColumn("[bold]{task.description}", table_column=Column(overflow="ellipsis", no_wrap=True, max_width=12)),
         BarColumn(bar_width=6),
-        TextColumn("{task.fields[now]}", table_column=Column(min_width=60, no_wrap=True)),  # 80 columns in all
+        TextColumn("{task.fields[now]}", table_column=Column(min_width=54, no_wrap=True)),  # 80 columns in all
+        TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
     )
-    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=error_console, disable=quiet)
+    bar = Progress(*columns, console=error_console, disable=quiet)
     name = HEADLINE[federation.holdings.encoder.task]
     last = {"score": ""}
     unit = federation.batches.epoch_is
@@ -151,7 +152,7 @@ def progress_of(federation: Federation, title: str, *, quiet: bool = False) -> I
             if isinstance(event, Step):
                 sent = sum(book.total("out") for book in federation.ledgers.values())
                 done = f"{unit} {event.batch.epoch + 1}/{federation.batches.epochs}"
-                now = f"{done}  batch loss {event.loss:.3f}{last['score']}  {size(sent)}"
+                now = f"{done}  loss {event.loss:.3g}{last['score']}  {size(sent)}"
                 bar.update(task, completed=event.batch.step + 1, now=now)
             elif "validation" in event:
                 last["score"] = f"  val. {name} {event['validation'][name]:.3f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -59,17 +60,18 @@ def demo(
         )
     )
     everybody = Settings.from_toml(out / "federation.toml")
-    console.print("\n[bold]1. Which patients do they share?[/bold]  colonnade align federation.toml")
+    run, file = typed(out / "run"), typed(out / "federation.toml")
+    console.print(f"\n[b]1. Which patients do they share?[/b]  colonnade align {file}", soft_wrap=True)
     start = time.perf_counter()
     ids = {name: Ids.of(name, [table["patient"].tolist()]) for name, table in frames.items()}
     aligned = align_here(ids, driver="clinic")
     show_alignment(aligned, time.perf_counter() - start)
-    console.print("\n[bold]2. Whose columns are worth having?[/bold]  colonnade select federation.toml --keep 3")
+    console.print(f"\n[b]2. Whose columns are worth having?[/b]  colonnade select {file} --keep 3", soft_wrap=True)
     selection = with_bar(everybody, 3, "vf_ps", quiet=quiet)
     show_selection(selection, everybody)
     text = (out / "federation.toml").read_text(encoding="utf-8")
-    write_text(out / CHOSEN, leave_out(text, rejected(selection, everybody)))
-    console.print(f"\n[bold]3. Train with those[/bold]  colonnade run {CHOSEN}")
+    write_text(out / CHOSEN, leave_out(text, rejected(selection)))
+    console.print(f"\n[b]3. Train with those[/b]  colonnade run {typed(out / CHOSEN)}", soft_wrap=True)
     federation = Federation.from_settings(Settings.from_toml(out / CHOSEN))
     with progress_of(federation, "training", quiet=quiet) as watch:
         outcome = federation.fit(out / "run", watch=watch)
@@ -85,9 +87,8 @@ def demo(
         (out / "run" / "selection").mkdir()
         write_text(out / "run" / "selection" / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
         page = write(out / "run")
-    run, file = typed(out / "run"), typed(out / "federation.toml")
     console.print(
-        "\n[bold]4. Go on[/bold]\n"
+        f"\n[b]4. Go on[/b]\n{_activate()}"
         f"  colonnade predict {run} --rows {typed(out / SHARED)}\n"
         f"  colonnade explain {run}    whose columns matter\n"
         f"  colonnade audit {run}      what could be learned from what was sent\n"
@@ -98,6 +99,14 @@ def demo(
         soft_wrap=True,
         highlight=False,
     )
+
+
+def _activate() -> str:
+    """The line that puts this environment's commands on the path, where they are not."""
+    script = Path(sys.prefix, "bin", "activate")
+    near = script.is_relative_to(Path.cwd())
+    line = f"  source {typed(script.relative_to(Path.cwd()) if near else script)}\n"
+    return line if script.exists() and not shutil.which("colonnade") else ""
 
 
 def write_tables(out: Path) -> dict[str, pd.DataFrame]:

@@ -55,9 +55,7 @@ def duties_of(settings: Settings, name: str) -> str:
 
 
 def provision(
-    file: Annotated[
-        Path, typer.Argument(metavar="FEDERATION.toml", help="What all agreed on, with the parties' names.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What all agreed on, with parties' names.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the startup kits.")],
     server: Annotated[str, typer.Option(help="The relay's host name, as all sites can reach it.")] = "localhost",
     port: Annotated[int, typer.Option(help="The relay's port for sites.")] = 8002,

@@ -38,9 +38,7 @@ def explain(
     noisy: Annotated[
         str | None, typer.Option(metavar="PARTY", help="With --retrain: who gets it; the most important unless said.")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="MEASURE", help=f"What ranks the parties: {', '.join(report.RANKING)}.")
-    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="MEASURE", help=f"Ranked by: {', '.join(report.RANKING)}.")] = None,
     rows: Annotated[int | None, typer.Option(min=3, help="Use a sample of so many test rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of permutations, noise, samples and t-SNE.")] = 0,
     owner: Owner = None,
@@ -66,6 +64,8 @@ def explain(
 
         if retrain or noisy is not None:
             raise ConfigError(f"--retrain and --noisy train again with all columns in one process, not on {engine}.")
+        if out is not None:
+            prepare(out)
         options = {key: value for key, value in {"rows": rows, "seed": seed, "by": by}.items() if value is not None}
         results = with_a_run(folder, engine, startup_kit, owner, "explain", options, EXPLANATION)
         if results is None:
@@ -76,6 +76,8 @@ def explain(
         files = write(result, place, pictures=draw)
     else:
         federation = load(a_run(folder), allow_models=allow_model or [])
+        if noisy is not None and not retrain:
+            raise ConfigError("--noisy is of the noise to train with. Add --retrain, or leave --noisy out.")
         if noisy is not None and noisy not in federation.owners:
             raise ConfigError(f"--noisy names one of {', '.join(federation.owners)}; found {noisy!r}.")
         prepare(place)

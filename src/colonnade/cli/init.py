@@ -84,8 +84,13 @@ def init(
     if twice:
         raise ConfigError(f"{twice[0]} is named twice, and a table is one organisation's. Name each table once.")
     asker = questions.Asker(say) if yes else Terminal(say)
-    taking: Sequence[Path | SeenTable] = paths or _here(asker)
-    answers = questions.ask(taking, asker, label, task)
+    try:
+        taking: Sequence[Path | SeenTable] = paths or _here(asker)
+        answers = questions.ask(taking, asker, label, task)
+    except typer.Abort as end:
+        if isinstance(end.__context__, KeyboardInterrupt):
+            raise typer.Exit(130) from None
+        raise InputError("Nobody answers: the input has ended. Take every guess with --yes.") from None
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(

@@ -39,9 +39,7 @@ def ledger(
     release: Annotated[str, typer.Option(help='Only this release, as in "embedding".')] = "",
     direction: Annotated[Direction | None, typer.Option(help="Only what was sent, received or kept inside.")] = None,
     each: Annotated[bool, typer.Option("--each", help="Every tensor by itself, not added up.")] = False,
-    format_: Annotated[Format, typer.Option("--format", help="A table to read, or all columns for machines.")] = (
-        Format.table
-    ),
+    format_: Annotated[Format, typer.Option("--format", help="A table, or all columns for machines.")] = Format.table,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
 ) -> None:
     """Show what each organisation released to whom, and received, over all its runs.

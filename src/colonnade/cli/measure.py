@@ -24,15 +24,9 @@ MISSED = 6
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which one; without a name they are listed.")] = "",
     every: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer seeds and epochs: at most 5 minutes on 2 cores.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="A folder for measured.json and pictures; what was cut off goes on there.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Processes that share the work; 0: only put together what --out holds.")
-    ] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds and epochs: at most 5 min on 2 cores.")] = False,
+    out: Annotated[Path | None, typer.Option(help="For measured.json and pictures; what was cut off goes on.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes that share the work; 0: only join what --out holds.")] = 1,
     only: Annotated[str, typer.Option(help='The cells to run: "*, seed 2", or "mnist, *" for one data set.')] = "*",
     json_: Json = False,
 ) -> None:
@@ -88,9 +82,7 @@ def bench(
     jobs: Annotated[
         int, typer.Option(min=0, help="Processes, for benchmarks made of cells; 0: only put together what --out holds.")
     ] = 1,
-    out: Annotated[
-        Path | None, typer.Option(help="A folder that keeps each cell; those it has are not run again.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Keeps each cell; those it has are not run again.")] = None,
     only: Annotated[str, typer.Option(help='The cells to run: "letter, *", or "*, 2, *" for one seed.')] = "*",
     json_: Json = False,
 ) -> None:

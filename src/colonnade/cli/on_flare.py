@@ -130,7 +130,8 @@ def select_on_flare(
     """Select between sites, for one label owner or for several jointly; None where the result stays with who asked. On
     this machine options change what is agreed in [selection]; sites of their own have agreed on it before."""
     if engine_name != "flare":
-        agreed = from_mapping(SelectionSettings, {**asdict(settings.selection), **options, "servers": True}, where="")
+        wanted = {**asdict(settings.selection), **options, "servers": True}
+        agreed = from_mapping(SelectionSettings, wanted, where="[selection]")
         settings, options = replace(settings, selection=agreed), {}
     how = {"keep": keep, "method": method, "given": dict(options)}
     job = partial(Job.to_select, how=how, owner=owner)

@@ -15,37 +15,28 @@ if TYPE_CHECKING:  # so that commands that compute nothing need no torch
     from colonnade.settings.federation_file import Settings
 
 VARIABLE = "COLONNADE_TOKEN"
+Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Use this seed instead of the file's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of tables.")]
 AllowModel = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODULE:CLASS", help="A model outside Colonnade that the settings may name: its code runs. Repeatable."
+        metavar="MODULE:CLASS", help="A model outside Colonnade that may be named: its code runs. Repeatable."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no tables.", callback=hide)]
-Table = Annotated[
-    list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; may be repeated.")
-]
-Owner = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="With several label owners: who asks; else the first.")
-]
+Table = Annotated[list[str] | None, typer.Option(metavar="PARTY=FILE", help="A party's table of new rows; repeatable.")]
+Owner = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Which label owner asks; else the first.")]
 Model = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="With several label owners: aggregated (the default), or own, the asker's."),
 ]
 
-Engine = Annotated[
-    str, typer.Option(help="in-process; or NVIDIA FLARE: flare-sim, flare-poc (both on this machine), flare (sites).")
-]
-StartupKit = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="With --engine flare: the lead's kit, by colonnade provision.")
-]
+Engine = Annotated[str, typer.Option(help="in-process, or NVIDIA FLARE: flare-sim, flare-poc (here), flare (sites).")]
+StartupKit = Annotated[Path | None, typer.Option(metavar="DIR", help="For --engine flare: the lead's kit (provision).")]
 
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="A setting instead of the file's, as in train.epochs=30; may be repeated."
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting instead of the file's, as train.epochs=30; repeatable."),
 ]
 
 

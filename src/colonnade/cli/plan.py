@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from colonnade.cli.console import a_table, console, numbers, typed
-from colonnade.cli.options import AllowModel, Json, Set
+from colonnade.cli.options import AllowModel, Engine, Json, Seed, Set
+from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
+from colonnade.flare.engines import ENGINES
 from colonnade.planning.plan import PartyPlan, Plan
 from colonnade.planning.plan import plan as make_plan
 from colonnade.report.words import size
@@ -27,18 +29,15 @@ from colonnade.transport.faulty import Network
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What would be run.")],
     batches: Annotated[int, typer.Option(min=1, help="How many batches are timed.")] = 8,
-    network: Annotated[
-        str | None, typer.Option(help="Each party's link, as in 50ms,100mbit: for a question and its answer.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
-    engine: Annotated[  # noqa: ARG001 - so that `plan` takes what `run` does
-        str, typer.Option(help="As for run; the plan is the same: bytes do not depend on it.")
-    ] = "in-process",
+    network: Annotated[str | None, typer.Option(help="Each link, as in 50ms,100mbit: for question and answer.")] = None,
+    seed: Seed = None,
+    engine: Engine = "in-process",  # so that `plan` takes what `run` does; bytes do not depend on it
     set_: Set = None,
     allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
     """Show what a run will take: parties, rows, model sizes, rounds, bytes, time and epsilon. Nothing is sent."""
+    check_named("engine", engine, [*ENGINES])
     over = None if network is None else Network.parse(network)
     changes = changes_of(set_ or [])
     planned = make_plan(read_whole(file, allow_model or [], changes), batches=batches, network=over, seed=seed)

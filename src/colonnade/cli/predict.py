@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +34,7 @@ from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.federation import Predictions, Settings
 from colonnade.federation.many_rows import in_pieces
-from colonnade.report.words import warnings_of
+from colonnade.report.words import many, warnings_of
 from colonnade.rows.holdings import written_pieces
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_of
@@ -67,6 +68,8 @@ def predict(
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
+    if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
+        raise InputError(f"--out {out} cannot be written; nobody was asked. Name a file in a folder there is.")
     if engine != "in-process":
         if table:
             raise ConfigError("--table is for --engine in-process; with FLARE a site has its own.")
@@ -128,7 +131,7 @@ def _report(
         error_console.print(f"[bold red]{shown(warning)}[/bold red]", highlight=False, soft_wrap=True)
     if isinstance(predictions, int):
         if not quiet:
-            console.print(f"{predictions} predictions are in [bold]{shown(out)}[/bold].", soft_wrap=True)
+            console.print(f"{many(predictions, 'prediction')} in [bold]{shown(out)}[/bold].", soft_wrap=True)
     elif json_:
         typer.echo(predictions.to_json(orient="records", indent=2))
     else:
@@ -172,7 +175,7 @@ def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
             except BaseException as error:
                 if rows and not isinstance(error, OSError):
                     partial_file = fresh.replace(out.with_name(f"{out.stem}.partial{out.suffix}"))
-                    error_console.print(f"The first {rows} predictions are in {partial_file}.", markup=False)
+                    error_console.print(f"The first {many(rows, 'prediction')} in {partial_file}.", markup=False)
                 raise
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error}.") from None

@@ -26,9 +26,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; finished or not.")],
     baselines: Annotated[
         bool,
-        typer.Option(
-            "--baselines", help="First train each party's columns alone, and all in one place; needs all tables here."
-        ),
+        typer.Option("--baselines", help="First train each party alone, and all in one place; needs all tables here."),
     ] = False,
     splits: Annotated[
         int, typer.Option(min=1, help="With --baselines: mean over so many splits of the rows, the run's own first.")

@@ -29,7 +29,7 @@ from colonnade.cli.console import (
     traffic_table,
     typed,
 )
-from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Set, StartupKit
+from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Seed, Set, StartupKit
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
@@ -48,22 +48,18 @@ if TYPE_CHECKING:  # imported by the few runs that need it
 def run(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="Who takes part, with which data and model.")],
     out: Annotated[Path | None, typer.Option(help="The run directory; by default a new one under runs/.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; the file may ask for more epochs.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, also to more epochs.")] = False,
     start_from: Annotated[
         Path | None,
         typer.Option("--from", metavar="RUN", help="Start with the models of this run; tables may have newer rows."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Use this seed instead of the file's.")] = None,
+    seed: Seed = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
     restarts: Annotated[
         int, typer.Option(min=0, help="With FLARE: go on from the last checkpoint so many times if the run breaks off.")
     ] = 0,
-    live: Annotated[
-        bool, typer.Option("--live", help="Show the report in a browser of this machine while it trains.")
-    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the report in a browser here while it trains.")] = False,
     port: Annotated[int | None, typer.Option(help="With --live: the page's port; by default a free one.")] = None,
     network: Annotated[
         str | None, typer.Option(help="Rehearse a network between parties in one process, as in 50ms,100mbit.")
@@ -84,12 +80,11 @@ def run(
         "--network rehearses a network in one process, and between sites there is one. Leave it out.": (
             network is not None and not in_process
         ),
-        "--restarts is for FLARE, whose jobs end when a site's process dies. Here use --resume.": (
-            restarts and in_process
-        ),
+        "--restarts is for FLARE, whose jobs end when a site dies. Here use --resume.": restarts and in_process,
         "--from begins a new run on this machine. Leave --resume and --engine out.": (
             start_from is not None and (resume or not in_process)
         ),
+        "--startup-kit is for sites elsewhere. Add --engine flare, or leave the kit out.": startup_kit and not at_sites,
         "--seed cannot change a run that is resumed; its own seed is used.": resume and seed is not None,
         "--port is of the page that --live shows. Add --live, or leave --port out.": port is not None and not live,
         "--live shows a run of this machine, and with --engine flare its numbers stay at the sites.": live and at_sites,

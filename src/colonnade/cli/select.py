@@ -11,10 +11,10 @@ import typer
 from rich.progress import TaskProgressColumn
 
 from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown, typed
-from colonnade.cli.options import Engine, Json, Quiet, StartupKit
+from colonnade.cli.options import Engine, Json, Quiet, Seed, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
-from colonnade.explain.pictures import SCORE, can_draw, draw_selection
+from colonnade.explain.pictures import SCORE, can_draw, draw_selection, prepare
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
@@ -33,28 +33,22 @@ def select(
     k: Annotated[int | None, typer.Option(min=1, help="Neighbours that the estimate looks at.")] = None,
     queries: Annotated[int | None, typer.Option(min=2, help="Rows that the estimate is averaged over.")] = None,
     tests: Annotated[int | None, typer.Option(min=1, help="With vf_ps: random groups of parties to test.")] = None,
-    scheme: Annotated[
-        str | None, typer.Option(help='"ckks" or "bfv"; "plain" shows distances and is for debugging.')
-    ] = None,
+    scheme: Annotated[str | None, typer.Option(help='"ckks", "bfv"; "plain" shows distances, for debugging.')] = None,
     bins: Annotated[
         int | None,
-        typer.Option(
-            min=2, help=f"Cut a label that is a number at quantiles into so many classes; {BINS} unless said."
-        ),
+        typer.Option(min=2, help=f"Cut a label that is a number at quantiles into so many classes, else {BINS}."),
     ] = None,
     estimator: Annotated[
         str | None, typer.Option(help='"kraskov" takes numbers as they are, and the label owner then reads distances.')
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the file's.")] = None,
+    seed: Seed = None,
     owner: Annotated[
         str | None,
         typer.Option("--as", metavar="NAME", help="With several label owners: for this one; else for all jointly."),
     ] = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
-    write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the federation file without the others here.")
-    ] = None,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="A new federation file without others.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="For selection.json and the picture.")] = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -75,10 +69,7 @@ def select(
     if write is not None:
         check_file(file, write, settings)
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"The selection cannot be written to {out}: {error.strerror}.") from None
+        prepare(out)
     asker_of(settings, owner)
     if names := promised(settings):
         warnings.warn(
@@ -99,7 +90,7 @@ def select(
         write_text(out / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n")
         draw_selection(selection, out)
     if write is not None:
-        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection, settings)))
+        write_text(write, leave_out(file.read_text(encoding="utf-8"), rejected(selection)))
     if json_:
         typer.echo(json.dumps(selection.to_json(), indent=2))
     elif not quiet:
@@ -134,9 +125,9 @@ def with_bar(
         return choose(settings, keep, method, owner=owner, given=options, watch=watch)
 
 
-def rejected(selection: Selection, settings: Settings) -> set[str]:
-    """The parties that are left out; a label owner never is, since nobody can train without it."""
-    return {*selection.ranking} - {*selection.chosen} - {*label_owners_of(settings)}
+def rejected(selection: Selection) -> set[str]:
+    """The parties whose columns are left out."""
+    return {*selection.ranking} - {*selection.chosen}
 
 
 def check_file(file: Path, write: Path, settings: Settings) -> None:
@@ -146,13 +137,13 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
             "--write leaves tables [parties.NAME] out of the file, and here parties are cut from the data set "
             f"{settings.data.dataset!r}, as [data] says. Use --out, and choose parts by what it finds."
         )
-    leave_out(file.read_text(encoding="utf-8"), {*settings.parties} - {*label_owners_of(settings)})
+    leave_out(file.read_text(encoding="utf-8"), settings.parties)
     if write.is_dir() or not write.resolve().parent.is_dir():
         raise InputError(f"--write names a file in a folder that exists; found {write}.")
     if write.resolve().parent != file.resolve().parent:
-        raise ConfigError(
-            f"--write must name a file beside {file}, since the tables' paths are relative to it; found {write}."
-        )
+        raise ConfigError(f"--write must name a file beside {file}: tables' paths are relative to it; found {write}.")
+    if write.exists():
+        raise ConfigError(f"{write} is there already. Choose another name with --write.")
 
 
 def show(selection: Selection, settings: Settings) -> None:

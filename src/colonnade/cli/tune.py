@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from colonnade.cli.console import a_bar, a_table, console, error_console, numbers, say, shown, stoppable, typed
-from colonnade.cli.options import AllowModel, Json, Quiet
+from colonnade.cli.options import AllowModel, Json, Quiet, Seed
 from colonnade.cli.plan import duration, read_whole
 from colonnade.core.files import write_text
 from colonnade.evaluate import metric
 from colonnade.federation import Federation
 from colonnade.planning import tuning
 from colonnade.planning.tuning import Forecast, Record, Trial
-from colonnade.report.words import size
+from colonnade.report.words import many, size
 from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import to_json
 
@@ -29,10 +29,8 @@ from colonnade.runs.run_directory import to_json
 def tune(
     file: Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What is run, and where the search begins.")],
     runs: Annotated[int, typer.Option(min=1, max=999, metavar="N", help="How many settings are tried.")] = 20,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For the trials and the chosen file; by default tune/NAME.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the file's.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="For trials and chosen file; else tune/NAME.")] = None,
+    seed: Seed = None,
     allow_model: AllowModel = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -54,7 +52,7 @@ def tune(
 
     def go_on() -> str:
         again = shlex.join(["colonnade", *sys.argv[1:]])
-        return f"Stopped after {len(done)} trials. The same command goes on: {again}"
+        return f"Stopped after {many(len(done), 'trial')}. The same command goes on: {again}"
 
     with stoppable(go_on), a_bar(MofNCompleteColumn(), quiet=quiet or json_) as bar:
         task = bar.add_task(file.stem, total=len(trials), now="")
@@ -64,6 +62,7 @@ def tune(
             now = f"best {metric(measured[0]['by'])} {_score(measured[0])}" if measured else ""
             bar.update(task, completed=completed, now=now)
 
+        watch(len(done), done)
         done = tuning.search(trials, folder, done, watch)
     chosen = tuning.best(done)
     write_text(folder / SETTINGS, trials[chosen["trial"]].settings.to_toml())
@@ -78,8 +77,8 @@ def _say(where: Console, federation: Federation, trials: Sequence[Trial], left: 
     """Print what the search will take, before anything is sent."""
     over = ", ".join(trials[-1].changes) or "nothing: one run has the file's own settings"
     lines = [
-        f"{len(trials)} runs of {federation.settings.algorithm}, of which {left} are to be done, all parties in this "
-        f"process. Searched over: {over}.",
+        f"{many(len(trials), 'run')} of {federation.settings.algorithm}, of which {left} to be done, all parties in "
+        f"this process. Searched over: {over}.",
         f"They send about {size(expected.sends)} and take {duration(expected.seconds)}; less where they stop early.",
     ]
     for party, epsilon in expected.epsilon.items():

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -387,3 +388,4 @@ def prepare(folder: Path) -> None:
     """Make the folder, before anything is measured that a party pays for."""
     with written_out("The explanation", folder):
         folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()

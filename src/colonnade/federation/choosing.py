@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError
 from colonnade.federation.organisation import holdings_of
 from colonnade.selection import Selection, SelectionSettings, select_here
@@ -34,10 +35,13 @@ def choose(
         holdings = holdings_of(settings if public else replace(settings, label_owners=alone))
         held = holdings.label_owners[name]
         train, task = held.splits["train"], holdings.encoder.task
-        chosen = SelectionSettings(**{**asdict(settings.selection), **(given or {})}).for_task(task, name)
+        wanted = {**asdict(settings.selection), **(given or {})}
+        chosen = from_mapping(SelectionSettings, wanted, where="[selection], or its option").for_task(task, name)
         if not 1 <= keep <= len(holdings.columns):
             count = len(holdings.columns)
             raise ConfigError(f"--keep must be at most {count}, the number of parties with columns; found {keep}.")
+        if (given or {}).get("k", 0) >= len(train):
+            raise ConfigError(f"--k must be less than {len(train)}, the training rows of '{name}'; found {chosen.k}.")
         mine = slice(None) if held.rows is None else held.rows
         features = {party: columns.features.flatten(1)[mine] for party, columns in holdings.columns.items()}
         how = {**asdict(chosen), "seed": settings.engine.seed, "through_bytes": settings.engine.through_bytes}

@@ -35,6 +35,7 @@ from colonnade.federation.stopping import (
     why_stop,
 )
 from colonnade.rows.holdings import Holdings
+from colonnade.runs.layout import SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.tracking import About, parameters_of, trackers_of
 from colonnade.version import __version__
@@ -166,7 +167,8 @@ def _begin(federation: Trainable, run: RunDirectory | None, outcome: Outcome, *,
             run.add_metrics(record)
         run.checkpoint(federation)  # from here on it can be resumed
         return False
-    federation.settings.check_continues(run.settings())
+    if changed := federation.settings.check_continues(run.settings(), run.path / SETTINGS):
+        warnings.warn(f"The run goes on otherwise than it was started: {'; '.join(changed)}.", stacklevel=3)
     run.claim()
     if begun:
         run.restore(federation)

@@ -7,7 +7,8 @@
 What a changed setting may be is checked with the rest of the file. A run that is resumed may have some settings
 otherwise than it was started with (`check_continues`).
 
-A file without some of its parties (`leave_out`) has every other line, comments too, as its author wrote it.
+A file without some of its parties (`leave_out`) has every other line, comments too, as its author wrote it; who holds
+the label stays, without its columns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from colonnade.core.checks import did_you_mean
@@ -105,12 +107,12 @@ def _with(table: Any, keys: tuple[str, ...], value: Any, where: str, path: tuple
     return {**table, first: _with(table.get(first, {}), rest, value, where, (*path, first)) if rest else value}
 
 
-def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str) -> None:
-    """Raise unless a run that was started with these tables can go on with others: what may change is how long to train
-    and what computes, not what is trained, nor by what rows are counted."""
-    message = "A run is continued as it was started, and [{}] {} is {!r} now and was {!r}. Undo it, or start a new run."
-    if counted != counted_now:  # rows would be others, with fresh budgets
-        raise ConfigError(message.format("alignment", "ids", counted_now, counted))
+def check_continues(
+    before: Mapping[str, Any], now: Mapping[str, Any], counted: str, counted_now: str, own: Path
+) -> list[str]:
+    """Raise unless a run that was started with these tables, which are in its own file, can go on with others: what may
+    change is how long to train and what computes, not what is trained, nor by what rows are counted. Gives what did."""
+    pairs: list[tuple[str, str, Any, Any]] = [("alignment", "ids", counted, counted_now)]  # else other rows' budgets
     for section in before:
         if section in ASIDE:
             continue
@@ -118,21 +120,26 @@ def check_continues(before: Mapping[str, Any], now: Mapping[str, Any], counted: 
             {owner["name"]: owner for owner in given} if isinstance(given, list) else given
             for given in (before[section], now.get(section, {}))
         )
-        for key in [*table, *(key for key in other if key not in table)]:
-            old, new = table.get(key), other.get(key)
-            if old != new and (section, key) not in MAY_CHANGE:
-                raise ConfigError(message.format(section, key, new, old))
+        pairs += [(section, key, table.get(key), other.get(key)) for key in {**table, **other}]
+    changed = {(at, key): f"[{at}] {key} is {new!r} now and was {old!r}" for at, key, old, new in pairs if old != new}
+    if refused := [words for key, words in changed.items() if key not in MAY_CHANGE]:
+        raise ConfigError(
+            f"A run is continued as it was started, and {refused[0]}. Undo it, name the run's own file, {own}, or "
+            "start a new run."
+        )
+    return list(changed.values())
 
 
 HEADER = re.compile(r"^\s*(\[(?P<path>[^\[\]]+)\]|\[\[(?P<listed>[^\[\]]+)\]\])\s*(#.*)?$")
-NAME = re.compile(r"^\s*name\s*=\s*(\"(?P<basic>[^\"\\]*)\"|'(?P<literal>[^']*)')\s*(#.*)?$")
 LIST = "data_owners"
+COLUMNS = re.compile(r"""^[ \t]*columns[ \t]*=[ \t]*\[([^]"'#]|"[^"\n]*"|'[^'\n]*'|#.*)*\].*\n?""", re.MULTILINE)
 
 
 def leave_out(text: str, parties: Collection[str]) -> str:
     """Drop the tables [parties.NAME] and [parties.NAME.*] of these parties, or where several hold labels, their
-    [[data_owners]] with the tables below, and the comments directly above them. A file that writes parties in another
-    way, as inline tables or dotted keys, is refused rather than guessed at."""
+    [[data_owners]] with the tables below, and the comments directly above them. [parties.NAME] of the label stays with
+    columns = []. A file that writes parties in another way, as inline tables or dotted keys, is refused rather than
+    guessed at."""
     before = tomllib.loads(text)
     held = before.get(LIST)
     listed = [str(owner.get("name")) for owner in held if isinstance(owner, dict)] if isinstance(held, list) else []
@@ -140,27 +147,35 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     for name in parties:
         if name not in there:
             raise ConfigError(f"The federation file has no party {name!r}{did_you_mean(name, there)}.")
-    wanted = dict(before)
+    wanted, tables = dict(before), before.get("parties", {})
+    labels = [name for name in parties if "label" in tables.get(name, {})]
     if "parties" in before or not listed:
-        wanted["parties"] = {name: t for name, t in before.get("parties", {}).items() if name not in parties}
+        kept_tables = {name: t for name, t in tables.items() if name not in parties or name in labels}
+        wanted["parties"] = kept_tables | {name: tables[name] | {"columns": []} for name in labels}
     if listed:
         left = [owner for owner in before[LIST] if owner.get("name") not in parties]
         wanted = {key: left if key == LIST else value for key, value in wanted.items() if key != LIST or left}
     kept: list[str] = []
-    dropping, owner = False, ""
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines):
+    dropping, owner, owners = False, "", iter(listed)
+    for line in text.splitlines(keepends=True):
         if (header := HEADER.match(line)) is not None:
             if (header["listed"] or "").strip() == LIST:
-                owner = _named(lines[number + 1 :])
+                owner = next(owners, "")
             inside = (header["listed"] or header["path"]).strip().split(".")[0].strip() == LIST
-            dropping = (owner if inside else _party(header["path"] or "")) in parties
+            of = owner if inside else _party(header["path"] or "")
+            dropping = of in parties and of not in labels
             while dropping and kept and kept[-1].lstrip().startswith("#"):  # they belong to what they stand above
                 kept.pop()
         if not dropping:
             kept.append(line)
     rewritten = "".join(kept)
-    if _tables(rewritten) != wanted:
+    for name in labels:
+        rewritten = _emptied(rewritten, name)
+    try:
+        as_wanted = tomllib.loads(rewritten) == wanted
+    except tomllib.TOMLDecodeError:  # lines were dropped from inside a text
+        as_wanted = False
+    if not as_wanted:
         out = ", ".join(map(repr, sorted(parties)))
         raise ConfigError(
             f"The federation file cannot be rewritten without {out}: only parties that are tables of their own, as in "
@@ -169,21 +184,12 @@ def leave_out(text: str, parties: Collection[str]) -> str:
     return rewritten
 
 
-def _named(lines: list[str]) -> str:
-    """The name of the owner whose table begins with these lines."""
-    for line in lines:
-        if HEADER.match(line) is not None:
-            break
-        if (match := NAME.match(line)) is not None:
-            return str(match["basic"] or match["literal"])
-    return ""
-
-
-def _tables(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:  # lines were dropped from inside a text
-        return None
+def _emptied(text: str, name: str) -> str:
+    """The text with no columns in [parties.NAME]."""
+    head = re.search(rf"""(?m)^\s*\[\s*parties\s*\.\s*["']?{re.escape(name)}["']?\s*\].*\n""", text)
+    start = head.end() if head else len(text)
+    end = start + len(re.split(r"(?m)^[ \t]*\[", text[start:], maxsplit=1)[0])
+    return f"{text[:start]}columns = []\n{COLUMNS.sub('', text[start:end])}{text[end:]}"
 
 
 def _party(path: str) -> str | None:

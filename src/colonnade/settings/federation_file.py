@@ -371,9 +371,9 @@ class Settings:
         """Write the resolved file that a run keeps."""
         return to_toml(self.to_mapping())
 
-    def check_continues(self, saved: Settings) -> None:
-        """Raise unless a run that was started with `saved` can go on with these."""
-        check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by)
+    def check_continues(self, saved: Settings, own: Path = Path("federation.toml")) -> list[str]:
+        """Raise unless a run that was started with `saved`, its own file, can go on with these; give what differs."""
+        return check_continues(saved.to_mapping(), self.to_mapping(), saved.counted_by, self.counted_by, own)
 
 
 def suggested(tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str) -> dict[str, Any]:
@@ -484,8 +484,9 @@ def _table(settings: Any) -> dict[str, Any]:
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:
-    if isinstance(allow_models, str) or not all(isinstance(path, str) for path in allow_models):
+    if isinstance(allow_models, str) or not all(isinstance(one, str) and {*one} & {*":."} for one in allow_models):
         raise ConfigError(
-            f'allow_models must be a list of import paths, as in ["my_package.nets:Tower"]; found {allow_models!r}.'
+            "--allow-model and allow_models must be a list of import paths, as in "
+            f'["my_package.nets:Tower"]; found {allow_models!r}.'
         )
     return tuple(allow_models)

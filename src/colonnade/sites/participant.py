@@ -168,7 +168,7 @@ class Participant:
         if resumed is not None:
             self.run.back_to(resumed)
         if resumed:
-            self.federation.settings.check_continues(self.run.settings())
+            self.federation.settings.check_continues(self.run.settings(), self.run.path / SETTINGS)
             self.run.restore(self.federation)
             self.run.keep(self.federation.settings)
         else:
