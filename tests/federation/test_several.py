@@ -268,6 +268,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"label_model": {"name": "cnn"}},
+        r"The label model 'cnn' of 'north': hidden must be a whole number, 1 or more; found \[5\]",
+    ),
+    (
+        {"label_model": {"name": "cnn", "hidden": 5}},
         r"The label model 'cnn' needs feature maps",
     ),
 ]

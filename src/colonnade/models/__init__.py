@@ -237,20 +237,21 @@ def _build(
 ) -> nn.Module:
     settings: dict[str, Any] = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(settings.pop("name", "mlp"))
+    whose = f"The {'label ' if known is HEADS else ''}model {name!r} of '{owner}'"
     factory = known.get(name) or _imported(name, owner, known, allow)
     with initialised(seed):
         try:
             takes = inspect.signature(factory).parameters
             names = [key for key in takes if key not in given]
-            _check(settings, takes, names, f"The model {name!r} of '{owner}'", ours=name in known)
+            _check(settings, takes, names, whose, ours=name in known)
             model = factory(**settings, **{key: value for key, value in given.items() if key in takes})
         except ColonnadeError:
             raise
         except (Exception, SystemExit) as error:  # a model that ends the program would end it as if all were well
             reason = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
-            raise ConfigError(f"The model {name!r} of '{owner}' cannot be made: {reason}.") from None
+            raise ConfigError(f"{whose} cannot be made: {reason}.") from None
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"The model {name!r} of '{owner}' is a {type(model).__name__}, not a torch.nn.Module.")
+        raise ConfigError(f"{whose} is a {type(model).__name__}, not a torch.nn.Module.")
     return model
 
 
