@@ -113,7 +113,7 @@ def test_what_cannot_be_explained_is_one_message_and_code_2(
     (tmp_path / "file").write_text("")
     for place, engine in ((tmp_path / "file", "in-process"), ("/proc", "in-process"), (tmp_path / "file", "flare")):
         options = ("--rows", 20, "--no-pictures", "--out", place, "--engine", engine)
-        assert f"{place} cannot be written" in call.fails(2, "explain", digits, *options)
+        assert f"cannot be written to {place}: " in call.fails(2, "explain", digits, *options)
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     assert 'pip install "colonnade[plots]"' in call.fails(2, "explain", digits)
 
