@@ -19,9 +19,8 @@ def main() -> None:
     if Path("/sys/kernel/mm/transparent_hugepage").is_dir():  # torch then takes large tensors in pages of 2 MB, since
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # fresh pages of 4 kB cost three times the work on them
     gc.disable()  # imported modules stay; to search them for garbage again and again takes a tenth of a run's start
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # an import may swallow what it raises, and be half
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # an import may swallow what that raises, and be done by half
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from colonnade import cli
 

@@ -169,11 +169,9 @@ def logarithms(points: Points, most: float, signs: Sequence[int] = (1, -1)) -> N
             unknown = np.flatnonzero(np.isnan(values))
             if not len(unknown):
                 return values
-            moved, exact = curve.pair_sums(
-                points[unknown], _giant(-sign * number * step)
-            )  # exact: v is the step itself
+            moved, exact = curve.pair_sums(points[unknown], _giant(-sign * number * step))
             small, known = table.find(moved)
-            small[exact], known = 0.0, known | exact
+            small[exact], known = 0.0, known | exact  # v is the step itself
             values[unknown[known]] = small[known] + sign * number * step
     if np.isnan(values).any():
         raise WireError(f"A sum under ElGamal is no whole number from {-most:.0f} to {most:.0f}, as it must be.")
