@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,10 @@ def test_a_place_is_listened_on_once() -> None:
         assert url_of(held) == f"http://127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(ConfigError, match="here cannot be listened on"):
             listen("127.0.0.1", held.getsockname()[1], "here")
+
+
+def test_an_answer_does_not_wait_for_its_headers_to_be_acknowledged() -> None:
+    with listen("127.0.0.1", 0, "here") as held, socket.create_connection(held.getsockname()):
+        accepted, _ = held.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

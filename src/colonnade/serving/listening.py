@@ -59,9 +59,12 @@ def loopback(host: str) -> bool:
 def listen(host: str, port: int, where: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"{where} cannot be listened on: {error.strerror or error}. Choose another.") from None
+    # connections inherit it; else an answer's body waits 40 ms until the caller has acknowledged its headers
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:
