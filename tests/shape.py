@@ -42,7 +42,7 @@ BOUNDS: dict[str, tuple[int | None, int | None]] = {  # the bound, and the aim
     "files entered by a step of VIMADMM": (13, 17),
     "files entered by predict at a site": (35, 35),
     "source lines": (None, 36_500),
-    "source lines beside algorithms and codecs": (48_300, None),  # one that joins them is welcome
+    "source lines beside algorithms and codecs": (48_250, None),  # one that joins them is welcome
     "modules over 500 lines": (0, 0),
     "modules under 40 lines, one importer": (0, 0),
     "modules": (None, None),
