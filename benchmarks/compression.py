@@ -1,4 +1,5 @@
-"""What a codec costs: megabytes of float32 per second and core, packed and read back, and what is left of them."""
+"""What a codec costs: megabytes of float32 per second and core, packed and read back,
+and what is left of them."""
 
 from __future__ import annotations
 
@@ -30,14 +31,20 @@ def run(quick: bool) -> list[Result]:
         ]
 
 
-def _speed(name: str, codec: Codec, wanted: bool, shape: tuple[int, int], turns: int) -> Result:
+def _speed(
+    name: str, codec: Codec, wanted: bool, shape: tuple[int, int], turns: int
+) -> Result:
     generator = torch.Generator().manual_seed(0)
     tensor = torch.randn(shape, generator=generator)
     if isinstance(codec, Integers):
         tensor = tensor.mul(20).round().clamp(-100, 100)
     packed = codec.encode(tensor, generator)
     best = race(
-        {"encode": lambda: codec.encode(tensor, generator), "decode": lambda: codec.decode(packed)}, turns=turns
+        {
+            "encode": lambda: codec.encode(tensor, generator),
+            "decode": lambda: codec.decode(packed),
+        },
+        turns=turns,
     )
     speed = {way: tensor.nbytes / 1e6 / seconds for way, seconds in best.items()}
     return Result(

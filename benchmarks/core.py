@@ -1,4 +1,5 @@
-"""What the plumbing costs: a call between parties in one process, and a message as bytes."""
+"""What the plumbing costs: a call between parties in one process, and a message as
+bytes."""
 
 from __future__ import annotations
 
@@ -67,12 +68,19 @@ def _calls(rounds: int) -> list[Result]:
     results = []
     for what, request, direct in (
         ("without a tensor", Ping("train/0/0"), lambda: alone.ping(Ping("train/0/0"))),
-        ("answered by a 64 x 8 tensor", Fetch("train/0/0"), lambda: alone.fetch(Fetch("train/0/0"))),
+        (
+            "answered by a 64 x 8 tensor",
+            Fetch("train/0/0"),
+            lambda: alone.fetch(Fetch("train/0/0")),
+        ),
     ):
         call = min(_seconds(direct, rounds) for _ in range(5))
         ask = float("inf")
         for _ in range(5):
-            ask = min(ask, _seconds(lambda request=request: peers.ask(request), rounds // 14) / 14)
+            ask = min(
+                ask,
+                _seconds(lambda request=request: peers.ask(request), rounds // 14) / 14,
+            )
             for book in [ledger, *(party.ledger for party in parties.values())]:
                 book.entries.clear()  # as a checkpoint does
         extra = (ask - call) * 1e6
@@ -91,10 +99,16 @@ def _calls(rounds: int) -> list[Result]:
 
 def _wire(rounds: int) -> Result:
     generator = torch.Generator().manual_seed(0)
-    released = Outbox("party", generator).release(torch.randn(1024, 60, generator=generator), "embedding")
+    released = Outbox("party", generator).release(
+        torch.randn(1024, 60, generator=generator), "embedding"
+    )
     envelope = Envelope("party", 1, Vector(released))
-    both = min(_seconds(lambda: decode(encode(envelope)), rounds) for _ in range(5)) * 1e3
-    copy = min(_seconds(lambda: released.tensor.clone(), rounds) for _ in range(5)) * 1e3
+    both = (
+        min(_seconds(lambda: decode(encode(envelope)), rounds) for _ in range(5)) * 1e3
+    )
+    copy = (
+        min(_seconds(lambda: released.tensor.clone(), rounds) for _ in range(5)) * 1e3
+    )
     return Result(
         "encode + decode, 1024 x 60 float32",
         f"{both:.3f} ms",

@@ -1,10 +1,12 @@
-"""What more cores are worth: a round of training on 1, 2, 4, ... cores of this machine, with the default settings.
+"""What more cores are worth: a round of training on 1, 2, 4, ... cores of this machine,
+with the default settings.
 
-14 parties with a strip of a picture of MNIST's size each, local models 56-120-60, batches of 1,024 rows; pictures are
-random, since only the time is of interest. Every number of cores is measured in a process of its own that may use no
-others, and the numbers take turns. Seconds of the wall: of interest only on a machine that has nothing else to do.
-Beside these, what other benchmarks measure of Multi-VFL, encrypted vFedCCE and trees, an alignment and a selection, in
-the same way.
+14 parties with a strip of a picture of MNIST's size each, local models 56-120-60,
+batches of 1,024 rows; pictures are random, since only the time is of interest. Every
+number of cores is measured in a process of its own that may use no others, and the
+numbers take turns. Seconds of the wall: of interest only on a machine that has nothing
+else to do. Beside these, what other benchmarks measure of Multi-VFL, encrypted vFedCCE
+and trees, an alignment and a selection, in the same way.
 """
 
 from __future__ import annotations
@@ -30,8 +32,18 @@ from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings
 from colonnade.settings.federation_file import Settings
 
-PARTIES, BATCH, ROWS = 14, 1024, 8192
-ALGORITHMS = ("vimadmm", "vimadmm_joint", "fdml", "splitnn", "vimsgd", "vafl", "compressed_vfl")
+PARTIES = 14
+BATCH = 1024
+ROWS = 8192
+ALGORITHMS = (
+    "vimadmm",
+    "vimadmm_joint",
+    "fdml",
+    "splitnn",
+    "vimsgd",
+    "vafl",
+    "compressed_vfl",
+)
 OTHERS = ("multi_vfl", "vfedcce", "trees", "alignment", "selection")
 """Benchmarks beside this one, of which a part is measured (`_other`)."""
 SIZES = {
@@ -50,7 +62,9 @@ AT_LEAST = 0.95
 def run(quick: bool) -> list[Result]:
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= cores()]
     names = ALGORITHMS[:3] if quick else (*ALGORITHMS, *OTHERS)
-    best: dict[str, dict[int, float]] = {name: dict.fromkeys(counts, float("inf")) for name in names}
+    best: dict[str, dict[int, float]] = {
+        name: dict.fromkeys(counts, float("inf")) for name in names
+    }
     for _ in range(1 if quick else 2):
         for count in counts:
             for name, seconds in _measured(count, names).items():
@@ -62,12 +76,19 @@ def _result(name: str, seconds: dict[int, float]) -> Result:
     times = {count: seconds[1] / value for count, value in seconds.items() if count > 1}
     wanted = {count: TARGETS.get(name, {}).get(count, AT_LEAST) for count in times}
     return Result(
-        f"a round of {name}, {SIZES.get(name, f'{PARTIES} parties')}, by the number of cores",
-        ", ".join(f"{count}: {value:.1f} x" for count, value in times.items()) or "there is one core here",
+        f"a round of {name}, {SIZES.get(name, f'{PARTIES} parties')}, by the number of"
+        " cores",
+        ", ".join(f"{count}: {value:.1f} x" for count, value in times.items())
+        or "there is one core here",
         f"one core: {seconds[1] * 1e3:.0f} ms",
         ", ".join(f"≥ {value} x on {count}" for count, value in wanted.items()),
-        all(times[count] >= value for count, value in wanted.items()) if times else None,
-        {f"{count} cores": value for count, value in times.items()} | {"seconds on one core": seconds[1]},
+        (
+            all(times[count] >= value for count, value in wanted.items())
+            if times
+            else None
+        ),
+        {f"{count} cores": value for count, value in times.items()}
+        | {"seconds on one core": seconds[1]},
     )
 
 
@@ -75,22 +96,35 @@ def _measured(count: int, names: Sequence[str]) -> dict[str, float]:
     """Seconds of a round of each, in a process with so many cores."""
     alone = {name: str(count) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     command = [sys.executable, __file__, str(count), *names]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ) | alone)
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ) | alone,
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def _holdings() -> Holdings:
     draw = torch.Generator().manual_seed(0)
-    pictures, labels = torch.randn(ROWS, 28, 28, generator=draw), torch.randint(10, (ROWS,), generator=draw)
-    parties = {name: Columns(strip) for name, strip in datasets.image_strips(pictures, PARTIES).items()}
+    pictures = torch.randn(ROWS, 28, 28, generator=draw)
+    labels = torch.randint(10, (ROWS,), generator=draw)
+    parties = {
+        name: Columns(strip)
+        for name, strip in datasets.image_strips(pictures, PARTIES).items()
+    }
     encoder = Labels("server", "classification", tuple(range(10)))
     ids = np.arange(ROWS).astype(np.str_)
-    return Holdings.of_one(parties, labels, ids, {"train": torch.arange(ROWS)}, "server", encoder)
+    return Holdings.of_one(
+        parties, labels, ids, {"train": torch.arange(ROWS)}, "server", encoder
+    )
 
 
 def _round(name: str) -> float:
-    """The fastest of a few rounds, after the first ones, which warm up and decide how to compute."""
+    """The fastest of a few rounds, after the first ones, which warm up and decide how
+    to compute."""
     tables: dict[str, Any] = {
         "algorithm": {"name": name},
         "preset": "vim-mnist",  # the algorithms as their papers set them
@@ -107,7 +141,8 @@ def _round(name: str) -> float:
 def _fastest(go: Callable[[], object]) -> float:
     """Seconds, after once to warm up."""
     go()
-    best, until = float("inf"), time.perf_counter() + 1.5
+    best = float("inf")
+    until = time.perf_counter() + 1.5
     while best == float("inf") or time.perf_counter() < until:
         start = time.perf_counter()
         go()
@@ -121,7 +156,9 @@ def _other(name: str) -> float:
     if name == "multi_vfl":
         cpu = torch.device("cpu")
         data = module.Data.random(module.Sizes(), cpu)
-        training = module.parties(data, *module.networks(data, cpu), cpu, parallel="auto")[0]
+        training = module.parties(
+            data, *module.networks(data, cpu), cpu, parallel="auto"
+        )[0]
         return _fastest(lambda: next(training))
     if name == "vfedcce":
         steps = module._federation("encrypted-coefficients").train()
@@ -140,4 +177,11 @@ if __name__ == "__main__":
     if sys.platform == "linux":
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
     torch.set_num_threads(int(sys.argv[1]))
-    print(json.dumps({name: _other(name) if name in OTHERS else _round(name) for name in sys.argv[2:]}))
+    print(
+        json.dumps(
+            {
+                name: _other(name) if name in OTHERS else _round(name)
+                for name in sys.argv[2:]
+            }
+        )
+    )

@@ -1,11 +1,14 @@
-"""A round between organisations: in FLARE's simulator, where every site is a process, against FLARE's own bare call.
+"""A round between organisations: in FLARE's simulator, where every site is a process,
+against FLARE's own bare call.
 
-Four parties: each is asked for a 1024 x 60 embedding and is sent two 1024 x 10 matrices. FLARE's bare call makes two
-journeys of that, one for each; Colonnade's second request waits for the next round's first and travels with it, as in a
-run, and "each request alone" is the same without. Calls are sealed from site to site, as between machines; "in the
-clear" is the same without. Between machines, TLS and the network come on top. Then the same with more parties, with
-more rows, and with one party asked after the other: calls of a round overlap. CPU time is that of the driver and of all
-parties, without FLARE's relay.
+Four parties: each is asked for a 1024 x 60 embedding and is sent two 1024 x 10
+matrices. FLARE's bare call makes two journeys of that, one for each; Colonnade's second
+request waits for the next round's first and travels with it, as in a run, and "each
+request alone" is the same without. Calls are sealed from site to site, as between
+machines; "in the clear" is the same without. Between machines, TLS and the network come
+on top. Then the same with more parties, with more rows, and with one party asked after
+the other: calls of a round overlap. CPU time is that of the driver and of all parties,
+without FLARE's relay.
 """
 
 from __future__ import annotations
@@ -25,15 +28,32 @@ from typing import Any
 import torch
 
 from colonnade.benchmark import Result, race
-from colonnade.core import Batches, Done, Ledger, Message, Organisation, Outbox, Party, Peers, Released, Request, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    Ledger,
+    Message,
+    Organisation,
+    Outbox,
+    Party,
+    Peers,
+    Released,
+    Request,
+    serves,
+)
 from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess
 from colonnade.transport.remote import Endpoint, Remote, Route
 
-FOUND, QUICK, DRIVER = "COLONNADE_BENCH_FLARE", "COLONNADE_BENCH_QUICK", "driver"
+FOUND = "COLONNADE_BENCH_FLARE"
+QUICK = "COLONNADE_BENCH_QUICK"
+DRIVER = "driver"
 KITS = "COLONNADE_BENCH_KITS"
-FEW, MANY = 4, (4, 8, 16)
-ROWS, WIDTH, OUTPUTS = 1024, 60, 10
+FEW = 4
+MANY = (4, 8, 16)
+ROWS = 1024
+WIDTH = 60
+OUTPUTS = 10
 SIZES = (1, 4, 16)  # times so many rows
 TARGET = 1.2
 GIB = 1 << 30
@@ -98,21 +118,40 @@ def sites(quick: bool) -> tuple[str, ...]:
 
 def run(quick: bool) -> list[Result]:
     if importlib.util.find_spec("nvflare") is None:
-        return [Result("a round over FLARE", "not measured", 'FLARE is not installed: pip install "colonnade[flare]"')]
+        return [
+            Result(
+                "a round over FLARE",
+                "not measured",
+                'FLARE is not installed: pip install "colonnade[flare]"',
+            )
+        ]
     from colonnade.flare.job import ALLOWED, Job, issue, write_job
     from colonnade.flare.simulator import runs, simulator, starts
 
     with tempfile.TemporaryDirectory(prefix="colonnade-flare-") as folder:
         everybody = (DRIVER, *sites(quick))
-        work, member = Path(folder), f"{Path(__file__).stem}.Measuring"
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        issue({name: work / "kits" / name for name in everybody}, ("lead", work / "lead"))
-        job = write_job(work / "job", Job(DRIVER, everybody, "bench"), work / "lead", member)
-        environment = {FOUND: str(work / "found.json"), QUICK: "1" if quick else "", "PYTHONPATH": path}
+        work = Path(folder)
+        member = f"{Path(__file__).stem}.Measuring"
+        path = os.pathsep.join(
+            [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        )
+        issue(
+            {name: work / "kits" / name for name in everybody}, ("lead", work / "lead")
+        )
+        job = write_job(
+            work / "job", Job(DRIVER, everybody, "bench"), work / "lead", member
+        )
+        environment = {
+            FOUND: str(work / "found.json"),
+            QUICK: "1" if quick else "",
+            "PYTHONPATH": path,
+        }
         environment |= {KITS: str(work / "kits")}
         for _ in starts(work / "flare.log"):
             started = time.perf_counter()
-            with simulator(job, work, everybody, environment, allowed=[*ALLOWED, member]) as process:
+            with simulator(
+                job, work, everybody, environment, allowed=[*ALLOWED, member]
+            ) as process:
                 while runs(process, work / "flare.log"):
                     time.sleep(0.2)
         whole = time.perf_counter() - started
@@ -122,10 +161,13 @@ def run(quick: bool) -> list[Result]:
     if "error" in found:
         raise RuntimeError(found["error"])
     few = {way: seconds * 1e3 for way, seconds in found["parties"][str(FEW)].items()}
-    ratio, overlap = few["colonnade"] / few["bare"], few["one by one"] / few["colonnade"]
+    ratio = few["colonnade"] / few["bare"]
+    overlap = few["one by one"] / few["colonnade"]
     against = (
-        f"each request alone: {few['each alone']:.1f} ms; in the clear: {few['in the clear']:.1f} ms; FLARE's bare "
-        f"call: {few['bare']:.1f} ms, {few['bare, once']:.1f} ms in one journey; in process: {few['in process']:.2f} ms"
+        f"each request alone: {few['each alone']:.1f} ms; in the clear:"
+        f" {few['in the clear']:.1f} ms; FLARE's bare call: {few['bare']:.1f} ms,"
+        f" {few['bare, once']:.1f} ms in one journey; in process:"
+        f" {few['in process']:.2f} ms"
     )
     spent = {way: seconds * 1e3 for way, seconds in found["cpu"].items()}
     results = [
@@ -145,9 +187,11 @@ def run(quick: bool) -> list[Result]:
         ),
         Result(
             f"CPU time of a round, {FEW} parties",
-            f"{spent['colonnade']:.1f} ms = {spent['colonnade'] / spent['bare']:.2f} x FLARE's bare call",
-            f"each request alone: {spent['each alone']:.1f} ms; in the clear: {spent['in the clear']:.1f} ms; FLARE's "
-            f"bare call: {spent['bare']:.1f} ms, {spent['bare, once']:.1f} ms in one journey",
+            f"{spent['colonnade']:.1f} ms = {spent['colonnade'] / spent['bare']:.2f} x"
+            " FLARE's bare call",
+            f"each request alone: {spent['each alone']:.1f} ms; in the clear:"
+            f" {spent['in the clear']:.1f} ms; FLARE's bare call: {spent['bare']:.1f}"
+            f" ms, {spent['bare, once']:.1f} ms in one journey",
             numbers=spent,
         ),
         _growth("parties", found["parties"]),
@@ -173,9 +217,16 @@ def _growth(of: str, found: dict[str, dict[str, float]]) -> Result:
     """A round by what grows, and how many times FLARE's bare call it takes."""
     times = {count: one["colonnade"] / one["bare"] for count, one in found.items()}
     return Result(
-        f"a round by the number of {of}" if of == "parties" else f"a round by how many {of}",
-        ", ".join(f"{count}: {one['colonnade'] * 1e3:.0f} ms" for count, one in found.items()),
-        ", ".join(f"{count}: {ratio:.2f} x" for count, ratio in times.items()) + " FLARE's bare call",
+        (
+            f"a round by the number of {of}"
+            if of == "parties"
+            else f"a round by how many {of}"
+        ),
+        ", ".join(
+            f"{count}: {one['colonnade'] * 1e3:.0f} ms" for count, one in found.items()
+        ),
+        ", ".join(f"{count}: {ratio:.2f} x" for count, ratio in times.items())
+        + " FLARE's bare call",
         f"≤ {TARGET} x each",
         all(ratio <= TARGET for ratio in times.values()),
         times,
@@ -190,12 +241,17 @@ def answerer(name: str) -> Answerer:
     return Answerer(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
 
 
-def rounds(peers: Peers, rows: int, *, one_by_one: bool = False) -> Callable[[], object]:
+def rounds(
+    peers: Peers, rows: int, *, one_by_one: bool = False
+) -> Callable[[], object]:
     outbox = Outbox(DRIVER, torch.Generator())
     matrix = torch.zeros(rows, OUTPUTS)
 
     def one() -> None:
-        improve = {n: Improve(outbox.release(matrix, "r"), outbox.release(matrix, "head")) for n in peers}
+        improve = {
+            n: Improve(outbox.release(matrix, "r"), outbox.release(matrix, "head"))
+            for n in peers
+        }
         if one_by_one:
             for name in peers:
                 peers[name].ask(Embed(rows))
@@ -222,10 +278,17 @@ class Measuring:
         from colonnade.transport.identity import Identity
 
         torch.set_num_threads(1)
-        name, self.names = str(collab.site_name), sites(bool(os.environ[QUICK]))
-        self.channel = Channel(Identity.load(Path(os.environ[KITS]) / name, name), (DRIVER, *self.names), "bench")
+        name = str(collab.site_name)
+        self.names = sites(bool(os.environ[QUICK]))
+        self.channel = Channel(
+            Identity.load(Path(os.environ[KITS]) / name, name),
+            (DRIVER, *self.names),
+            "bench",
+        )
         self.party = answerer(name)
-        self.endpoint = Endpoint(name, self.party.handle, admitted=[DRIVER], allow=self.party.allow)
+        self.endpoint = Endpoint(
+            name, self.party.handle, admitted=[DRIVER], allow=self.party.allow
+        )
         self.proxies = {p.name: p for p in collab.other_clients}
 
     def call(self, data: bytes) -> bytes:
@@ -247,12 +310,16 @@ class Measuring:
         started = time.perf_counter()
         found: dict[str, Any] = {}
         try:
-            quick, names = bool(os.environ[QUICK]), self.names
+            quick = bool(os.environ[QUICK])
+            names = self.names
             turns = 20 if quick else 40
-            found["parties"] = {str(n): self._rounds(names[:n], turns) for n in MANY if n <= len(names)}
+            found["parties"] = {
+                str(n): self._rounds(names[:n], turns) for n in MANY if n <= len(names)
+            }
             found["cpu"] = self._spent(names[:FEW], turns)
             found["rows"] = {
-                str(k): self._rounds(names[:FEW], max(5, turns // k), k * ROWS) for k in (SIZES[:2] if quick else SIZES)
+                str(k): self._rounds(names[:FEW], max(5, turns // k), k * ROWS)
+                for k in (SIZES[:2] if quick else SIZES)
             }
             if not os.environ[QUICK]:
                 found["large"] = self._large(GIB // (4 * WIDTH))
@@ -270,7 +337,10 @@ class Measuring:
         return {name: line(self.proxies[name]) for name in names}
 
     def _lines(self, names: Sequence[str]) -> dict[str, Route]:
-        return {name: self.channel.line(name, carry) for name, carry in self._carriers(names).items()}
+        return {
+            name: self.channel.line(name, carry)
+            for name, carry in self._carriers(names).items()
+        }
 
     def _in_the_clear(self, names: Sequence[str]) -> dict[str, Route]:
         def line(carry: Route) -> Route:
@@ -278,18 +348,32 @@ class Measuring:
 
         return {name: line(carry) for name, carry in self._carriers(names).items()}
 
-    def _rounds(self, names: Sequence[str], turns: int, rows: int = ROWS) -> dict[str, float]:
+    def _rounds(
+        self, names: Sequence[str], turns: int, rows: int = ROWS
+    ) -> dict[str, float]:
         ways, settle = self._ways(names, rows)
         few = len(names) == FEW and rows == ROWS
-        found = race(ways if few else {way: ways[way] for way in ("colonnade", "each alone", "bare")}, turns=turns)
+        found = race(
+            (
+                ways
+                if few
+                else {way: ways[way] for way in ("colonnade", "each alone", "bare")}
+            ),
+            turns=turns,
+        )
         settle()
         return found
 
-    def _ways(self, names: Sequence[str], rows: int) -> tuple[dict[str, Callable[[], object]], Callable[[], None]]:
-        """One round, as it can be made; and what sends the last request that waits, before others make their calls."""
+    def _ways(
+        self, names: Sequence[str], rows: int
+    ) -> tuple[dict[str, Callable[[], object]], Callable[[], None]]:
+        """One round, as it can be made; and what sends the last request that waits,
+        before others make their calls."""
         lines = self._carriers(names)
         pool = ThreadPoolExecutor(len(names))
-        asked, told, answer = 200, 2 * rows * OUTPUTS * 4, rows * WIDTH * 4
+        asked = 200
+        told = 2 * rows * OUTPUTS * 4
+        answer = rows * WIDTH * 4
 
         def bare(*journeys: tuple[int, int]) -> None:
             for up, down in journeys:
@@ -297,9 +381,15 @@ class Measuring:
                 list(pool.map(lambda line, data=data: line(data, 60.0), lines.values()))
 
         def peers(routes: dict[str, Route], *, joins: bool = True) -> Peers:
-            return Peers(DRIVER, names, EngineSettings().around(Remote(routes, joins=joins)), Ledger(DRIVER))
+            return Peers(
+                DRIVER,
+                names,
+                EngineSettings().around(Remote(routes, joins=joins)),
+                Ledger(DRIVER),
+            )
 
-        away, clear = peers(self._lines(names)), peers(self._in_the_clear(names))
+        away = peers(self._lines(names))
+        clear = peers(self._in_the_clear(names))
         here = InProcess({name: answerer(name) for name in names})
 
         def settle() -> None:
@@ -322,7 +412,9 @@ class Measuring:
         peers = Peers(DRIVER, names, Remote(self._lines(names)), Ledger(DRIVER))
 
         def spent() -> float:
-            return time.process_time() + sum(one.seconds for one in peers.ask(TellSpent()).values())
+            return time.process_time() + sum(
+                one.seconds for one in peers.ask(TellSpent()).values()
+            )
 
         found = dict[str, float]()
         ways, settle = self._ways(names, ROWS)
@@ -337,7 +429,8 @@ class Measuring:
     def _large(self, rows: int) -> dict[str, float]:
         first = self.names[0]
         peers = Peers(DRIVER, [first], Remote(self._lines([first])), Ledger(DRIVER))
-        own, theirs = peak(), peers[first].ask(Tell()).bytes
+        own = peak()
+        theirs = peers[first].ask(Tell()).bytes
         start = time.perf_counter()
         answer = peers[first].ask(Embed(rows))
         seconds = time.perf_counter() - start
@@ -346,7 +439,8 @@ class Measuring:
             "size": size,
             "seconds": seconds,
             "asker": peak() - own,
-            "party": peers[first].ask(Tell()).bytes - theirs - size,  # less the tensor that it released from
+            # less the tensor that it released from
+            "party": peers[first].ask(Tell()).bytes - theirs - size,
         }
 
 

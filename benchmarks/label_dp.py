@@ -1,9 +1,10 @@
 """Label-DP: randomized response against two stages, at the same epsilon.
 
-SplitNN learns from labels that were drawn once: MNIST in two strips, of which the label owner holds the upper, and bank
-marketing (bank-full) with the customers' columns at the bank that also knows the answers and the calls at an agency.
-Test labels are true ones. Without MNIST and bank marketing under COLONNADE_DATA, and with `--quick`: scikit-learn's
-digits.
+SplitNN learns from labels that were drawn once: MNIST in two strips, of which the label
+owner holds the upper, and bank marketing (bank-full) with the customers' columns at the
+bank that also knows the answers and the calls at an agency. Test labels are true ones.
+Without MNIST and bank marketing under COLONNADE_DATA, and with `--quick`:
+scikit-learn's digits.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ EPOCHS = {"mnist": 1, "bank_marketing": 2, "digits": 15}
 
 
 def run(quick: bool) -> list[Result]:
-    names = ["digits"] if quick else [name for name in ("mnist", "bank_marketing") if _there(name)] or ["digits"]
+    names = (
+        ["digits"]
+        if quick
+        else [name for name in ("mnist", "bank_marketing") if _there(name)]
+        or ["digits"]
+    )
     with one_torch_thread():
         return [result for name in names for result in _task(name, quick)]
 
@@ -49,14 +55,23 @@ def _task(name: str, quick: bool) -> Iterator[Result]:
     for epsilon in (1.0,) if quick else EPSILONS:
         found = {}
         for kind in MECHANISMS:
-            rule = {"outbox": {"labels": {"mechanism": {"name": kind, "epsilon": epsilon}}}}
+            rule = {
+                "outbox": {"labels": {"mechanism": {"name": kind, "epsilon": epsilon}}}
+            }
             found[kind] = [_trained(name, seed, rule) for seed in seeds]
         one, two = (_means(found[kind]) for kind in MECHANISMS)
         numbers = (
-            {"epsilon": epsilon} | {f"one {k}": v for k, v in one.items()} | {f"two {k}": v for k, v in two.items()}
+            {"epsilon": epsilon}
+            | {f"one {k}": v for k, v in one.items()}
+            | {f"two {k}": v for k, v in two.items()}
         )
         told = f"two stages {_told(found['two_stage'])}"
-        yield Result(f"{name}: ε = {epsilon:g}", told, f"one {_told(found['randomized_response'])}", numbers=numbers)
+        yield Result(
+            f"{name}: ε = {epsilon:g}",
+            told,
+            f"one {_told(found['randomized_response'])}",
+            numbers=numbers,
+        )
 
 
 def _trained(name: str, seed: int, rule: Mapping[str, Any]) -> dict[str, float]:
@@ -77,7 +92,9 @@ def _trained(name: str, seed: int, rule: Mapping[str, Any]) -> dict[str, float]:
     for _ in made.train():
         pass
     train = made.batches.splits["train"]
-    stayed = (made.labels[train] == made.holdings.labelled.labels[train]).double().mean()
+    stayed = (
+        (made.labels[train] == made.holdings.labelled.labels[train]).double().mean()
+    )
     return {**made.evaluate("test"), "stayed": float(stayed)}
 
 
@@ -90,4 +107,7 @@ def _told(scores: list[dict[str, float]]) -> str:
     means = _means(scores)
     spread = pstdev(one["accuracy"] for one in scores)
     auc = f", AUC {means['auc']:.3f}" if "auc" in means else ""
-    return f"accuracy {means['accuracy']:.3f} ± {spread:.3f}{auc}, {means['stayed']:.2f} of labels stayed"
+    return (
+        f"accuracy {means['accuracy']:.3f} ± {spread:.3f}{auc}, {means['stayed']:.2f}"
+        " of labels stayed"
+    )

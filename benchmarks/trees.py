@@ -1,10 +1,13 @@
-"""Boosted trees at the size of FATE's default_credit: seconds and bytes of a tree, encrypted and not.
+"""Boosted trees at the size of FATE's default_credit: seconds and bytes of a tree,
+encrypted and not.
 
-30,000 rows, 13 columns at the label owner and 10 at its partner, trees of depth 5, 32 bins. Columns are random and the
-label follows some of them: time and traffic depend on sizes. Encrypted, a tree is timed in processor seconds with one
-thread, with nodes shown and hidden, and by the clock with all cores that this process may use; without encryption
-beside scikit-learn's HistGradientBoosting with the same bins, depth and rounds, on one core. What is timed is training,
-from columns to the last tree, with the bins that both make first; that tables are read before it is not.
+30,000 rows, 13 columns at the label owner and 10 at its partner, trees of depth 5, 32
+bins. Columns are random and the label follows some of them: time and traffic depend on
+sizes. Encrypted, a tree is timed in processor seconds with one thread, with nodes shown
+and hidden, and by the clock with all cores that this process may use; without
+encryption beside scikit-learn's HistGradientBoosting with the same bins, depth and
+rounds, on one core. What is timed is training, from columns to the last tree, with the
+bins that both make first; that tables are read before it is not.
 """
 
 from __future__ import annotations
@@ -23,7 +26,11 @@ from colonnade.core import Step, workers
 from colonnade.core.party import cores
 from colonnade.federation import Federation
 
-ROWS, BANK, PARTNER, DEPTH, BINS = 30_000, 13, 10, 5, 32
+ROWS = 30_000
+BANK = 13
+PARTNER = 10
+DEPTH = 5
+BINS = 32
 ROUNDS = 20
 """Of trees that are not encrypted, beside scikit-learn's."""
 
@@ -53,14 +60,21 @@ def encrypted(rows: int) -> Iterator[Result]:
         numbers={"megabytes": megabytes},
     )
     if cores() > 1:
-        best = race({"one": lambda: _tree(steps, 1), "two": lambda: _tree(steps, 2)}, turns=1 if rows < ROWS else 3)
-        alone, together = best["one"], best["two"]
+        best = race(
+            {"one": lambda: _tree(steps, 1), "two": lambda: _tree(steps, 2)},
+            turns=1 if rows < ROWS else 3,
+        )
+        alone = best["one"]
+        together = best["two"]
         faster = alone / together
         yield Result(
-            "a tree, two cores", f"{together:.2f} s", f"one core {alone:.2f} s: {faster:.2f} ×", "≥ 1.7 ×",
+            "a tree, two cores",
+            f"{together:.2f} s",
+            f"one core {alone:.2f} s: {faster:.2f} ×",
+            "≥ 1.7 ×",
             faster >= 1.7,
             {"times faster": faster},
-        )  # fmt: skip
+        )
 
 
 def hidden(rows: int) -> Iterator[Result]:
@@ -76,8 +90,10 @@ def hidden(rows: int) -> Iterator[Result]:
 
 
 def _second(federation: Federation) -> tuple[Iterator[Step], float, float]:
-    """The steps after the second tree, its processor seconds and its megabytes; the first makes keys and tables."""
-    steps, ledger = federation.train(), federation.driver.ledger
+    """The steps after the second tree, its processor seconds and its megabytes; the
+    first makes keys and tables."""
+    steps = federation.train()
+    ledger = federation.driver.ledger
     next(steps)
     before = ledger.total("in") + ledger.total("out")
     processor, _ = _tree(steps, 1)
@@ -89,7 +105,12 @@ def plain(rows: int, turns: int) -> Result:
 
     x, y = _table(rows)
     theirs = HistGradientBoostingClassifier(
-        max_iter=ROUNDS, max_depth=DEPTH, max_bins=BINS, max_leaf_nodes=None, min_samples_leaf=5, early_stopping=False
+        max_iter=ROUNDS,
+        max_depth=DEPTH,
+        max_bins=BINS,
+        max_leaf_nodes=None,
+        min_samples_leaf=5,
+        early_stopping=False,
     )
 
     ready = [_federation(rows, "none", ROUNDS) for _ in range(turns + 1)]
@@ -99,18 +120,27 @@ def plain(rows: int, turns: int) -> Result:
             pass
 
     with threadpool_limits(1):  # threads that wait for each other count as work
-        best = race({"ours": ours, "theirs": lambda: theirs.fit(x, y)}, turns=turns, clock=time.process_time)
+        best = race(
+            {"ours": ours, "theirs": lambda: theirs.fit(x, y)},
+            turns=turns,
+            clock=time.process_time,
+        )
     ratio = best["ours"] / best["theirs"]
     return Result(
-        f"{ROUNDS} trees without encryption", f"{best['ours']:.2f} s", f"HistGradientBoosting {best['theirs']:.2f} s",
-        "≤ 3 ×", ratio <= 3, {"times slower": ratio},
-    )  # fmt: skip
+        f"{ROUNDS} trees without encryption",
+        f"{best['ours']:.2f} s",
+        f"HistGradientBoosting {best['theirs']:.2f} s",
+        "≤ 3 ×",
+        ratio <= 3,
+        {"times slower": ratio},
+    )
 
 
 def _tree(steps: Iterator[Step], threads: int) -> tuple[float, float]:
     """Processor and wall seconds of the next tree."""
     with workers.limited(threads):
-        processor, wall = time.process_time(), time.perf_counter()
+        processor = time.process_time()
+        wall = time.perf_counter()
         next(steps)
         return time.process_time() - processor, time.perf_counter() - wall
 
@@ -122,7 +152,9 @@ def _table(rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return x, (score > 1).astype(np.int64)
 
 
-def _federation(rows: int, encryption: str, epochs: int, nodes: str = "shown") -> Federation:
+def _federation(
+    rows: int, encryption: str, epochs: int, nodes: str = "shown"
+) -> Federation:
     x, y = _table(rows)
     ids = np.arange(rows)
     frames = {
@@ -130,7 +162,13 @@ def _federation(rows: int, encryption: str, epochs: int, nodes: str = "shown") -
         "partner": pd.DataFrame(x[:, BANK:]).add_prefix("p").assign(id=ids),
     }
     settings = {
-        "algorithm": {"name": "boosted_trees", "encryption": encryption, "nodes": nodes, "depth": DEPTH, "bins": BINS},
+        "algorithm": {
+            "name": "boosted_trees",
+            "encryption": encryption,
+            "nodes": nodes,
+            "depth": DEPTH,
+            "bins": BINS,
+        },
         "train": {"epochs": epochs, "early_stop": False},
         "data": {"validation": 0, "test": 0},
         "federation": {"device": "cpu", "threads": "never"},

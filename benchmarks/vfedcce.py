@@ -1,8 +1,10 @@
-"""A vFedCCE step at the paper's sizes, in its three modes: seconds, and bytes of ciphertext.
+"""A vFedCCE step at the paper's sizes, in its three modes: seconds, and bytes of
+ciphertext.
 
-Two clients, 10 columns each, two dense layers of 128 and one of 2: 18,178 weights; batches of 32; 2 classes. Client 2
-has the labels, so what crosses is between it and client 1. Columns are random: only time and traffic are of interest.
-Then what encrypted coefficients would cost in other algorithms, from the same product at two sizes.
+Two clients, 10 columns each, two dense layers of 128 and one of 2: 18,178 weights;
+batches of 32; 2 classes. Client 2 has the labels, so what crosses is between it and
+client 1. Columns are random: only time and traffic are of interest. Then what encrypted
+coefficients would cost in other algorithms, from the same product at two sizes.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from colonnade.encryption import make_keys
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import Columns, Holdings
 
-ROWS, BATCH, CLASSES = 1024, 32, 2
-ELSEWHERE = {  # per batch and party: coefficients, and the weights that they are multiplied into
+ROWS = 1024
+BATCH = 32
+CLASSES = 2
+# per batch and party: coefficients, and the weights that they are multiplied into
+ELSEWHERE = {
     "FDML at these sizes, 32 rows x 1 logit": (32, 18_048),
     "SplitNN at these sizes, 32 rows x 128": (32 * 128, 17_920),
     "FDML on MNIST (VIM), 1024 rows x 10": (1024 * 10, 14_700),
@@ -41,21 +46,32 @@ def run(quick: bool) -> list[Result]:
         "plaintext": _federation("plaintext"),
     }
     cpu: dict[str, float] = {}
-    best = race({name: _step(federation, name, cpu) for name, federation in modes.items()}, turns=1 if quick else 5)
+    best = race(
+        {name: _step(federation, name, cpu) for name, federation in modes.items()},
+        turns=1 if quick else 5,
+    )
     sent = {name: _bytes(federation) for name, federation in modes.items()}
-    weights = sum(weight.numel() for weight in modes["ours"].owners["client_1"].model.parameters())
+    weights = sum(
+        weight.numel() for weight in modes["ours"].owners["client_1"].model.parameters()
+    )
     results = []
     for scheme, end in (("BFV, the default", ""), ("CKKS", ", ckks")):
-        ours, theirs = f"ours{end}", f"jacobian{end}"
+        ours = f"ours{end}"
+        theirs = f"jacobian{end}"
         ratio = sent[theirs] / sent[ours]
         results += [
             Result(
                 f"vFedCCE step, encrypted coefficients ({scheme})",
                 f"{best[ours]:.2f} s, on one core",
-                f"encrypted Jacobian {best[theirs]:.2f} s, plaintext {best['plaintext']:.3f} s",
+                f"encrypted Jacobian {best[theirs]:.2f} s, plaintext"
+                f" {best['plaintext']:.3f} s",
                 "≤ 1 s",
                 best[ours] <= 1,
-                {"seconds": best[ours], "processor seconds": cpu[ours], "jacobian seconds": best[theirs]},
+                {
+                    "seconds": best[ours],
+                    "processor seconds": cpu[ours],
+                    "jacobian seconds": best[theirs],
+                },
             ),
             Result(
                 "its ciphertexts, both ways",
@@ -86,10 +102,14 @@ def _federation(mode: str, **algorithm: Any) -> Federation:
     encoder = Labels("client_2", "classification", (0, 1))
     ids = np.arange(ROWS).astype(np.str_)
     splits = {"train": torch.arange(ROWS)}
-    return Federation(settings, Holdings.of_one(parties, y, ids, splits, "client_2", encoder))
+    return Federation(
+        settings, Holdings.of_one(parties, y, ids, splits, "client_2", encoder)
+    )
 
 
-def _step(federation: Federation, name: str, cpu: dict[str, float]) -> Callable[[], None]:
+def _step(
+    federation: Federation, name: str, cpu: dict[str, float]
+) -> Callable[[], None]:
     training = federation.train()
 
     def go() -> None:
@@ -106,18 +126,28 @@ def _bytes(federation: Federation) -> int:
     """What crossed for the last batch, log-odds and keys not counted."""
     entries = federation.ledgers["client_1"].entries
     last = entries[-1].batch
-    return sum(entry.bytes for entry in entries if entry.batch == last and entry.name != "log_odds")
+    return sum(
+        entry.bytes
+        for entry in entries
+        if entry.batch == last and entry.name != "log_odds"
+    )
 
 
 def _elsewhere() -> list[Result]:
-    """A coefficient costs one rotation, and a product per ciphertext of weights (8,192 of them, BFV)."""
-    rows, slots, random = 32, 8192, torch.Generator().manual_seed(0)
+    """A coefficient costs one rotation, and a product per ciphertext of weights (8,192
+    of them, BFV)."""
+    rows = 32
+    slots = 8192
+    random = torch.Generator().manual_seed(0)
     secret = make_keys("bfv", use="products", limit=4.0)
     seconds = {1: float("inf"), 3: float("inf")}
     for chunks in (1, 3) * 3:
-        jacobian, coefficients = torch.rand(rows, chunks * slots, generator=random), torch.rand(rows, generator=random)
+        jacobian = torch.rand(rows, chunks * slots, generator=random)
+        coefficients = torch.rand(rows, generator=random)
         start = time.process_time()
-        secret.public.product(secret.encrypt(coefficients, owner="client_2"), jacobian, owner="client_1")
+        secret.public.product(
+            secret.encrypt(coefficients, owner="client_2"), jacobian, owner="client_1"
+        )
         seconds[chunks] = min(seconds[chunks], (time.process_time() - start) / rows)
     product = (seconds[3] - seconds[1]) / 2
     rotation = seconds[1] - product
@@ -128,25 +158,33 @@ def _elsewhere() -> list[Result]:
             Result(
                 f"encrypted coefficients in {what}, computed",
                 f"{count * (rotation + chunks * product):,.1f} s of one core a step",
-                f"{count:,} coefficients x ({rotation * 1e3:.1f} + {chunks} x {product * 1e3:.1f}) ms, measured",
-                numbers={"seconds": count * (rotation + chunks * product), "weights per coefficient": weights / count},
+                f"{count:,} coefficients x ({rotation * 1e3:.1f} + {chunks} x"
+                f" {product * 1e3:.1f}) ms, measured",
+                numbers={
+                    "seconds": count * (rotation + chunks * product),
+                    "weights per coefficient": weights / count,
+                },
             )
         )
     return results
 
 
 def _paillier(weights: int, ours: float) -> Result:
-    """As printed, one ciphertext per entry of the Jacobian: one modular power each, measured here, and two moduli."""
+    """As printed, one ciphertext per entry of the Jacobian: one modular power each,
+    measured here, and two moduli."""
     modulus = secrets.randbits(PAILLIER_BITS) | 1 | 1 << (PAILLIER_BITS - 1)
-    base, square = secrets.randbits(PAILLIER_BITS), modulus * modulus
+    base = secrets.randbits(PAILLIER_BITS)
+    square = modulus * modulus
     start = time.perf_counter()
     pow(base, modulus, square)
     seconds = time.perf_counter() - start
     count = BATCH * CLASSES * weights
     size = count * 2 * PAILLIER_BITS // 8
     return Result(
-        f"the same with Paillier ({PAILLIER_BITS} bit), one ciphertext per entry of the Jacobian, computed",
+        f"the same with Paillier ({PAILLIER_BITS} bit), one ciphertext per entry of the"
+        " Jacobian, computed",
         f"{count * seconds / 3600:.0f} h of one core to encrypt, {size / 1e6:.0f} MB",
-        f"{count:,} powers of {seconds * 1e3:.0f} ms (Python's own; GMP's are faster); ours: {ours:.2f} s",
+        f"{count:,} powers of {seconds * 1e3:.0f} ms (Python's own; GMP's are faster);"
+        f" ours: {ours:.2f} s",
         numbers={"seconds": count * seconds, "bytes": float(size)},
     )

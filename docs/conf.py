@@ -1,7 +1,9 @@
-"""How the site is built: `make docs`, which is `sphinx-build -W -n --keep-going docs docs/_build`.
+"""How the site is built: `make docs`, which is `sphinx-build -W -n --keep-going docs
+docs/_build`.
 
-Strict: a warning, a link to nowhere, or a public name, command, setting or error without a page fails the build. The
-pages work from disk, without a network: no script or font comes from elsewhere, and formulas are MathML.
+Strict: a warning, a link to nowhere, or a public name, command, setting or error
+without a page fails the build. The pages work from disk, without a network: no script
+or font comes from elsewhere, and formulas are MathML.
 """
 
 from __future__ import annotations

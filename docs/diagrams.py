@@ -1,8 +1,10 @@
-"""The pictures of what crosses, one per algorithm: `python docs/diagrams.py` draws them again into docs/images.
+"""The pictures of what crosses, one per algorithm: `python docs/diagrams.py` draws them
+again into docs/images.
 
-Each algorithm is run for one batch on a few random rows, every call is listened to, and what was heard is drawn: so a
-picture shows what is sent, and nothing else. Written by hand are the notes on what a role computes in between, each
-under the message that it follows; a note for a message that does not come is an error.
+Each algorithm is run for one batch on a few random rows, every call is listened to, and
+what was heard is drawn: so a picture shows what is sent, and nothing else. Written by
+hand are the notes on what a role computes in between, each under the message that it
+follows; a note for a message that does not come is an error.
 """
 
 from __future__ import annotations
@@ -26,13 +28,29 @@ from colonnade.encryption.masks import SHARES
 from colonnade.federation import Federation
 
 IMAGES = Path(__file__).with_name("images")
-ROWS, TEST, WIDTH, CLASSES, NEIGHBOURS = 23, 4, 6, 3, 5
-OWNER, SERVER = "label_owner", "aggregation_server"
-LABEL, FEATURE = "label owner", "feature owner k"
-ONCE, ROUND, BATCH, PREDICT = "once, at the start", "each round", "each batch", "to predict"
+ROWS = 23
+TEST = 4
+WIDTH = 6
+CLASSES = 3
+NEIGHBOURS = 5
+OWNER = "label_owner"
+SERVER = "aggregation_server"
+LABEL = "label owner"
+FEATURE = "feature owner k"
+ONCE = "once, at the start"
+ROUND = "each round"
+BATCH = "each batch"
+PREDICT = "to predict"
 
 
-SIZES = {ROWS: "rows", TEST: "rows", WIDTH: "width", CLASSES: "classes", CLASSES - 1: "(classes − 1)", NEIGHBOURS: "k"}
+SIZES = {
+    ROWS: "rows",
+    TEST: "rows",
+    WIDTH: "width",
+    CLASSES: "classes",
+    CLASSES - 1: "(classes − 1)",
+    NEIGHBOURS: "k",
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +59,11 @@ class Picture:
 
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    lanes: Mapping[str, str] = field(default_factory=lambda: {OWNER: LABEL, "a": FEATURE})
-    notes: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (when, message) -> said at its receiver
+    lanes: Mapping[str, str] = field(
+        default_factory=lambda: {OWNER: LABEL, "a": FEATURE}
+    )
+    # (when, message) -> said at its receiver
+    notes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 EMBED = {(BATCH, "Embed"): "hₖ = fₖ(xₖ)", (PREDICT, "Embed"): "hₖ = fₖ(xₖ)"}
@@ -78,7 +99,10 @@ PICTURES = {
         "vimsgd",
         notes=EMBED
         | {
-            (BATCH, "Embedding"): "o = Σ hₖ Wₖ; one step of W (Eq. 12); ∂loss/∂hₖ (Eq. 14)",
+            (
+                BATCH,
+                "Embedding",
+            ): "o = Σ hₖ Wₖ; one step of W (Eq. 12); ∂loss/∂hₖ (Eq. 14)",
             (BATCH, "Descend"): "one step of fₖ (Eq. 15)",
             (PREDICT, "Embedding"): "o = Σ hₖ Wₖ",
         },
@@ -87,7 +111,10 @@ PICTURES = {
         "vimadmm",
         notes=EMBED
         | {
-            (BATCH, "Embedding"): "o = Σ hₖ Wₖ; z (Eq. 6), λ (Eq. 7), W (Eq. 8); r = z − o − λ/ρ",
+            (
+                BATCH,
+                "Embedding",
+            ): "o = Σ hₖ Wₖ; z (Eq. 6), λ (Eq. 7), W (Eq. 8); r = z − o − λ/ρ",
             (BATCH, "Improve"): "τ steps of fₖ towards r + hₖ Wₖ (Eq. 10)",
             (PREDICT, "Embedding"): "o = Σ hₖ Wₖ",
         },
@@ -157,15 +184,25 @@ PICTURES = {
         "one_shot",
         {"estimator": "logistic", "width": WIDTH},
         notes={
-            (BATCH, "Embed"): "learns fₖ from its own rows, without labels; hₖ = fₖ(xₖ)",
-            (BATCH, "Embedding"): "learns g from y, its own columns and h₁ … h_M; nothing goes back",
+            (
+                BATCH,
+                "Embed",
+            ): "learns fₖ from its own rows, without labels; hₖ = fₖ(xₖ)",
+            (
+                BATCH,
+                "Embedding",
+            ): "learns g from y, its own columns and h₁ … h_M; nothing goes back",
             (PREDICT, "Embed"): "hₖ = fₖ(xₖ)",
             (PREDICT, "Embedding"): "g([x₀, h₁ … h_M])",
         },
     ),
     "multi_vfl": Picture(
         "multi_vfl",
-        lanes={SERVER: "aggregation server", OWNER: "label owner k", "a": "data owner d"},
+        lanes={
+            SERVER: "aggregation server",
+            OWNER: "label owner k",
+            "a": "data owner d",
+        },
         notes={
             (BATCH, "Embed"): "h = f_dk(x)",
             (BATCH, "Embedding"): "one step of gₖ",
@@ -206,11 +243,18 @@ def listen(picture: Picture) -> list[tuple[str, Heard]]:
         trained = len(heard)
         if find(picture.algorithm).nested is None:
             federation.evaluate("test")
-    several = [n for n, one in enumerate(heard) if type(one.message).__name__ == "TrainRound"]
-    return [(_when(one, n < trained, bool(several) and n >= several[0]), one) for n, one in enumerate(heard)]
+    several = [
+        n for n, one in enumerate(heard) if type(one.message).__name__ == "TrainRound"
+    ]
+    return [
+        (_when(one, n < trained, bool(several) and n >= several[0]), one)
+        for n, one in enumerate(heard)
+    ]
 
 
-def _overheard(name: str, handle: Callable[..., Any], heard: list[Heard]) -> Callable[..., Any]:
+def _overheard(
+    name: str, handle: Callable[..., Any], heard: list[Heard]
+) -> Callable[..., Any]:
     def handled(envelope: Any) -> Any:
         batch = batch_of(envelope.message)
         heard.append(Heard(envelope.sender, name, envelope.message, batch))
@@ -235,7 +279,11 @@ def _federation(picture: Picture) -> Any:
     random = np.random.default_rng(0)
     rows = ROWS + TEST
     tables = {
-        name: pd.DataFrame(random.normal(size=(rows, 2)), columns=["x", "y"]).rename_axis("id").reset_index()
+        name: (
+            pd.DataFrame(random.normal(size=(rows, 2)), columns=["x", "y"])
+            .rename_axis("id")
+            .reset_index()
+        )
         for name in "abc"
     }
     labels = pd.DataFrame({"id": range(rows), "class": np.arange(rows) % CLASSES})
@@ -247,8 +295,16 @@ def _federation(picture: Picture) -> Any:
         "federation": {"device": "cpu", "cohort": "off", "threads": "never"},
     }
     if find(picture.algorithm).nested is not None:
-        return Federation.from_frames(tables, label_owners={OWNER: labels}, id="id", label="class", settings=settings)
-    return Federation.from_frames({**tables, OWNER: labels}, id="id", label="class", settings=settings)
+        return Federation.from_frames(
+            tables,
+            label_owners={OWNER: labels},
+            id="id",
+            label="class",
+            settings=settings,
+        )
+    return Federation.from_frames(
+        {**tables, OWNER: labels}, id="id", label="class", settings=settings
+    )
 
 
 @dataclass(frozen=True)
@@ -264,14 +320,24 @@ class Line:
 
 
 def script(name: str) -> list[Line]:
-    """A picture's lines from top to bottom; what repeats an exchange of the same heading is left out."""
+    """A picture's lines from top to bottom; what repeats an exchange of the same
+    heading is left out."""
     picture = pictures()[name]
-    reveals, told, when, lines = find(picture.algorithm).reveals, set[str](), "", list[Line]()
-    unused, drawn = set(picture.notes), set[tuple[str, str, str, str]]()
+    reveals = find(picture.algorithm).reveals
+    told = set[str]()
+    when = ""
+    lines = list[Line]()
+    unused = set(picture.notes)
+    drawn = set[tuple[str, str, str, str]]()
     for now, one in listen(picture):
         said = type(one.message).__name__
         key = (now, said, one.sender, one.to)
-        if one.sender not in picture.lanes or one.to not in picture.lanes or said == "Done" or key in drawn:
+        if (
+            one.sender not in picture.lanes
+            or one.to not in picture.lanes
+            or said == "Done"
+            or key in drawn
+        ):
             continue
         drawn.add(key)
         if now != when:
@@ -282,35 +348,63 @@ def script(name: str) -> list[Line]:
         new = [part.receipt.name for part in sealed if part.receipt.name not in told]
         told.update(new)
         tells = tuple(f"{word}: {reveals[word]}" for word in dict.fromkeys(new))
-        lines.append(Line("arrow", (said, *tells), one.sender, one.to, ", ".join(carried), bool(sealed)))
+        lines.append(
+            Line(
+                "arrow",
+                (said, *tells),
+                one.sender,
+                one.to,
+                ", ".join(carried),
+                bool(sealed),
+            )
+        )
         if (now, said) in picture.notes:
             unused.discard((now, said))
             lines.append(Line("note", (picture.notes[now, said],), one.to))
     if unused:
-        raise ValueError(f"{name}: notes for messages that do not come: {sorted(unused)}")
+        raise ValueError(
+            f"{name}: notes for messages that do not come: {sorted(unused)}"
+        )
     return lines
 
 
 def _scalars(message: Message, beside: bool) -> list[str]:
     """Plain fields by name; a batch's name goes without saying beside a tensor."""
-    plain = [name for name in message.hints() if isinstance(getattr(message, name), (str, int, float, tuple, dict))]
-    held = [name for name in plain if not _holds_tensors(getattr(message, name)) and not (beside and name == "batch")]
+    plain = [
+        name
+        for name in message.hints()
+        if isinstance(getattr(message, name), (str, int, float, tuple, dict))
+    ]
+    held = [
+        name
+        for name in plain
+        if not _holds_tensors(getattr(message, name))
+        and not (beside and name == "batch")
+    ]
     return [name.replace("took_part", "who took part") for name in held]
 
 
 def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, tuple) and any(isinstance(one, (Released, Ciphertext)) for one in value)
+    return isinstance(value, tuple) and any(
+        isinstance(one, (Released, Ciphertext)) for one in value
+    )
 
 
 def _carried(sealed: Sequence[Any], sender: str) -> list[str]:
     """Releases by name and size; only by name where one name has several sizes."""
     found: dict[str, set[str]] = {}
     for part in sealed:
-        name, sizes = _name(part, sender), [SIZES.get(size, "weights") for size in part.shape]
+        name = _name(part, sender)
+        sizes = [SIZES.get(size, "weights") for size in part.shape]
         if part.receipt.name in ("distances", "total"):
             sizes[-1] = "training rows"
-        found.setdefault(name, set()).add("" if name in ("public_key", "inputs", "weights") else " × ".join(sizes))
-    return [f"{name}: {size}" if len(said) == 1 and (size := min(said)) else name for name, said in found.items()]
+        found.setdefault(name, set()).add(
+            "" if name in ("public_key", "inputs", "weights") else " × ".join(sizes)
+        )
+    return [
+        f"{name}: {size}" if len(said) == 1 and (size := min(said)) else name
+        for name, said in found.items()
+    ]
 
 
 def _name(part: Any, sender: str) -> str:
@@ -319,35 +413,61 @@ def _name(part: Any, sender: str) -> str:
         return f"masked {name}"
     if isinstance(part, Ciphertext):
         return f"{part.encrypted.hides} {name}"
-    return f"{name} of the others" if part.receipt.owner != sender and name == "embedding" else str(name)
+    return (
+        f"{name} of the others"
+        if part.receipt.owner != sender and name == "embedding"
+        else str(name)
+    )
 
 
-WIDE, MARGIN, SMALL, LETTER = 860, 146, 12, 6.1
-INK, LINE, DOOR = "#767c86", "#8a929e", "#c2701c"
+WIDE = 860
+MARGIN = 146
+SMALL = 12
+LETTER = 6.1
+INK = "#767c86"
+LINE = "#8a929e"
+DOOR = "#c2701c"
 BOX = {"server": "#6b4fa0", "label": "#2f6f9f", "other": "#3b7d5a"}
 
 
 def draw(name: str) -> str:
-    """The SVG: one lane per role, time runs down. Colours are of middle brightness, to be read on white and black."""
-    picture, parts, y = pictures()[name], list[str](), 64
+    """The SVG: one lane per role, time runs down. Colours are of middle brightness, to
+    be read on white and black."""
+    picture = pictures()[name]
+    parts = list[str]()
+    y = 64
     places = np.linspace(MARGIN, WIDE - MARGIN, len(picture.lanes))
     lane = {who: float(x) for who, x in zip(picture.lanes, places, strict=True)}
     for line in script(name):
-        more, y = {"heading": _heading, "note": _note, "arrow": _arrow}[line.kind](line, lane, y)
+        more, y = {"heading": _heading, "note": _note, "arrow": _arrow}[line.kind](
+            line, lane, y
+        )
         parts += more
-    legend = "an outbox: the owner's rules, budget and ledger. A dashed call carries no tensor. Done is not drawn."
-    heads = [piece for who, x in lane.items() for piece in _head(picture.lanes[who], x, y)]
+    legend = (
+        "an outbox: the owner's rules, budget and ledger. A dashed call carries no"
+        " tensor. Done is not drawn."
+    )
+    heads = [
+        piece for who, x in lane.items() for piece in _head(picture.lanes[who], x, y)
+    ]
     foot = [*_door(12, y + 31), _text(28, y + 35, legend, size=11, anchor="start")]
     title = html.escape(
-        f"What crosses in {name.replace('-', ', ')}: messages between {' and '.join(picture.lanes.values())}"
+        f"What crosses in {name.replace('-', ', ')}: messages between"
+        f" {' and '.join(picture.lanes.values())}"
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {y + 50}" width="{WIDE}" height="{y + 50}" '
-            f'role="img" font-family="system-ui, sans-serif" font-size="{SMALL}">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {y + 50}"'
+                f' width="{WIDE}" height="{y + 50}" role="img" font-family="system-ui,'
+                f' sans-serif" font-size="{SMALL}">'
+            ),
             f"<title>{title}</title>",
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-            f'<path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker></defs>',
+            (
+                '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4"'
+                ' markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0'
+                f' 8z" fill="{LINE}"/></marker></defs>'
+            ),
             *heads,
             *parts,
             *foot,
@@ -360,43 +480,68 @@ def _head(title: str, x: float, bottom: int) -> Iterator[str]:
     kind = next((kind for kind in BOX if kind in title), "other")
     half = max(70, len(title) * 4 + 12)
     left = min(max(x - half, 4), WIDE - 2 * half - 4)
-    yield f'<line x1="{x:g}" y1="36" x2="{x:g}" y2="{bottom + 10}" stroke="{LINE}" stroke-width="1.5"/>'
-    yield f'<rect x="{left:g}" y="8" width="{2 * half}" height="30" rx="6" fill="{BOX[kind]}"/>'
+    yield (
+        f'<line x1="{x:g}" y1="36" x2="{x:g}" y2="{bottom + 10}" stroke="{LINE}"'
+        ' stroke-width="1.5"/>'
+    )
+    yield (
+        f'<rect x="{left:g}" y="8" width="{2 * half}" height="30" rx="6"'
+        f' fill="{BOX[kind]}"/>'
+    )
     yield _text(left + half, 28, title, colour="#ffffff", weight="600", size=13)
 
 
 def _heading(line: Line, _: Mapping[str, float], y: int) -> tuple[list[str], int]:
-    rule = f'<line x1="8" y1="{y + 10}" x2="{WIDE - 8}" y2="{y + 10}" stroke="{LINE}" stroke-width="0.6"/>'
-    return [rule, _text(8, y + 4, line.words[0].upper(), size=10, anchor="start", weight="600")], y + 34
+    rule = (
+        f'<line x1="8" y1="{y + 10}" x2="{WIDE - 8}" y2="{y + 10}" stroke="{LINE}"'
+        ' stroke-width="0.6"/>'
+    )
+    return [
+        rule,
+        _text(8, y + 4, line.words[0].upper(), size=10, anchor="start", weight="600"),
+    ], y + 34
 
 
 def _note(line: Line, lane: Mapping[str, float], y: int) -> tuple[list[str], int]:
     """What a role computes, in a box on its lane."""
-    x, text = lane[line.of], line.words[0]
+    x = lane[line.of]
+    text = line.words[0]
     wide = len(text) * LETTER + 22
     left = min(max(x - wide / 2, 4), WIDE - wide - 4)
-    box = f'<rect x="{left:g}" y="{y}" width="{wide:g}" height="22" rx="4" fill="#e9edf2" stroke="{LINE}"/>'
+    box = (
+        f'<rect x="{left:g}" y="{y}" width="{wide:g}" height="22" rx="4" fill="#e9edf2"'
+        f' stroke="{LINE}"/>'
+    )
     return [box, _text(left + wide / 2, y + 15, text, colour="#1f2933")], y + 46
 
 
 def _arrow(line: Line, lane: Mapping[str, float], y: int) -> tuple[list[str], int]:
-    """A message: its name and what it carries above the arrow, what its receiver learns below it."""
-    start, end = lane[line.of], lane[line.to]
-    right, middle = end > start, (start + end) / 2
-    room, bold = (int((abs(end - start) - 40) / wide) for wide in (LETTER, 1.2 * LETTER))
+    """A message: its name and what it carries above the arrow, what its receiver learns
+    below it."""
+    start = lane[line.of]
+    end = lane[line.to]
+    right = end > start
+    middle = (start + end) / 2
+    room, bold = (
+        int((abs(end - start) - 40) / wide) for wide in (LETTER, 1.2 * LETTER)
+    )
     said, *tells = line.words
     above = textwrap.wrap(f"{said}({line.carries})", bold) if line.carries else [said]
-    parts = [_text(middle, y + 14 * n, words, weight="600") for n, words in enumerate(above)]
+    parts = [
+        _text(middle, y + 14 * n, words, weight="600") for n, words in enumerate(above)
+    ]
     y += 14 * len(above) - 6
     tail = start + (12 if right else -12) if line.door else start
     dashes = "" if line.door else ' stroke-dasharray="5 4"'
     parts.append(
-        f'<line x1="{tail:g}" y1="{y}" x2="{end + (-3 if right else 3):g}" y2="{y}" stroke="{LINE}" '
-        f'stroke-width="1.6"{dashes} marker-end="url(#tip)"/>'
+        f'<line x1="{tail:g}" y1="{y}" x2="{end + (-3 if right else 3):g}" y2="{y}"'
+        f' stroke="{LINE}" stroke-width="1.6"{dashes} marker-end="url(#tip)"/>'
     )
     parts += _door(start + (4 if right else -12), y) if line.door else []
     below = [words for told in tells for words in textwrap.wrap(told, room)]
-    parts += [_text(middle, y + 16 + 14 * n, words, size=11) for n, words in enumerate(below)]
+    parts += [
+        _text(middle, y + 16 + 14 * n, words, size=11) for n, words in enumerate(below)
+    ]
     return parts, y + 14 * len(below) + (24 if below else 26)
 
 
@@ -409,11 +554,18 @@ def _door(x: float, y: int) -> list[str]:
 
 
 def _text(
-    x: float, y: float, words: str, *, colour: str = INK, size: int = SMALL, anchor: str = "middle", weight: str = "400"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    colour: str = INK,
+    size: int = SMALL,
+    anchor: str = "middle",
+    weight: str = "400",
 ) -> str:
     return (
-        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{colour}" font-size="{size}" font-weight="{weight}">'
-        f"{html.escape(words)}</text>"
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{colour}"'
+        f' font-size="{size}" font-weight="{weight}">{html.escape(words)}</text>'
     )
 
 

@@ -1,11 +1,13 @@
-"""The page docs/performance.md and its pictures, from what benchmarks measured: `python docs/performance.py`.
+"""The page docs/performance.md and its pictures, from what benchmarks measured: `python
+docs/performance.py`.
 
     colonnade bench cores --json > docs/measured/cores.json      on a machine that has nothing else to do
     python docs/performance.py
 
-Every file in docs/measured is a list of results as `--json` prints it; a result says on what machine it was measured,
-so files of several machines may lie beside each other. A result that was not printed by the benchmark itself says `how`
-it was measured, and the page repeats that above it.
+Every file in docs/measured is a list of results as `--json` prints it; a result says on
+what machine it was measured, so files of several machines may lie beside each other. A
+result that was not printed by the benchmark itself says `how` it was measured, and the
+page repeats that above it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-MEASURED, PAGE, IMAGES = HERE / "measured", HERE / "performance.md", HERE / "images"
+MEASURED = HERE / "measured"
+PAGE = HERE / "performance.md"
+IMAGES = HERE / "images"
 OPENING = """\
 # How fast it is
 
@@ -28,26 +32,45 @@ as missed. What the numbers mean for large federations: [how far it goes](explan
 [how to use a GPU](how-to-gpu.md).
 """
 MARKS = {None: "", True: "reached", False: "**missed**"}
-WIDTH, BAR, GAP, LEFT = 640, 22, 8, 230
-BLUE, GREY = "#3b6ea5", "#8a8f98"
+WIDTH = 640
+BAR = 22
+GAP = 8
+LEFT = 230
+BLUE = "#3b6ea5"
+GREY = "#8a8f98"
 
 
 def results(folder: Path = MEASURED) -> list[dict[str, Any]]:
     """All that was measured, file by file."""
-    return [one for path in sorted(folder.glob("*.json")) for one in json.loads(path.read_text(encoding="utf-8"))]
+    return [
+        one
+        for path in sorted(folder.glob("*.json"))
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    ]
 
 
 def page(found: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
     """The page, and its pictures by file name."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for one in found:
-        groups.setdefault((one["benchmark"], one["on"], one.get("how", "")), []).append(one)
-    parts, pictures = [OPENING], {}
+        groups.setdefault((one["benchmark"], one["on"], one.get("how", "")), []).append(
+            one
+        )
+    parts = [OPENING]
+    pictures = {}
     for (benchmark, machine, how), lines in groups.items():
-        parts += [f"\n## `colonnade bench {benchmark}`\n", f"\nOn {machine}.{f' {how}' if how else ''}\n"]
-        parts.append("\n| what | measured | against | target | |\n|---|---|---|---|---|\n")
+        parts += [
+            f"\n## `colonnade bench {benchmark}`\n",
+            f"\nOn {machine}.{f' {how}' if how else ''}\n",
+        ]
+        parts.append(
+            "\n| what | measured | against | target | |\n|---|---|---|---|---|\n"
+        )
         for one in lines:
-            cells = [_cell(str(one[key])) for key in ("what", "measured", "against", "target")]
+            cells = [
+                _cell(str(one[key]))
+                for key in ("what", "measured", "against", "target")
+            ]
             parts.append(f"| {' | '.join(cells)} | {MARKS[one['holds']]} |\n")
         for one in lines:
             series = _series(one["numbers"])
@@ -60,7 +83,8 @@ def page(found: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
 
 
 def _series(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Of a result's numbers those that begin with a count, as in "8 cores" or "16": one quantity as something grows."""
+    """Of a result's numbers those that begin with a count, as in "8 cores" or "16": one
+    quantity as something grows."""
     return {name: value for name, value in numbers.items() if re.match(r"\d", name)}
 
 
@@ -69,7 +93,10 @@ def bars(title: str, values: Mapping[str, float]) -> str:
     height = 40 + len(values) * (BAR + GAP)
     most = max(values.values())
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+            f' width="{WIDTH}" role="img">'
+        ),
         f"<title>{html.escape(title)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         '<g font-family="sans-serif" font-size="14" fill="#222">',
@@ -79,8 +106,14 @@ def bars(title: str, values: Mapping[str, float]) -> str:
         y = 36 + number * (BAR + GAP)
         long = (WIDTH - LEFT - 90) * value / most if most else 0.0
         drawn += [
-            f'<text x="{LEFT - 10}" y="{y + 16}" text-anchor="end" fill="{GREY}">{html.escape(name)}</text>',
-            f'<rect x="{LEFT}" y="{y}" width="{long:.1f}" height="{BAR}" fill="{BLUE}"/>',
+            (
+                f'<text x="{LEFT - 10}" y="{y + 16}" text-anchor="end"'
+                f' fill="{GREY}">{html.escape(name)}</text>'
+            ),
+            (
+                f'<rect x="{LEFT}" y="{y}" width="{long:.1f}" height="{BAR}"'
+                f' fill="{BLUE}"/>'
+            ),
             f'<text x="{LEFT + long + 6:.1f}" y="{y + 16}">{value:,.4g}</text>',
         ]
     return "\n".join([*drawn, "</g>", "</svg>", ""])

@@ -1,7 +1,9 @@
-"""The tables of docs/threat-model.md, from the message classes themselves: `python docs/threat_model.py` rewrites them.
+"""The tables of docs/threat-model.md, from the message classes themselves: `python
+docs/threat_model.py` rewrites them.
 
-Prose is written by hand, between the tables. A table stands between `<!-- NAME: generated -->` and `<!-- end -->`; a
-test holds that each is up to date, and that nothing that exchanges messages lacks one.
+Prose is written by hand, between the tables. A table stands between `<!-- NAME:
+generated -->` and `<!-- end -->`; a test holds that each is up to date, and that
+nothing that exchanges messages lacks one.
 """
 
 from __future__ import annotations
@@ -27,19 +29,27 @@ from colonnade.sites.selecting import LeadingHost
 
 DOCUMENT = Path(__file__).with_name("threat-model.md")
 CHOOSE = DOCUMENT.with_name("how-to-choose-an-algorithm.md")
-MEASURED = re.compile(r"^\| `(\w+)`(?:, ([^|]+))? \| ([\d.]+|–) \| (?:[\d.]+|–) \| (?:[\d.]+|–) \|$", re.MULTILINE)
-ENDED = "`randomized_response` or `two_stage` on labels bounds it by ε; `one_shot` sends nothing of the kind"
+MEASURED = re.compile(
+    r"^\| `(\w+)`(?:, ([^|]+))? \| ([\d.]+|–) \| (?:[\d.]+|–) \| (?:[\d.]+|–) \|$",
+    re.MULTILINE,
+)
+ENDED = (
+    "`randomized_response` or `two_stage` on labels bounds it by ε; `one_shot` sends"
+    " nothing of the kind"
+)
 NEVER = "there is nothing to guess from"
 BLOCK = re.compile(r"<!-- (\S+): generated -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that exchanges messages: its roles, and what each release tells its receiver."""
+    """Something that exchanges messages: its roles, and what each release tells its
+    receiver."""
 
     roles: tuple[type[Party], ...]
     reveals: Mapping[str, str]
-    modes: Mapping[str, Any] = field(default_factory=dict)  # name -> what crosses from columns, and from labels
+    # name -> what crosses from columns, and from labels
+    modes: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""  # a table of another kind, instead
 
 
@@ -48,13 +58,20 @@ def subjects() -> dict[str, Subject]:
     found = {"labels": Subject((), {}, text=guessed())}
     found["alignment"] = Subject((id_owner.IdOwner,), id_owner.REVEALS)
     found["alignment_helper"] = Subject((keyed.KeyedIds, helper.Helper), keyed.REVEALS)
-    parts = (leader.Leader, participant.Participant, aggregation.AggregationServer, sorting.KeyServer)
+    parts = (
+        leader.Leader,
+        participant.Participant,
+        aggregation.AggregationServer,
+        sorting.KeyServer,
+    )
     found["selection"] = Subject(parts, selecting.REVEALS)
     for name, algorithm in ALGORITHMS.items():
         found[name] = Subject(_roles(algorithm), algorithm.reveals, _modes(algorithm))
     asked = (host.ColumnHost, reader.Reader, candidate.SelectionHost, at_site.AuditHost)
     found["machines"] = Subject(asked, reader.REVEALS | at_site.REVEALS)
-    found["machines_several"] = Subject((host.LabelHost, label_sets.Describer, LeadingHost, at_site.LabelAuditHost), {})
+    found["machines_several"] = Subject(
+        (host.LabelHost, label_sets.Describer, LeadingHost, at_site.LabelAuditHost), {}
+    )
     return found
 
 
@@ -78,11 +95,19 @@ def table(subject: Subject) -> str:
         return subject.text
     lines = ["| asked | answered by | with |", "|---|---|---|"]
     for role in subject.roles:
-        for request, method in sorted(role.served().items(), key=lambda item: item[0].kind):
+        for request, method in sorted(
+            role.served().items(), key=lambda item: item[0].kind
+        ):
             reply = _reply(request)
             assert _request_of(getattr(role, method)) is request
-            lines.append(f"| `{_message(request)}` | {_words(role)} | `{_message(reply)}` |")
-    lines += ["", "| released as | what its receiver learns |", "|---|---|"] if subject.reveals else []
+            lines.append(
+                f"| `{_message(request)}` | {_words(role)} | `{_message(reply)}` |"
+            )
+    lines += (
+        ["", "| released as | what its receiver learns |", "|---|---|"]
+        if subject.reveals
+        else []
+    )
     lines += [f"| `{name}` | {meaning} |" for name, meaning in subject.reveals.items()]
     if subject.modes:
         lines += ["", "| mode | from columns | from labels |", "|---|---|---|"]
@@ -92,23 +117,46 @@ def table(subject: Subject) -> str:
 
 
 def guessed() -> str:
-    """Per algorithm who can guess labels, how well the audit did on the standard task, and which setting ends it. What
-    was measured stands in the table of `colonnade bench choose`."""
-    lines = ["| algorithm | what follows labels, and reaches feature owners | told in `bench choose` | what ends it |"]
+    """Per algorithm who can guess labels, how well the audit did on the standard task,
+    and which setting ends it. What was measured stands in the table of `colonnade bench
+    choose`."""
+    lines = [
+        "| algorithm | what follows labels, and reaches feature owners | told in `bench"
+        " choose` | what ends it |"
+    ]
     lines.append("|---|---|---|---|")
-    measured = MEASURED.findall(CHOOSE.read_text(encoding="utf-8").partition("### What leaks")[2])
+    measured = MEASURED.findall(
+        CHOOSE.read_text(encoding="utf-8").partition("### What leaks")[2]
+    )
     for name, algorithm in ALGORITHMS.items():
-        sent = [f"`{one}`" for one, release in algorithm.releases.items() if release.of == "labels"]
-        shares = {how: float(share) for one, how, share in measured if one == name and share != "–"}
-        told = "; ".join(f"{share:.0%}" + f" ({how})" * bool(how) for how, share in shares.items())
+        sent = [
+            f"`{one}`"
+            for one, release in algorithm.releases.items()
+            if release.of == "labels"
+        ]
+        shares = {
+            how: float(share)
+            for one, how, share in measured
+            if one == name and share != "–"
+        }
+        told = "; ".join(
+            f"{share:.0%}" + f" ({how})" * bool(how) for how, share in shares.items()
+        )
         told = told or ("not measured" if sent else "–")
-        lines.append(f"| `{name}` | {', '.join(sent) or 'nothing'} | {told} | {ENDED if sent else NEVER} |")
+        lines.append(
+            f"| `{name}` | {', '.join(sent) or 'nothing'} | {told} |"
+            f" {ENDED if sent else NEVER} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _reply(request: type[Request[Any]]) -> type[Message]:
     """The R of a Request[R]."""
-    bases = (base for kind in request.__mro__ for base in vars(kind).get("__orig_bases__", ()))
+    bases = (
+        base
+        for kind in request.__mro__
+        for base in vars(kind).get("__orig_bases__", ())
+    )
     return next(get_args(base)[0] for base in bases if get_origin(base) is Request)  # type: ignore[no-any-return]
 
 
@@ -118,22 +166,30 @@ def _message(kind: type[Message]) -> str:
 
 
 def _type(hint: Any) -> str:
-    origin, parts = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    parts = get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(map(_type, parts))
     if origin is tuple:
         return f"list of {_type(parts[0])}"
     if origin is dict:
         return f"{_type(parts[1])} by name"
-    return {"Released": "tensor", "Ciphertext": "ciphertext", "NoneType": "nothing", "str": "text"}.get(
-        hint.__name__, hint.__name__
-    )
+    return {
+        "Released": "tensor",
+        "Ciphertext": "ciphertext",
+        "NoneType": "nothing",
+        "str": "text",
+    }.get(hint.__name__, hint.__name__)
 
 
 def _events(crossing: Mapping[str, Any]) -> str:
     readable = {"non-private": "readable", "public": "public"}
     return (
-        "; ".join(f"`{name}` {readable.get(event.kind, event.kind)}" for name, event in crossing.items()) or "nothing"
+        "; ".join(
+            f"`{name}` {readable.get(event.kind, event.kind)}"
+            for name, event in crossing.items()
+        )
+        or "nothing"
     )
 
 
@@ -142,14 +198,25 @@ def _words(role: type[Party]) -> str:
 
 
 def renewed(text: str) -> str:
-    """The document with its tables as they must be; an algorithm without a section gets one, after the others."""
+    """The document with its tables as they must be; an algorithm without a section gets
+    one, after the others."""
     known = subjects()
     there = {found[1] for found in BLOCK.finditer(text)}
     for name in (name for name in ALGORITHMS if name not in there):
-        last = [found for found in BLOCK.finditer(text) if found[1] in ALGORITHMS][-1].end()
+        last = [found for found in BLOCK.finditer(text) if found[1] in ALGORITHMS][
+            -1
+        ].end()
         about = ALGORITHMS[name].about
-        text = f"{text[:last]}\n### {name}\n\n{about}\n\n<!-- {name}: generated -->\n<!-- end -->\n{text[last:]}"
-    return BLOCK.sub(lambda found: f"<!-- {found[1]}: generated -->\n{table(known[found[1]])}<!-- end -->\n", text)
+        text = (
+            f"{text[:last]}\n### {name}\n\n{about}\n\n<!-- {name}: generated -->\n<!--"
+            f" end -->\n{text[last:]}"
+        )
+    return BLOCK.sub(
+        lambda found: (
+            f"<!-- {found[1]}: generated -->\n{table(known[found[1]])}<!-- end -->\n"
+        ),
+        text,
+    )
 
 
 if __name__ == "__main__":

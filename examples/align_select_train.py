@@ -1,7 +1,8 @@
-"""From data frames with different patients to a joint model, in Python: align, select partners, train, predict.
+"""From data frames with different patients to a joint model, in Python: align, select
+partners, train, predict.
 
-Four organisations, of which one sells columns that say nothing about the diagnosis. Public data (scikit-learn's breast
-cancer measurements), imaginary organisations.
+Four organisations, of which one sells columns that say nothing about the diagnosis.
+Public data (scikit-learn's breast cancer measurements), imaginary organisations.
 
 Run:  python examples/align_select_train.py
 """
@@ -32,24 +33,41 @@ def tables() -> dict[str, pd.DataFrame]:
         "lab_south": names[21:31],
         "broker": [name for name in names if name.startswith("visits_")],
     }
-    return {name: table.sample(frac=0.95, random_state=random)[["patient", *columns]] for name, columns in held.items()}
+    return {
+        name: table.sample(frac=0.95, random_state=random)[["patient", *columns]]
+        for name, columns in held.items()
+    }
 
 
 def main() -> dict[str, float]:
     frames = tables()
 
-    aligned = align_here({name: Ids.of(name, [frame["patient"].tolist()]) for name, frame in frames.items()})
+    aligned = align_here(
+        {
+            name: Ids.of(name, [frame["patient"].tolist()])
+            for name, frame in frames.items()
+        }
+    )
     print(f"{aligned.found.common} patients are known to all of {', '.join(frames)}")
-    frames = {name: frame.iloc[aligned.rows[name]].reset_index(drop=True) for name, frame in frames.items()}
+    frames = {
+        name: frame.iloc[aligned.rows[name]].reset_index(drop=True)
+        for name, frame in frames.items()
+    }
 
-    columns = {name: frame.drop(columns=["patient", "diagnosis"], errors="ignore") for name, frame in frames.items()}
+    columns = {
+        name: frame.drop(columns=["patient", "diagnosis"], errors="ignore")
+        for name, frame in frames.items()
+    }
     found = select_here(
         {name: held.to_numpy() for name, held in columns.items()},
         (frames["clinic"]["diagnosis"] == "malignant").to_numpy().astype(np.int64),
         keep=3,
         leader="clinic",
     )
-    print(f"kept: {', '.join(found.chosen)}; left out: {', '.join(set(found.ranking) - set(found.chosen))}")
+    print(
+        f"kept: {', '.join(found.chosen)}; left out:"
+        f" {', '.join(set(found.ranking) - set(found.chosen))}"
+    )
 
     federation = colonnade.Federation.from_frames(
         {name: frames[name] for name in frames if name in found.chosen},
@@ -64,8 +82,16 @@ def main() -> dict[str, float]:
     federation.fit()
     metrics = federation.evaluate("test")
     print(f"accuracy on test patients: {metrics['accuracy']:.3f}")
-    print(federation.predict(list(federation.holdings.ids[:3])).to_frame().to_string(index=False))
-    return {"common": float(aligned.found.common), "kept the broker": float("broker" in found.chosen), **metrics}
+    print(
+        federation.predict(list(federation.holdings.ids[:3]))
+        .to_frame()
+        .to_string(index=False)
+    )
+    return {
+        "common": float(aligned.found.common),
+        "kept the broker": float("broker" in found.chosen),
+        **metrics,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Regression with SplitNN, a model of your own, and one party whose model differs from the others'.
+"""Regression with SplitNN, a model of your own, and one party whose model differs from
+the others'.
 
 Run:  python examples/regression_with_own_models.py
 """
@@ -12,7 +13,8 @@ import colonnade
 
 
 class Residual(nn.Module):
-    """Any module will do that maps rows to embeddings; it is told the shape of a row if it asks for it."""
+    """Any module will do that maps rows to embeddings; it is told the shape of a row if
+    it asks for it."""
 
     def __init__(self, shape: tuple[int, ...], width: int) -> None:
         super().__init__()
@@ -34,7 +36,12 @@ def main() -> dict[str, float]:
         id="patient",
         label="target",
         settings={
-            "algorithm": {"name": "splitnn", "optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.001},
+            "algorithm": {
+                "name": "splitnn",
+                "optimizer": "adam",
+                "learning_rate": 0.01,
+                "weight_decay": 0.001,
+            },
             "train": {"epochs": 30, "batch_size": 64},
             "parties": {
                 "practice": {"model": {"name": f"{__name__}:Residual", "width": 8}},
@@ -43,7 +50,10 @@ def main() -> dict[str, float]:
         },
     )
     outcome = federation.fit()
-    print(f"R² on test rows: {outcome.summary['metrics']['test']['r2']:.3f} ({outcome.stopped})")
+    print(
+        f"R² on test rows: {outcome.summary['metrics']['test']['r2']:.3f}"
+        f" ({outcome.stopped})"
+    )
     metrics: dict[str, float] = outcome.summary["metrics"]["test"]
     return metrics
 

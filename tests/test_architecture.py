@@ -1,4 +1,5 @@
-"""The shape of the package: which way imports go, that tests mirror it, and what no module may do."""
+"""The shape of the package: which way imports go, that tests mirror it, and what no
+module may do."""
 
 from __future__ import annotations
 
@@ -10,12 +11,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "colonnade"
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.startswith("_"))
+MODULES = sorted(
+    path for path in PACKAGE.rglob("*.py") if not path.parent.name.startswith("_")
+)
 
 LAYERS = (
     {"errors", "version", "first_use"},
     {"core"},
-    {"transport", "datasets", "models", "optim", "privacy", "compression", "encryption"},
+    {
+        "transport",
+        "datasets",
+        "models",
+        "optim",
+        "privacy",
+        "compression",
+        "encryption",
+    },
     {"algorithms", "alignment", "selection"},
     {"evaluate", "tracking"},
     {"settings"},
@@ -53,11 +64,21 @@ def part_of(path: Path) -> str:
 def imported_parts(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "colonnade":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == "colonnade"
+        ):
             words = node.module.split(".")
-            found |= {words[1]} if len(words) > 1 else {alias.name for alias in node.names}
+            found |= (
+                {words[1]} if len(words) > 1 else {alias.name for alias in node.names}
+            )
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("colonnade.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("colonnade.")
+            }
     return found - {"__version__"}
 
 
@@ -77,10 +98,13 @@ def test_imports_go_one_way() -> None:
 
 
 def test_a_package_has_what_it_says_that_it_has() -> None:
-    """Names that are imported when they are first asked for, too: nothing else notices one whose module has moved."""
+    """Names that are imported when they are first asked for, too: nothing else notices
+    one whose module has moved."""
     for path in MODULES:
         if path.name == "__init__.py" and part_of(path) != "flare":
-            package = import_module(".".join(path.relative_to(PACKAGE.parent).parent.parts))
+            package = import_module(
+                ".".join(path.relative_to(PACKAGE.parent).parent.parts)
+            )
             names = vars(package).get("__all__", [])
             lacking = [name for name in names if getattr(package, name, None) is None]
             assert not lacking, f"{package.__name__} has no {lacking}."
@@ -90,41 +114,77 @@ def test_the_core_imports_torch_and_numpy_alone() -> None:
     allowed = {"torch", "numpy", "colonnade", "__future__", *sys.stdlib_module_names}
     for path in MODULES:
         if part_of(path) in ("core", "errors"):
-            for node in tree_of(path).body:  # an import inside a function is made where it is used
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            # an import inside a function is made where it is used
+            for node in tree_of(path).body:
+                names = (
+                    [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else []
+                )
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 assert {name.split(".")[0] for name in names} <= allowed, relative(path)
 
 
 def has_code(path: Path) -> bool:
-    return any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree_of(path).body)
+    return any(
+        isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in tree_of(path).body
+    )
 
 
 def test_every_package_has_its_tests() -> None:
-    """Tests mirror packages and not single modules, so that merging two modules is not punished."""
-    packages = {path.parent for path in MODULES if path.parent != PACKAGE and has_code(path)}
-    folders = {package: ROOT / "tests" / package.relative_to(PACKAGE) for package in packages}
-    assert not [relative(package) for package, folder in folders.items() if not any(folder.glob("test_*.py"))]
+    """Tests mirror packages and not single modules, so that merging two modules is not
+    punished."""
+    packages = {
+        path.parent for path in MODULES if path.parent != PACKAGE and has_code(path)
+    }
+    folders = {
+        package: ROOT / "tests" / package.relative_to(PACKAGE) for package in packages
+    }
+    assert not [
+        relative(package)
+        for package, folder in folders.items()
+        if not any(folder.glob("test_*.py"))
+    ]
 
 
 def test_every_test_folder_has_its_package() -> None:
-    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} - NOT_MIRRORED
+    folders = {
+        path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")
+    } - NOT_MIRRORED
     assert folders <= {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 
 
 def test_no_pickle_and_no_unsafe_load() -> None:
-    unsafe = ("import pickle", "cloudpickle", "import dill", "torch.load(", "allow_pickle=True", "torch.save(")
+    unsafe = (
+        "import pickle",
+        "cloudpickle",
+        "import dill",
+        "torch.load(",
+        "allow_pickle=True",
+        "torch.save(",
+    )
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         assert not [word for word in unsafe if word in text], relative(path)
 
 
 def test_only_an_outbox_the_wire_and_a_cohort_seal_tensors() -> None:
-    users = {relative(path) for path in MODULES if "._seal(" in path.read_text(encoding="utf-8")}
-    assert users == {"src/colonnade/core/release.py", "src/colonnade/core/wire.py", "src/colonnade/transport/cohort.py"}
+    users = {
+        relative(path)
+        for path in MODULES
+        if "._seal(" in path.read_text(encoding="utf-8")
+    }
+    assert users == {
+        "src/colonnade/core/release.py",
+        "src/colonnade/core/wire.py",
+        "src/colonnade/transport/cohort.py",
+    }
 
 
 def test_modules_stay_small() -> None:
     paths = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
-    lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    lines = {
+        relative(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in paths
+    }
     assert not {path: count for path, count in lines.items() if count > 500}

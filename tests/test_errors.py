@@ -8,7 +8,13 @@ import re
 import pytest
 
 from colonnade import errors
-from colonnade.errors import BudgetExhausted, ColonnadeError, ConfigError, InputError, PartyError
+from colonnade.errors import (
+    BudgetExhausted,
+    ColonnadeError,
+    ConfigError,
+    InputError,
+    PartyError,
+)
 
 
 def classes() -> dict[str, type[ColonnadeError]]:
@@ -18,7 +24,9 @@ def classes() -> dict[str, type[ColonnadeError]]:
 
 def test_the_docstring_draws_every_error_with_its_exit_code() -> None:
     drawn = dict(re.findall(r"(\w+) {2,}(\d)", errors.__doc__ or ""))
-    assert {name: cls.exit_code for name, cls in classes().items()} == {name: int(code) for name, code in drawn.items()}
+    assert {name: cls.exit_code for name, cls in classes().items()} == {
+        name: int(code) for name, code in drawn.items()
+    }
 
 
 def test_all_names_every_error_and_nothing_else() -> None:
@@ -37,11 +45,22 @@ def test_settings_are_input() -> None:
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        ("train/3/17", "'bank' failed while answering splitnn.Embed at batch train/3/17: ValueError: no"),
+        (
+            "train/3/17",
+            (
+                "'bank' failed while answering splitnn.Embed at batch train/3/17:"
+                " ValueError: no"
+            ),
+        ),
         (None, "'bank' failed while answering splitnn.Embed: ValueError: no"),
     ],
 )
 def test_a_party_error_says_who_what_when_and_why(batch: str | None, text: str) -> None:
     error = PartyError("bank", "splitnn.Embed", batch, "ValueError: no")
     assert str(error) == text
-    assert (error.party, error.request, error.batch, error.cause) == ("bank", "splitnn.Embed", batch, "ValueError: no")
+    assert (error.party, error.request, error.batch, error.cause) == (
+        "bank",
+        "splitnn.Embed",
+        batch,
+        "ValueError: no",
+    )

@@ -14,13 +14,24 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_everything_that_the_package_needs_is_pinned() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(one for some in project["optional-dependencies"].values() for one in some)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    wanted = [
+        *project["dependencies"],
+        *(one for some in project["optional-dependencies"].values() for one in some),
+    ]
     names = {re.split(r"[\[<>=!~; ]", one)[0].lower() for one in wanted} - {"colonnade"}
-    assert names <= {name.lower() for name, _ in pins.PIN.findall(pins.FILE.read_text(encoding="utf-8"))}
+    assert names <= {
+        name.lower()
+        for name, _ in pins.PIN.findall(pins.FILE.read_text(encoding="utf-8"))
+    }
 
 
-@pytest.mark.parametrize(("days", "old"), [(0, False), (pins.MOST, False), (pins.MOST + 1, True), (1000, True)])
+@pytest.mark.parametrize(
+    ("days", "old"),
+    [(0, False), (pins.MOST, False), (pins.MOST + 1, True), (1000, True)],
+)
 def test_pins_are_told_when_they_are_old(days: int, old: bool) -> None:
     text = pins.FILE.read_text(encoding="utf-8")
     told = pins.too_old(text, pins.pinned_on(text) + datetime.timedelta(days=days))

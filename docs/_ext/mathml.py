@@ -1,4 +1,5 @@
-"""Formulas as MathML, made when the site is built: pages show them without a script and without a network."""
+"""Formulas as MathML, made when the site is built: pages show them without a script and
+without a network."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ from sphinx.errors import ExtensionError
 
 
 def mathml(latex: str, *, display: bool) -> str:
-    """One formula. What the converter does not know it would print in red or leave as text: that is an error here."""
+    """One formula. What the converter does not know it would print in red or leave as
+    text: that is an error here."""
     made = convert(latex.strip(), display="block" if display else "inline")
     if "\\" in made:
         unknown = made[made.index("\\") :].split("<")[0]
-        raise ExtensionError(f"A formula uses {unknown!r}, which cannot be drawn: {latex.strip()}")
+        raise ExtensionError(
+            f"A formula uses {unknown!r}, which cannot be drawn: {latex.strip()}"
+        )
     return made
 
 
@@ -25,9 +29,13 @@ def visit_inline(self: Any, node: nodes.math) -> None:
 
 
 def visit_block(self: Any, node: nodes.math_block) -> None:
-    number = f'<span class="eqno">({node["number"]})</span>' if node.get("number") else ""
+    number = (
+        f'<span class="eqno">({node["number"]})</span>' if node.get("number") else ""
+    )
     ids = "".join(f' id="{name}"' for name in node.get("ids", [])[:1])
-    self.body.append(f'<div class="math"{ids}>{number}{mathml(node.astext(), display=True)}</div>\n')
+    self.body.append(
+        f'<div class="math"{ids}>{number}{mathml(node.astext(), display=True)}</div>\n'
+    )
     raise nodes.SkipNode
 
 

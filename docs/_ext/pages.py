@@ -15,7 +15,10 @@ EXIT_CODES = {
     2: "bad input: a setting, a table, an option; nothing was sent",
     3: "a party failed or did not answer",
     4: "a privacy budget is spent",
-    5: "an audit threshold was crossed, or one is set and something that can be read was not attacked",
+    5: (
+        "an audit threshold was crossed, or one is set and something that can be read"
+        " was not attacked"
+    ),
     6: "a reproduction missed its figure",
 }
 
@@ -24,14 +27,35 @@ def command(name: str) -> str:
     """One command: usage, what it does, arguments and options."""
     found = surface.commands()[name]
     arguments = [one for one in found.params if one.param_type_name == "argument"]
-    options = [one for one in found.params if one.param_type_name == "option" and not getattr(one, "hidden", False)]
-    usage = " ".join([f"colonnade {name}", *(_argument(one) for one in arguments), "[OPTIONS]" if options else ""])
-    lines = [f"```text\n{usage.strip()}\n```", "", _markdown(inspect.cleandoc(found.help or "")), ""]
+    options = [
+        one
+        for one in found.params
+        if one.param_type_name == "option" and not getattr(one, "hidden", False)
+    ]
+    usage = " ".join(
+        [
+            f"colonnade {name}",
+            *(_argument(one) for one in arguments),
+            "[OPTIONS]" if options else "",
+        ]
+    )
+    lines = [
+        f"```text\n{usage.strip()}\n```",
+        "",
+        _markdown(inspect.cleandoc(found.help or "")),
+        "",
+    ]
     rows = [(f"`{_argument(one)}`", one, "") for one in arguments]
-    rows += [(", ".join(f"`{name}`" for name in _names(one)), one, _default(one)) for one in options]
+    rows += [
+        (", ".join(f"`{name}`" for name in _names(one)), one, _default(one))
+        for one in options
+    ]
     if rows:
         lines += ["| argument or option | what it does | default |", "|---|---|---|"]
-        lines += [f"| {said} | {_cell(getattr(one, 'help', '') or '')} | {default} |" for said, one, default in rows]
+        lines += [
+            f"| {said} | {_cell(getattr(one, 'help', '') or '')} | {default} |"
+            for said, one, default in rows
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -47,17 +71,27 @@ def unexplained_commands() -> list[str]:
 
 
 def settings(section: str) -> str:
-    """One section's table; of "algorithm.*" those of all algorithms, each under its name."""
+    """One section's table; of "algorithm.*" those of all algorithms, each under its
+    name."""
     if section.endswith(".*"):
-        return "\n".join(f"**`{one.partition('.')[2]}`**\n\n{settings(one)}" for one in surface.sections(section))
+        return "\n".join(
+            f"**`{one.partition('.')[2]}`**\n\n{settings(one)}"
+            for one in surface.sections(section)
+        )
     keys = surface.settings()[section]
     if not keys:
         return "No settings of its own.\n"
     rows = [
-        f"| `{one.key}` | {_cell(one.line)} | {_words(one.value)} | {f'`{one.default}`' if one.default else ''} |"
+        f"| `{one.key}` | {_cell(one.line)} | {_words(one.value)} |"
+        f" {f'`{one.default}`' if one.default else ''} |"
         for one in keys
     ]
-    return "\n".join(["| key | what it is for | value | default |", "|---|---|---|---|", *rows]) + "\n"
+    return (
+        "\n".join(
+            ["| key | what it is for | value | default |", "|---|---|---|---|", *rows]
+        )
+        + "\n"
+    )
 
 
 def unexplained_settings() -> list[str]:
@@ -70,9 +104,14 @@ def errors() -> str:
     """The tree, one line per error with its parent and exit code, and the codes."""
     rows = []
     for name, kind in surface.errors().items():
-        parents = [one.__name__ for one in kind.__mro__[1:] if one.__name__ in surface.errors()]
+        parents = [
+            one.__name__ for one in kind.__mro__[1:] if one.__name__ in surface.errors()
+        ]
         depth = "&nbsp;" * 4 * len(parents)
-        rows.append(f"| {depth}`{name}` | {getattr(kind, 'exit_code', 1)} | {_cell(_first(kind))} |")
+        rows.append(
+            f"| {depth}`{name}` | {getattr(kind, 'exit_code', 1)} |"
+            f" {_cell(_first(kind))} |"
+        )
     return "\n".join(["| error | exit code | when |", "|---|---|---|", *rows]) + "\n"
 
 
@@ -83,13 +122,24 @@ def exit_codes() -> str:
     if unknown:
         raise ValueError(f"Exit codes without words in docs/_ext/pages.py: {unknown}.")
     return (
-        "\n".join(["| exit code | meaning |", "|---|---|", *(f"| {n} | {w} |" for n, w in EXIT_CODES.items())]) + "\n"
+        "\n".join(
+            [
+                "| exit code | meaning |",
+                "|---|---|",
+                *(f"| {n} | {w} |" for n, w in EXIT_CODES.items()),
+            ]
+        )
+        + "\n"
     )
 
 
 def unexplained_errors() -> list[str]:
     """Errors without a docstring of their own."""
-    return [f"`{name}`" for name, kind in surface.errors().items() if not (kind.__dict__.get("__doc__") or "").strip()]
+    return [
+        f"`{name}`"
+        for name, kind in surface.errors().items()
+        if not (kind.__dict__.get("__doc__") or "").strip()
+    ]
 
 
 def _first(kind: type) -> str:
@@ -111,14 +161,24 @@ def _argument(one: click.Parameter) -> str:
 
 def _default(option: click.Parameter) -> str:
     value = option.default
-    if value is None or value is False or value is ... or value == () or callable(value) or "Sentinel" in repr(value):
+    if (
+        value is None
+        or value is False
+        or value is ...
+        or value == ()
+        or callable(value)
+        or "Sentinel" in repr(value)
+    ):
         return "required" if option.required else ""
     return f"`{value}`"
 
 
 def _markdown(text: str) -> str:
-    """Typer's help as Markdown: rich's markup becomes code, escaped brackets are brackets."""
-    text = re.sub(r"\[/?(bold|italic|dim|/)?\]", "", text.replace("\\[", "\0")).replace("\0", "[")
+    """Typer's help as Markdown: rich's markup becomes code, escaped brackets are
+    brackets."""
+    text = re.sub(r"\[/?(bold|italic|dim|/)?\]", "", text.replace("\\[", "\0")).replace(
+        "\0", "["
+    )
     return text.replace("<", "\\<").replace("*", "\\*")
 
 

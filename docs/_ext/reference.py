@@ -1,4 +1,5 @@
-"""The reference: directives that write it, and a check that nothing a user can touch is without a page.
+"""The reference: directives that write it, and a check that nothing a user can touch is
+without a page.
 
 ```{command} run                  one command's usage, arguments and options
 ```{settings} train               one section's keys
@@ -34,7 +35,9 @@ class Written(SphinxDirective):
     def parsed(self, text: str, *covers: str) -> list[nodes.Node]:
         covered(self.env).setdefault(self.env.docname, set()).update(covers)
         place = nodes.container()
-        self.state.nested_parse(StringList(text.splitlines(), source=self.env.docname), 0, place)
+        self.state.nested_parse(
+            StringList(text.splitlines(), source=self.env.docname), 0, place
+        )
         return place.children
 
 
@@ -52,12 +55,16 @@ class Settings(Written):
         named = surface.sections(section)
         if not set(named) & set(surface.settings()):
             raise self.error(f"The federation file has no section [{section}].")
-        return self.parsed(pages.settings(section), *(f"section {one}" for one in named))
+        return self.parsed(
+            pages.settings(section), *(f"section {one}" for one in named)
+        )
 
 
 class Errors(Written):
     def run(self) -> list[nodes.Node]:
-        return self.parsed(pages.errors(), *(f"error {name}" for name in surface.errors()))
+        return self.parsed(
+            pages.errors(), *(f"error {name}" for name in surface.errors())
+        )
 
 
 class ExitCodes(Written):
@@ -66,7 +73,8 @@ class ExitCodes(Written):
 
 
 class Public(Written):
-    """Names of one package, each with what its docstring says; a name that lives elsewhere is a line with a link."""
+    """Names of one package, each with what its docstring says; a name that lives
+    elsewhere is a line with a link."""
 
     def run(self) -> list[nodes.Node]:
         (package,) = self.arguments
@@ -78,27 +86,44 @@ class Public(Written):
         if unknown:
             raise self.error(f"{package} has no public name {', '.join(unknown)}.")
         text = "\n".join(line for name in names for line in _entry(module, name))
-        return self.parsed(f"```{{eval-rst}}\n{text}\n```\n", *(f"name {package}.{name}" for name in names))
+        return self.parsed(
+            f"```{{eval-rst}}\n{text}\n```\n",
+            *(f"name {package}.{name}" for name in names),
+        )
 
 
 def _entry(module: ModuleType, name: str) -> list[str]:
-    full, value = f"{module.__name__}.{name}", getattr(module, name)
+    full = f"{module.__name__}.{name}"
+    value = getattr(module, name)
     home = home_of(full)
     if home != full:
-        return [f".. py:data:: {full}", "   :no-index-entry:", "", f"   The same as :py:obj:`{home}`.", ""]
+        return [
+            f".. py:data:: {full}",
+            "   :no-index-entry:",
+            "",
+            f"   The same as :py:obj:`{home}`.",
+            "",
+        ]
     if inspect.ismodule(value):
         return [f".. automodule:: {full}", "   :members:", ""]
     if inspect.isclass(value):
-        hidden = "   :exclude-members: bytes"  # a field of this name would be taken for the type
+        # a field of this name would be taken for the type
+        hidden = "   :exclude-members: bytes"
         return [f".. autoclass:: {full}", "   :members:", hidden, ""]
     if inspect.isfunction(value):
         return [f".. autofunction:: {full}", ""]
     several = sum(name in other.__all__ for other in surface.packages().values()) > 1
-    return [f".. autodata:: {full}", "   :no-value:", *(["   :no-index:"] if several else []), ""]
+    return [
+        f".. autodata:: {full}",
+        "   :no-value:",
+        *(["   :no-index:"] if several else []),
+        "",
+    ]
 
 
 def home_of(full: str) -> str:
-    """Under which public name a thing is explained that has several: the shortest, else its own package's."""
+    """Under which public name a thing is explained that has several: the shortest, else
+    its own package's."""
     package, _, name = full.rpartition(".")
     value = getattr(importlib.import_module(package), name)
     if not (inspect.isclass(value) or inspect.isfunction(value)):
@@ -108,12 +133,17 @@ def home_of(full: str) -> str:
         for other, module in surface.packages().items()
         if name in module.__all__ and getattr(module, name) is value
     ]
-    own = [one for one in same if (value.__module__ or "").startswith(one.rpartition(".")[0])]
+    own = [
+        one
+        for one in same
+        if (value.__module__ or "").startswith(one.rpartition(".")[0])
+    ]
     return min(own or same, key=lambda one: (one.count("."), one))
 
 
 def covered(env: BuildEnvironment) -> dict[str, set[str]]:
-    """Page -> what it explains; kept with the environment, so that a second build need not read every page again."""
+    """Page -> what it explains; kept with the environment, so that a second build need
+    not read every page again."""
     if not hasattr(env, "colonnade_covered"):
         env.colonnade_covered = {}  # type: ignore[attr-defined]
     found: dict[str, set[str]] = env.colonnade_covered  # type: ignore[attr-defined]
@@ -141,14 +171,23 @@ def check(_: Sphinx, env: BuildEnvironment) -> None:
         logger.warning("docs/reference/settings.toml has no line for %s.", one)
 
 
-def plain_docstring(_: Sphinx, what: str, _name: str, value: Any, _options: Any, lines: list[str]) -> None:
-    of_its_class = inspect.cleandoc(type(value).__doc__ or "") if what == "data" else None
-    lines[:] = [] if "\n".join(lines).strip() == of_its_class else docstrings.to_rst(lines)
+def plain_docstring(
+    _: Sphinx, what: str, _name: str, value: Any, _options: Any, lines: list[str]
+) -> None:
+    of_its_class = (
+        inspect.cleandoc(type(value).__doc__ or "") if what == "data" else None
+    )
+    lines[:] = (
+        [] if "\n".join(lines).strip() == of_its_class else docstrings.to_rst(lines)
+    )
 
 
-def resolve(app: Sphinx, env: BuildEnvironment, node: Any, contnode: nodes.Node) -> nodes.Node | None:
-    """A type in a signature is known by where it is defined: link it to where it is explained, or leave it as text
-    where it is no public name of ours. What does not exist at all stays unresolved, and is a warning."""
+def resolve(
+    app: Sphinx, env: BuildEnvironment, node: Any, contnode: nodes.Node
+) -> nodes.Node | None:
+    """A type in a signature is known by where it is defined: link it to where it is
+    explained, or leave it as text where it is no public name of ours. What does not
+    exist at all stays unresolved, and is a warning."""
     if node.get("refdomain") != "py":
         return None
     target = str(node["reftarget"])
@@ -160,7 +199,11 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: Any, contnode: nodes.Node)
     except (ImportError, AttributeError, ValueError):
         return None
     for other, module in surface.packages().items():
-        if name in module.__all__ and getattr(module, name) is value and f"{other}.{name}" != target:
+        if (
+            name in module.__all__
+            and getattr(module, name) is value
+            and f"{other}.{name}" != target
+        ):
             python: Any = env.domains["py"]
             home = home_of(f"{other}.{name}")
             found: nodes.Node | None = python.resolve_xref(

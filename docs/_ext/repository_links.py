@@ -1,4 +1,5 @@
-"""Links that leave docs/ work on a code host as they are; in the site they lead to a page, or to a copy of the file."""
+"""Links that leave docs/ work on a code host as they are; in the site they lead to a
+page, or to a copy of the file."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ PAGES = {
     "CONTRIBUTING.md": "how-to-add-an-algorithm",
     "examples/two_hospitals_two_centres/README.md": "examples",
 }
-"""Files of the repository that are pages of the site; any other file is copied into it."""
+"""Files of the repository that are pages of the site; any other file is copied into it.
+"""
 
 
 def redirect(app: Sphinx, doctree: nodes.document) -> None:
@@ -31,11 +33,14 @@ def redirect(app: Sphinx, doctree: nodes.document) -> None:
             node["reftarget"] = PAGES[name]
             continue
         here = Path(app.env.doc2path(app.env.docname)).parent
-        copy = addnodes.download_reference("", "", reftarget=os.path.relpath(path, here), refdoc=app.env.docname)
+        copy = addnodes.download_reference(
+            "", "", reftarget=os.path.relpath(path, here), refdoc=app.env.docname
+        )
         copy.extend(node.children)
         node.replace_self(copy)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.connect("doctree-read", redirect, priority=100)  # before Sphinx collects what to copy
+    # before Sphinx collects what to copy
+    app.connect("doctree-read", redirect, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,5 @@
-"""What a user can touch: public names, commands, settings, errors. The reference must have a line for each."""
+"""What a user can touch: public names, commands, settings, errors. The reference must
+have a line for each."""
 
 from __future__ import annotations
 
@@ -20,8 +21,13 @@ import click
 import typer
 
 LINES = Path(__file__).parents[1] / "reference" / "settings.toml"
-HEADINGS = {"engine": "federation", "parties": "parties.NAME", "label_owners": "label_owners"}
-"""Where a field of `Settings` stands in the file, where it is not under its own name."""
+HEADINGS = {
+    "engine": "federation",
+    "parties": "parties.NAME",
+    "label_owners": "label_owners",
+}
+"""Where a field of `Settings` stands in the file, where it is not under its own name.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,30 @@ def packages() -> dict[str, ModuleType]:
     """colonnade and those of its direct parts that say what is public."""
     import colonnade
 
-    names = ["colonnade", *(f"colonnade.{part.name}" for part in pkgutil.iter_modules(colonnade.__path__))]
-    found = {name: importlib.import_module(name) for name in names if not name.rpartition(".")[2].startswith("_")}
-    return {name: module for name, module in found.items() if hasattr(module, "__all__")}
+    names = [
+        "colonnade",
+        *(
+            f"colonnade.{part.name}"
+            for part in pkgutil.iter_modules(colonnade.__path__)
+        ),
+    ]
+    found = {
+        name: importlib.import_module(name)
+        for name in names
+        if not name.rpartition(".")[2].startswith("_")
+    }
+    return {
+        name: module for name, module in found.items() if hasattr(module, "__all__")
+    }
 
 
 def public_names() -> set[str]:
     """Every public name, in full."""
-    return {f"{package}.{name}" for package, module in packages().items() for name in module.__all__}
+    return {
+        f"{package}.{name}"
+        for package, module in packages().items()
+        for name in module.__all__
+    }
 
 
 @cache
@@ -86,9 +108,15 @@ def settings() -> dict[str, list[Setting]]:
     lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
     made: dict[str, list[Setting]] = {}
     for name, algorithm in ALGORITHMS.items():
-        made[f"algorithm.{name}"] = _of_class(f"algorithm.{name}", algorithm.config, lines, common="algorithm")
+        made[f"algorithm.{name}"] = _of_class(
+            f"algorithm.{name}", algorithm.config, lines, common="algorithm"
+        )
     for field, hint in get_type_hints(Settings).items():
-        kinds = [kind for kind in (hint, *getattr(hint, "__args__", ())) if dataclasses.is_dataclass(kind)]
+        kinds = [
+            kind
+            for kind in (hint, *getattr(hint, "__args__", ()))
+            if dataclasses.is_dataclass(kind)
+        ]
         if kinds:
             heading = HEADINGS.get(field, field)
             made[heading] = _of_class(heading, kinds[0], lines)
@@ -100,34 +128,59 @@ def settings() -> dict[str, list[Setting]]:
         ("codec", rules.CODECS),
     ):
         for name, function in known.items():
-            made[f"{kind}.{name}"] = _of_function(f"{kind}.{name}", function, lines, common=kind)
+            made[f"{kind}.{name}"] = _of_function(
+                f"{kind}.{name}", function, lines, common=kind
+            )
     return made
 
 
 def sections(wanted: str) -> list[str]:
     """A section, or with "algorithm.*" all of that kind."""
     kind, _, every = wanted.partition(".")
-    return [one for one in settings() if one.partition(".")[0] == kind] if every == "*" else [wanted]
+    return (
+        [one for one in settings() if one.partition(".")[0] == kind]
+        if every == "*"
+        else [wanted]
+    )
 
 
-def _of_class(section: str, kind: Any, lines: Mapping[str, Any], common: str = "") -> list[Setting]:
-    hints, comments = get_type_hints(kind), _comments(kind)
+def _of_class(
+    section: str, kind: Any, lines: Mapping[str, Any], common: str = ""
+) -> list[Setting]:
+    hints = get_type_hints(kind)
+    comments = _comments(kind)
     made = []
     for field in dataclasses.fields(kind):
-        rule = getattr(inspect.getattr_static(kind, field.name, None), "rule", None) or _type(hints[field.name])
+        rule = getattr(
+            inspect.getattr_static(kind, field.name, None), "rule", None
+        ) or _type(hints[field.name])
         line = _line(lines, section, common, field.name) or comments.get(field.name, "")
         made.append(Setting(section, field.name, rule, _default(field), line))
     return made
 
 
-def _of_function(section: str, function: Callable[..., Any], lines: Mapping[str, Any], common: str) -> list[Setting]:
+def _of_function(
+    section: str, function: Callable[..., Any], lines: Mapping[str, Any], common: str
+) -> list[Setting]:
     given = ("shape", "outputs", "classes", "name")  # the library fills these in
     made = []
-    hints = get_type_hints(vars(function)["__init__"] if isinstance(function, type) else function)
+    hints = get_type_hints(
+        vars(function)["__init__"] if isinstance(function, type) else function
+    )
     for name, one in inspect.signature(function).parameters.items():
         if name not in given:
-            default = "" if one.default is inspect.Parameter.empty else _plain(one.default)
-            made.append(Setting(section, name, _type(hints[name]), default, _line(lines, section, common, name)))
+            default = (
+                "" if one.default is inspect.Parameter.empty else _plain(one.default)
+            )
+            made.append(
+                Setting(
+                    section,
+                    name,
+                    _type(hints[name]),
+                    default,
+                    _line(lines, section, common, name),
+                )
+            )
     return made
 
 
@@ -138,9 +191,16 @@ def _line(lines: Mapping[str, Any], section: str, common: str, key: str) -> str:
 def _comments(kind: type) -> dict[str, str]:
     """Field -> the comment beside it in the source."""
     found = {}
-    for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(kind)).readline):
+    for token in tokenize.generate_tokens(
+        io.StringIO(inspect.getsource(kind)).readline
+    ):
         name, colon, _ = token.line.strip().partition(":")
-        if token.type == tokenize.COMMENT and colon and name.isidentifier() and "type:" not in token.string:
+        if (
+            token.type == tokenize.COMMENT
+            and colon
+            and name.isidentifier()
+            and "type:" not in token.string
+        ):
             found[name] = token.string.lstrip("# ").strip()
     return found
 
@@ -158,17 +218,36 @@ def _plain(value: Any) -> str:
 
 
 def _type(hint: Any) -> str:
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    words = {
+        str: "text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+    }
     if hint in words:
         return words[hint]
     text = str(hint)
     if "tuple[int" in text or "list[int" in text or "Sequence[int" in text:
-        return "a whole number, or a list of them" if text.startswith("int |") else "a list of whole numbers"
+        return (
+            "a whole number, or a list of them"
+            if text.startswith("int |")
+            else "a list of whole numbers"
+        )
     if "tuple[" in text:
         return "a list"
-    for kind, word in (("str", "text"), ("int", "a whole number"), ("float", "a number")):
+    for kind, word in (
+        ("str", "text"),
+        ("int", "a whole number"),
+        ("float", "a number"),
+    ):
         if text == f"{kind} | None":
             return word
     if text == "bool | str":
         return "true or false, or text"
-    return "a table" if "Mapping" in text else "a name, or a table" if hint is Any else text
+    return (
+        "a table"
+        if "Mapping" in text
+        else "a name, or a table"
+        if hint is Any
+        else text
+    )

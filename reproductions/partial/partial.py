@@ -1,16 +1,20 @@
-"""Rows that not everybody holds: train on those that all hold, or on all of the label owner's?
+"""Rows that not everybody holds: train on those that all hold, or on all of the label
+owner's?
 
-Every partner holds a share of the rows that are not test rows, at random, and all test rows. Beside each other are
+Every partner holds a share of the rows that are not test rows, at random, and all test
+rows. Beside each other are
 
     standard     SplitNN on the rows that all hold; a partner that is absent at prediction is a vector of zeros
     any subset   FDML, a sum over those who hold a row, on all rows, with party dropout ([data] rows = "label_owner")
     alone        the label owner's columns, on all rows
     together     all columns in one place, on all rows
 
-on the test rows, with all partners present, and with all of them absent. The defaults of 30,000 credit cards as FATE
-cut them (`fate_vertical/default_credit_hetero_{guest,host}.csv.gz` under COLONNADE_DATA; without these files nothing of
-them is measured), bank marketing without `duration` in three parties, and 4,000 of MNIST's pictures in two strips. The
-score is AUC, and accuracy on MNIST.
+on the test rows, with all partners present, and with all of them absent. The defaults
+of 30,000 credit cards as FATE cut them
+(`fate_vertical/default_credit_hetero_{guest,host}.csv.gz` under COLONNADE_DATA; without
+these files nothing of them is measured), bank marketing without `duration` in three
+parties, and 4,000 of MNIST's pictures in two strips. The score is AUC, and accuracy on
+MNIST.
 """
 
 from __future__ import annotations
@@ -39,8 +43,14 @@ BANK = {
     "agency": ["campaign", "pdays", "previous", "poutcome"],
 }
 SHARES = (5, 10, 30, 100)
-PICTURES, TESTED = 4000, 2000
-STANDARD = {"name": "splitnn", "optimizer": "adam", "learning_rate": 0.002, "head_hidden": 32}
+PICTURES = 4000
+TESTED = 2000
+STANDARD = {
+    "name": "splitnn",
+    "optimizer": "adam",
+    "learning_rate": 0.002,
+    "head_hidden": 32,
+}
 
 
 def cells(plan: Plan) -> list[str]:
@@ -48,7 +58,12 @@ def cells(plan: Plan) -> list[str]:
     shares = (10,) if plan.short else SHARES
     kinds = [*(f"{share} %" for share in shares), "whole"]
     there = [name for name in sets if name != "credit" or credit_file("guest").exists()]
-    return [f"{name}, {kind}, seed {seed}" for name in there for seed in plan.seeds for kind in kinds]
+    return [
+        f"{name}, {kind}, seed {seed}"
+        for name in there
+        for seed in plan.seeds
+        for kind in kinds
+    ]
 
 
 def run(study: Study, cell: str) -> None:
@@ -56,17 +71,30 @@ def run(study: Study, cell: str) -> None:
     seed = int(words.removeprefix("seed "))
     holdings = held(study.settings(), name, seed)
     if kind == "whole":
-        for title, columns in (("alone", only(holdings)), ("together", in_one_place(holdings))):
-            trained = fit(study, STANDARD, dataclasses.replace(holdings, columns=columns), seed)
+        for title, columns in (
+            ("alone", only(holdings)),
+            ("together", in_one_place(holdings)),
+        ):
+            trained = fit(
+                study, STANDARD, dataclasses.replace(holdings, columns=columns), seed
+            )
             study.record(f"{name}, {title}", score(trained))
         return
     away = lacked(holdings, int(kind.removesuffix(" %")) / 100, seed)
-    standard = fit(study, STANDARD, holdings.divided(lambda splits: common(splits, away)), seed)
+    standard = fit(
+        study, STANDARD, holdings.divided(lambda splits: common(splits, away)), seed
+    )
     study.record(f"{name}, {kind}, standard", score(standard))
-    study.record(f"{name}, {kind}, standard, partners absent", score(standard, alone=True))
-    any_subset = fit(study, {}, dataclasses.replace(holdings, away=away), seed, rows="label_owner")
+    study.record(
+        f"{name}, {kind}, standard, partners absent", score(standard, alone=True)
+    )
+    any_subset = fit(
+        study, {}, dataclasses.replace(holdings, away=away), seed, rows="label_owner"
+    )
     study.record(f"{name}, {kind}, any subset", score(any_subset))
-    study.record(f"{name}, {kind}, any subset, partners absent", score(any_subset, alone=True))
+    study.record(
+        f"{name}, {kind}, any subset, partners absent", score(any_subset, alone=True)
+    )
 
 
 def credit_file(who: str) -> Path:
@@ -84,14 +112,22 @@ def held(settings: Settings, name: str, seed: int) -> Holdings:
         return of_frames(settings, frames, "y", seed)
     source = datasets.load("bank_marketing").train
     frame = source.frame()
-    parts = {party: frame[columns].rename_axis("id").reset_index() for party, columns in BANK.items()}
+    parts = {
+        party: frame[columns].rename_axis("id").reset_index()
+        for party, columns in BANK.items()
+    }
     parts["bank"]["outcome"] = [("no", "yes")[int(label)] for label in source.y]
     return of_frames(settings, parts, "outcome", seed)
 
 
-def of_frames(settings: Settings, frames: Mapping[str, Any], label: str, seed: int) -> Holdings:
+def of_frames(
+    settings: Settings, frames: Mapping[str, Any], label: str, seed: int
+) -> Holdings:
     tables = settings.to_mapping()
-    tables["parties"] = {name: {"label": label} if label in frame else {} for name, frame in frames.items()}
+    tables["parties"] = {
+        name: {"label": label} if label in frame else {}
+        for name, frame in frames.items()
+    }
     tables["federation"] |= {"seed": seed}
     whole = Settings.from_mapping(tables)
     return from_tables(whole, tables_of(whole, frames))
@@ -100,22 +136,37 @@ def of_frames(settings: Settings, frames: Mapping[str, Any], label: str, seed: i
 def pictures(settings: Settings, seed: int) -> Holdings:
     """Two strips of so many pictures; the first is the label owner's."""
     tables = settings.to_mapping()
-    tables["data"] = {"dataset": "mnist", "split": "strips", "parts": 2, "labels_at": "client_01", "validation": 0.1}
+    tables["data"] = {
+        "dataset": "mnist",
+        "split": "strips",
+        "parts": 2,
+        "labels_at": "client_01",
+        "validation": 0.1,
+    }
     tables["federation"] |= {"seed": seed}
     whole = from_dataset(Settings.from_mapping(tables))
-    whole = dataclasses.replace(whole, columns={n: Columns(c.features.flatten(1)) for n, c in whole.columns.items()})
+    whole = dataclasses.replace(
+        whole,
+        columns={n: Columns(c.features.flatten(1)) for n, c in whole.columns.items()},
+    )
 
     def fewer(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
         random = torch.Generator().manual_seed(seed)
         most = {"train": PICTURES, "validation": PICTURES // 4, "test": TESTED}
-        drawn = {split: torch.randperm(len(rows), generator=random)[: most[split]] for split, rows in splits.items()}
-        return {split: rows[drawn[split]].sort().values for split, rows in splits.items()}
+        drawn = {
+            split: torch.randperm(len(rows), generator=random)[: most[split]]
+            for split, rows in splits.items()
+        }
+        return {
+            split: rows[drawn[split]].sort().values for split, rows in splits.items()
+        }
 
     return whole.divided(fewer)
 
 
 def lacked(holdings: Holdings, share: float, seed: int) -> dict[str, Tensor]:
-    """Of each partner which rows it lacks: none of the test rows, and all but a share of the others."""
+    """Of each partner which rows it lacks: none of the test rows, and all but a share
+    of the others."""
     random = torch.Generator().manual_seed(seed)
     found = {}
     for name in holdings.columns:
@@ -126,7 +177,9 @@ def lacked(holdings: Holdings, share: float, seed: int) -> dict[str, Tensor]:
     return {name: mask for name, mask in found.items() if bool(mask.any())}
 
 
-def common(splits: Mapping[str, Tensor], away: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def common(
+    splits: Mapping[str, Tensor], away: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Only the rows that everybody holds."""
     if not away:
         return dict(splits)
@@ -145,13 +198,26 @@ def in_one_place(holdings: Holdings) -> dict[str, Columns]:
     return {holdings.label_owner: Columns(every)}
 
 
-def fit(study: Study, algorithm: Mapping[str, Any], holdings: Holdings, seed: int, rows: str = "common") -> Federation:
+def fit(
+    study: Study,
+    algorithm: Mapping[str, Any],
+    holdings: Holdings,
+    seed: int,
+    rows: str = "common",
+) -> Federation:
     """Trained until validation rows get no better."""
     tables = study.settings().to_mapping()
     dropout = {} if rows == "label_owner" else {"party_dropout": 0.0}
-    size = max(32, min(tables["train"]["batch_size"], len(holdings.splits["train"]) // 8))
+    size = max(
+        32, min(tables["train"]["batch_size"], len(holdings.splits["train"]) // 8)
+    )
     tables["algorithm"] = algorithm or tables["algorithm"]
-    tables["train"] |= {"epochs": max(study.plan.epochs), "early_stop": True, "batch_size": size, **dropout}
+    tables["train"] |= {
+        "epochs": max(study.plan.epochs),
+        "early_stop": True,
+        "batch_size": size,
+        **dropout,
+    }
     tables["data"] |= {"rows": rows}
     federation = study.federation(Settings.from_mapping(tables), seed, holdings)
     federation.fit(watch=None)
@@ -160,7 +226,8 @@ def fit(study: Study, algorithm: Mapping[str, Any], holdings: Holdings, seed: in
 
 def score(federation: Federation, alone: bool = False) -> float:
     """On the test rows; `alone`, with no partner's answer."""
-    owner, partners = federation.holdings.label_owner, list(federation.owners)
+    owner = federation.holdings.label_owner
+    partners = list(federation.owners)
     partners = [name for name in partners if name != owner]
     if not alone:
         found = federation.evaluate("test")
@@ -176,7 +243,13 @@ def with_zeros(federation: Federation, partners: list[str]) -> dict[str, float]:
     outputs = federation.driver.outputs
 
     def without(h: Mapping[str, Tensor], *more: Any) -> Tensor:
-        found: Tensor = outputs({k: torch.zeros_like(one) if k in partners else one for k, one in h.items()}, *more)
+        found: Tensor = outputs(
+            {
+                k: torch.zeros_like(one) if k in partners else one
+                for k, one in h.items()
+            },
+            *more,
+        )
         return found
 
     federation.driver.outputs = without

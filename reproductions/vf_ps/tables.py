@@ -1,6 +1,7 @@
 """The README's tables, from what a run measured, and the same into expected.json:
 
-python reproductions/vf_ps/tables.py OUT/measured.json [--keep "2 CPU cores (x86-64), torch 2.13.0"]
+python reproductions/vf_ps/tables.py OUT/measured.json [--keep "2 CPU cores (x86-64),
+torch 2.13.0"]
 """
 
 from __future__ import annotations
@@ -12,14 +13,36 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SETS = ("Synthesis", "Simulated G2-4", "Simulated G2-128", "Bank", "Unbalance", "Letter", "Birch1", "Birch2")
+SETS = (
+    "Synthesis",
+    "Simulated G2-4",
+    "Simulated G2-128",
+    "Bank",
+    "Unbalance",
+    "Letter",
+    "Birch1",
+    "Birch2",
+)
 EXPECTED = Path(__file__).with_name("expected.json")
 Found = dict[str, list[float]]
 
 
-def table(heads: Sequence[str], rows: Sequence[tuple[str, Callable[[str], str]]]) -> str:
+def table(
+    heads: Sequence[str], rows: Sequence[tuple[str, Callable[[str], str]]]
+) -> str:
     lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    return "\n".join([*lines, *(f"| {title} | {' | '.join(map(cell, heads))} |" for title, cell in rows)]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                *(
+                    f"| {title} | {' | '.join(map(cell, heads))} |"
+                    for title, cell in rows
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def mean(found: Found, what: str, form: Callable[[float], str]) -> str:
@@ -55,7 +78,9 @@ def tables(found: Found) -> str:
 
     def printed(method: str, part: str) -> Callable[[str], str]:
         figures = json.loads(EXPECTED.read_text(encoding="utf-8"))["vf-ps"]["figures"]
-        return lambda name: str(figures.get(f"{name}, kNN, {method}, {part}", {}).get("paper", "–"))
+        return lambda name: str(
+            figures.get(f"{name}, kNN, {method}, {part}", {}).get("paper", "–")
+        )
 
     second = [
         row
@@ -90,7 +115,10 @@ def tables(found: Found) -> str:
             [
                 *((title, of(what, seconds)) for title, what in took.items()),
                 *(
-                    (f"encrypted {m} / selection", of(f"encrypted {m} takes so many selections", short))
+                    (
+                        f"encrypted {m} / selection",
+                        of(f"encrypted {m} takes so many selections", short),
+                    )
                     for m in ("kNN", "LR")
                 ),
             ],
@@ -100,7 +128,10 @@ def tables(found: Found) -> str:
             [
                 *((way, of(f"{ablation}, {way}", short)) for way in ways),
                 *(
-                    (f"{w}: times faster", of(f"{w} makes it so many times faster", short))
+                    (
+                        f"{w}: times faster",
+                        of(f"{w} makes it so many times faster", short),
+                    )
                     for w in ("Fagin", "batching")
                 ),
             ],
@@ -115,24 +146,37 @@ def scale(found: Found) -> str:
     def cell(participants: int) -> Callable[[str], str]:
         def told(size: str) -> str:
             this = f"{participants} participants, {size}"
-            told = [mean(found, f"{this}, {what}", short) for what in ("processor seconds", "MB sent by all")]
-            candidates = mean(found, f"{this}, share of rows that are candidates", lambda value: f"{value:.0%}")
+            told = [
+                mean(found, f"{this}, {what}", short)
+                for what in ("processor seconds", "MB sent by all")
+            ]
+            candidates = mean(
+                found,
+                f"{this}, share of rows that are candidates",
+                lambda value: f"{value:.0%}",
+            )
             return f"{told[0]} s, {told[1]} MB, {candidates}"
 
         return told
 
-    return table(rows, [(f"{count} participants", cell(count)) for count in (4, 16, 64)])
+    return table(
+        rows, [(f"{count} participants", cell(count)) for count in (4, 16, 64)]
+    )
 
 
 def main() -> None:
     path, *rest = sys.argv[1:]
     told = json.loads(Path(path).read_text(encoding="utf-8"))
-    found: Found = {one["what"]: [float(f"{value:.4g}") for value in one["by_seed"]] for one in told}
+    found: Found = {
+        one["what"]: [float(f"{value:.4g}") for value in one["by_seed"]] for one in told
+    }
     is_scale = any("participants, " in what for what in found)
     print(scale(found) if is_scale else tables(found))
     if rest[:1] == ["--keep"]:
         expected = json.loads(EXPECTED.read_text(encoding="utf-8"))
-        expected["vf-ps-scale" if is_scale else "vf-ps"]["measured"] = [{"hardware": rest[1], "values": found}]
+        expected["vf-ps-scale" if is_scale else "vf-ps"]["measured"] = [
+            {"hardware": rest[1], "values": found}
+        ]
         EXPECTED.write_text(json.dumps(expected, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
 """vFedCCE's Table 1 and Figure 2 on South German Credit, and the same epoch encrypted.
 
-combinedNN is the same network on all columns in one place: a federation of one, whose gradient is plain
-backpropagation. Each seed has its own training and test rows, initial weights, batches and dropout.
+combinedNN is the same network on all columns in one place: a federation of one, whose
+gradient is plain backpropagation. Each seed has its own training and test rows, initial
+weights, batches and dropout.
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ def run(study: Study) -> None:
     settings = study.settings()
     epoch = max(study.plan.epochs)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "vfedcce in plaintext")  # public data, and this process holds all of it
+        # public data, and this process holds all of it
+        warnings.filterwarnings("ignore", "vfedcce in plaintext")
         for seed in study.plan.seeds:
             found = {}
-            for title, chosen in (("combinedNN", combined(settings)), ("vFedCCE", settings)):
+            for title, chosen in (
+                ("combinedNN", combined(settings)),
+                ("vFedCCE", settings),
+            ):
                 found[title] = study.train(title, chosen, seed).evaluate("test")
-                study.record(f"{title}, training loss, epoch {epoch}", study.losses[title][-1][-1][1], "")
+                study.record(
+                    f"{title}, training loss, epoch {epoch}",
+                    study.losses[title][-1][-1][1],
+                    "",
+                )
                 for score, name in SCORES.items():
                     study.record(f"{title}, {name}, epoch {epoch}", found[title][score])
             less = found["combinedNN"]["accuracy"] - found["vFedCCE"]["accuracy"]
@@ -38,14 +47,17 @@ def run(study: Study) -> None:
 
 def combined(settings: Settings) -> Settings:
     """All columns at the label owner."""
-    columns = [column for party in settings.parties.values() for column in party.columns or ()]
+    columns = [
+        column for party in settings.parties.values() for column in party.columns or ()
+    ]
     owner = settings.data.labels_at
     party = dataclasses.replace(settings.parties[owner], columns=tuple(columns))
     return dataclasses.replace(settings, parties={owner: party})
 
 
 def encrypted(study: Study, settings: Settings, seed: int) -> None:
-    """One epoch as it is and one under encryption, with the default scheme: how far apart the models are then."""
+    """One epoch as it is and one under encryption, with the default scheme: how far
+    apart the models are then."""
     models = {}
     for mode in ("plaintext", "encrypted-coefficients"):
         federation = study.federation(in_mode(settings, mode), seed)
@@ -53,7 +65,9 @@ def encrypted(study: Study, settings: Settings, seed: int) -> None:
         for step in federation.train():
             if study.watch is not None:
                 study.watch(f"{mode}, seed {seed}", step)
-        study.record(f"one epoch, {mode}, processor seconds", time.process_time() - start, "s")
+        study.record(
+            f"one epoch, {mode}, processor seconds", time.process_time() - start, "s"
+        )
         models[mode] = federation
     plain, hidden = models.values()
     for what, of in (("weight", weights), ("probability", probabilities)):
@@ -71,7 +85,11 @@ def in_mode(settings: Settings, mode: str, epochs: int = 1) -> Settings:
 
 def weights(federation: Federation) -> Tensor:
     federation.settle()
-    parameters = [weight for owner in federation.owners.values() for weight in owner.model.parameters()]
+    parameters = [
+        weight
+        for owner in federation.owners.values()
+        for weight in owner.model.parameters()
+    ]
     return torch.cat([weight.detach().double().flatten() for weight in parameters])
 
 

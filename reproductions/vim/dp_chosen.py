@@ -1,9 +1,12 @@
-"""Each method at each epsilon with what validation rows chose in `dp_grid.py`: three seeds, each beside its control.
+"""Each method at each epsilon with what validation rows chose in `dp_grid.py`: three
+seeds, each beside its control.
 
-In the control uploads are noise alone, of the same size: what it scores comes from the labels in what the label owner
-sends down. A method's columns are worth what it scores above it. Validation rows and test rows go out as they are.
+In the control uploads are noise alone, of the same size: what it scores comes from the
+labels in what the label owner sends down. A method's columns are worth what it scores
+above it. Validation rows and test rows go out as they are.
 
-Every run is a cell, and ends at the epoch that was chosen. Where epsilons have the same choice, one run is for all.
+Every run is a cell, and ends at the epoch that was chosen. Where epsilons have the same
+choice, one run is for all.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from colonnade.reproduction.cells import script_of
 
 QUICK = (("VIMADMM", 1.0), ("FDML", 1.0))
 MECHANISMS = {"": "gaussian", ", noise alone": "noise_only"}
-OURS, BASELINES = ("VIMSGD", "VIMADMM", "VIMADMM-J"), ("VAFL", "FDML")
+OURS = ("VIMSGD", "VIMADMM", "VIMADMM-J")
+BASELINES = ("VAFL", "FDML")
 
 
 class Chosen(NamedTuple):
@@ -46,7 +50,10 @@ def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
     """By method and epsilon, the best of the grid on validation rows."""
     path = choices(plan)
     if not path.exists():
-        raise ConfigError(f"What {grid_of(plan).name} chose is not there: run it, and keep it in {path.name}.")
+        raise ConfigError(
+            f"What {grid_of(plan).name} chose is not there: run it, and keep it in"
+            f" {path.name}."
+        )
     found = {}
     told = json.loads(path.read_text(encoding="utf-8"))["chosen"]
     for name, (sigma, clip, rate, epoch) in told.items():
@@ -56,20 +63,40 @@ def chosen(plan: Plan) -> dict[tuple[str, float], Chosen]:
 
 
 def stands_in(plan: Plan, method: str, epsilon: float) -> float:
-    """The first epsilon for which the method has the same choice, and whose runs are this one's, too."""
+    """The first epsilon for which the method has the same choice, and whose runs are
+    this one's, too."""
     known = {} if plan.short or not choices(plan).exists() else chosen(plan)
     wanted = known.get((method, epsilon))
-    return next((one for whose, one in known if whose == method and known[whose, one] == wanted), epsilon)
+    return next(
+        (
+            one
+            for whose, one in known
+            if whose == method and known[whose, one] == wanted
+        ),
+        epsilon,
+    )
 
 
 def table(plan: Plan) -> dict[str, tuple[str, float, str, int]]:
     """Method, epsilon, what is sent, and seed by the name of the cell."""
-    grid, methods = script_of(grid_of(plan)), script_of(reproduction.plan("vim-dp")).METHODS
+    grid = script_of(grid_of(plan))
+    methods = script_of(reproduction.plan("vim-dp")).METHODS
     points = QUICK if plan.short else tuple(itertools.product(methods, grid.EPSILONS))
-    points = tuple((method, epsilon) for method, epsilon in points if stands_in(plan, method, epsilon) == epsilon)
+    points = tuple(
+        (method, epsilon)
+        for method, epsilon in points
+        if stands_in(plan, method, epsilon) == epsilon
+    )
     return {
-        f"{method}, epsilon {epsilon:g}{sent}, seed {seed}": (method, epsilon, sent, seed)
-        for seed, (method, epsilon), sent in itertools.product(plan.seeds, points, MECHANISMS)
+        f"{method}, epsilon {epsilon:g}{sent}, seed {seed}": (
+            method,
+            epsilon,
+            sent,
+            seed,
+        )
+        for seed, (method, epsilon), sent in itertools.product(
+            plan.seeds, points, MECHANISMS
+        )
     }
 
 
@@ -79,42 +106,69 @@ def cells(plan: Plan) -> list[str]:
 
 def run(study: Study, cell: str) -> None:
     method, epsilon, sent, seed = table(study.plan)[cell]
-    dp, grid = script_of(reproduction.plan("vim-dp")), script_of(grid_of(study.plan))
+    dp = script_of(reproduction.plan("vim-dp"))
+    grid = script_of(grid_of(study.plan))
     one = chosen(study.plan)[method, epsilon]
-    made = dp.noisy(study, method, MECHANISMS[sent], one.sigma, one.clip, one.rate, seed)
-    grid.follow(study, f"{method}, epsilon {epsilon:g}{sent}", made, () if study.plan.short else (one.epoch,))
+    made = dp.noisy(
+        study, method, MECHANISMS[sent], one.sigma, one.clip, one.rate, seed
+    )
+    grid.follow(
+        study,
+        f"{method}, epsilon {epsilon:g}{sent}",
+        made,
+        () if study.plan.short else (one.epoch,),
+    )
 
 
 def by_seed(study: Study, title: str, epoch: int) -> dict[int, float]:
     """The test scores of those seeds that were run."""
-    cells = {seed: study.cells.get(f"{title}, seed {seed}", {}) for seed in study.plan.seeds}
+    cells = {
+        seed: study.cells.get(f"{title}, seed {seed}", {}) for seed in study.plan.seeds
+    }
     what = f"{title}, epoch {epoch}, test"
     return {seed: found[what][0] for seed, found in cells.items() if what in found}
 
 
 def finish(study: Study) -> None:
-    """At the epoch that epsilon allows: the score, how far it is above its control and above the paper's baselines in
-    the same seeds, and what epsilon is against a label owner, who knows the batches."""
+    """At the epoch that epsilon allows: the score, how far it is above its control and
+    above the paper's baselines in the same seeds, and what epsilon is against a label
+    owner, who knows the batches."""
     scored: dict[tuple[str, float], dict[int, float]] = {}
     for (method, epsilon), one in chosen(study.plan).items():
         epoch = max(study.plan.epochs) if study.plan.short else one.epoch
-        title, ran = (f"{method}, epsilon {at:g}" for at in (epsilon, stands_in(study.plan, method, epsilon)))
-        scores, controls = (by_seed(study, f"{ran}{sent}", epoch) for sent in MECHANISMS)
+        title, ran = (
+            f"{method}, epsilon {at:g}"
+            for at in (epsilon, stands_in(study.plan, method, epsilon))
+        )
+        scores, controls = (
+            by_seed(study, f"{ran}{sent}", epoch) for sent in MECHANISMS
+        )
         if not scores.keys() & controls.keys():
             continue
-        scored[method, epsilon] = {seed: score for seed, score in scores.items() if seed in controls}
+        scored[method, epsilon] = {
+            seed: score for seed, score in scores.items() if seed in controls
+        }
         for seed, score in scored[method, epsilon].items():
             study.record(f"{title}: test", score)
             study.record(f"{title}: noise alone", controls[seed])
             study.record(f"{title}: above noise alone", score - controls[seed])
         try:
-            event = key_of(DpEvent("gaussian", {"noise_multiplier": one.sigma, "clip": 1.0}))
+            event = key_of(
+                DpEvent("gaussian", {"noise_multiplier": one.sigma, "clip": 1.0})
+            )
             delta = script_of(grid_of(study.plan)).DELTA
-            study.record(f"{title}: against the label owner", known_batch({event: epoch}, "add-or-remove", delta), "")
+            study.record(
+                f"{title}: against the label owner",
+                known_batch({event: epoch}, "add-or-remove", delta),
+                "",
+            )
         except ConfigError:  # dp-accounting is not installed here
             pass
     for (method, epsilon), other in itertools.product(scored, BASELINES):
         beside = scored.get((other, epsilon), {})
         for seed, score in scored[method, epsilon].items():
             if method in OURS and seed in beside:
-                study.record(f"{method}, epsilon {epsilon:g}: above {other}", score - beside[seed])
+                study.record(
+                    f"{method}, epsilon {epsilon:g}: above {other}",
+                    score - beside[seed],
+                )

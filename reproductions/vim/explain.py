@@ -1,14 +1,18 @@
-"""Which parties matter: VIM's Figure 5, Table 1 and Table 4, and its Figures 7 and 8, on MNIST's 14 strips, on
-CIFAR-10's nine patches, on Letter in the place of NUS-WIDE and on ModelNet10 in the place of ModelNet40.
+"""Which parties matter: VIM's Figure 5, Table 1 and Table 4, and its Figures 7 and 8,
+on MNIST's 14 strips, on CIFAR-10's nine patches, on Letter in the place of NUS-WIDE and
+on ModelNet10 in the place of ModelNet40.
 
-Trains VIMADMM; compares its head norms with what noise, permutation and leaving a party out say; trains again with the
-most and the least important parties, with one noisy party, and with other values of rho and tau. The methods' settings
-are those that the plan beside it has for accuracy alone.
+Trains VIMADMM; compares its head norms with what noise, permutation and leaving a party
+out say; trains again with the most and the least important parties, with one noisy
+party, and with other values of rho and tau. The methods' settings are those that the
+plan beside it has for accuracy alone.
 
-Who is noisy is as in the paper on the first two (Appendix B.3). In the others' places it is who has the largest head
-norm in `tsne.py`: NUS-WIDE's second party would on Letter be the least important from the start.
+Who is noisy is as in the paper on the first two (Appendix B.3). In the others' places
+it is who has the largest head norm in `tsne.py`: NUS-WIDE's second party would on
+Letter be the least important from the start.
 
-A training with one seed is a cell; what needs the head norms of the plain one is in its cell.
+A training with one seed is a cell; what needs the head norms of the plain one is in its
+cell.
 """
 
 from __future__ import annotations
@@ -45,27 +49,43 @@ class Data:
     noisy: str
     test_noise: float
     training_noise: float
-    penalties: tuple[float, ...]  # rho and tau of Figures 7 and 8, besides the plan's own
+    # rho and tau of Figures 7 and 8, besides the plan's own
+    penalties: tuple[float, ...]
     local_steps: tuple[int, ...]
     until: int  # epochs of Figures 7 and 8
     leave_out: bool  # whether one seed is also trained without each party in turn
 
 
 DATA = {
-    "vim-explain": Data("vim-mnist", "client_07", 10.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True),
-    "vim-explain-cifar": Data("vim-cifar", "client_05", 1.0, 3.0, (0.5, 1.0, 5.0), (1, 5, 10), 2, False),
-    "vim-explain-letter": Data("vim-letter", "client_03", 1.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True),
-    "vim-explain-modelnet10": Data("vim-modelnet10", "client_01", 3.0, 1.0, (1.0, 2.0, 5.0), (1, 2, 10), 10, True),
+    "vim-explain": Data(
+        "vim-mnist", "client_07", 10.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True
+    ),
+    "vim-explain-cifar": Data(
+        "vim-cifar", "client_05", 1.0, 3.0, (0.5, 1.0, 5.0), (1, 5, 10), 2, False
+    ),
+    "vim-explain-letter": Data(
+        "vim-letter", "client_03", 1.0, 1.0, (0.5, 1.0, 5.0), (1, 5, 10, 30), 10, True
+    ),
+    "vim-explain-modelnet10": Data(
+        "vim-modelnet10", "client_01", 3.0, 1.0, (1.0, 2.0, 5.0), (1, 2, 10), 10, True
+    ),
 }
-PARTIES, NOISY, RHO, TAU = "parties", "Table 4, ", "Figure 7, rho ", "Figure 8, tau "
+PARTIES = "parties"
+NOISY = "Table 4, "
+RHO = "Figure 7, rho "
+TAU = "Figure 8, tau "
 
 
 def cells(plan: Plan) -> list[str]:
     data = DATA[plan.name]
     titles = [PARTIES, *(f"{NOISY}{method}" for method in METHODS)]
     if not plan.short:
-        titles += [f"{TAU}{steps}" for steps in data.local_steps] + [f"{RHO}{rho:g}" for rho in data.penalties]
-    return [f"{title}, seed {seed}" for title, seed in itertools.product(titles, plan.seeds)]
+        titles += [f"{TAU}{steps}" for steps in data.local_steps] + [
+            f"{RHO}{rho:g}" for rho in data.penalties
+        ]
+    return [
+        f"{title}, seed {seed}" for title, seed in itertools.product(titles, plan.seeds)
+    ]
 
 
 def run(study: Study, cell: str) -> None:
@@ -75,8 +95,13 @@ def run(study: Study, cell: str) -> None:
     elif title.startswith(NOISY):
         _table_4(study, data, title.removeprefix(NOISY), int(seed))
     else:
-        name, kind, value = ("rho", float, RHO) if title.startswith(RHO) else ("local_steps", int, TAU)
-        changes = {"algorithm": {name: kind(title.removeprefix(value))}, "until": data.until}
+        name, kind, value = (
+            ("rho", float, RHO) if title.startswith(RHO) else ("local_steps", int, TAU)
+        )
+        changes = {
+            "algorithm": {name: kind(title.removeprefix(value))},
+            "until": data.until,
+        }
         study.train(title, study.settings(changes), int(seed))
 
 
@@ -92,7 +117,11 @@ def _parties(study: Study, data: Data, seed: int) -> None:
         study.record(f"Table 1, {share} %: important above unimportant", most - least)
     if data.leave_out and not study.plan.short and seed == study.plan.seeds[0]:
         agreement = correlation(norms, left_out(retraining))
-        study.record("rank correlation of head norms and leaving a party out", agreement.spearman, "")
+        study.record(
+            "rank correlation of head norms and leaving a party out",
+            agreement.spearman,
+            "",
+        )
 
 
 def _figure_5(study: Study, data: Data, federation: Federation) -> dict[str, float]:
@@ -107,24 +136,49 @@ def _figure_5(study: Study, data: Data, federation: Federation) -> dict[str, flo
     for party, norm in norms.items():
         study.record(f"Figure 5, head norm of {party}", norm, "")
     for party, lost in checks[noise].items():
-        study.record(f"Figure 5, accuracy with noise at {party}", embeddings.score() - lost.mean)
+        study.record(
+            f"Figure 5, accuracy with noise at {party}", embeddings.score() - lost.mean
+        )
     for what, lost_by in checks.items():
-        agreement = correlation(norms, {party: lost.mean for party, lost in lost_by.items()})
-        study.record(f"rank correlation of head norms and {what}", agreement.spearman, "")
-    study.record(f"Figure 5, rank of {data.noisy} among {len(norms)}", _rank(norms, data.noisy), "")
+        agreement = correlation(
+            norms, {party: lost.mean for party, lost in lost_by.items()}
+        )
+        study.record(
+            f"rank correlation of head norms and {what}", agreement.spearman, ""
+        )
+    study.record(
+        f"Figure 5, rank of {data.noisy} among {len(norms)}",
+        _rank(norms, data.noisy),
+        "",
+    )
     return norms
 
 
 def _table_4(study: Study, data: Data, method: str, seed: int) -> None:
     """One party's columns are noisy in training and in testing."""
-    settings = study.settings({**reproduction.plan(data.accuracy).runs[method], "until": max(study.plan.epochs)})
+    settings = study.settings(
+        {
+            **reproduction.plan(data.accuracy).runs[method],
+            "until": max(study.plan.epochs),
+        }
+    )
     generator = Generator().manual_seed(seed)
-    holdings = noised(study.federation(settings, seed).holdings, data.noisy, None, data.training_noise, generator)
+    holdings = noised(
+        study.federation(settings, seed).holdings,
+        data.noisy,
+        None,
+        data.training_noise,
+        generator,
+    )
     trained = study.train(f"{NOISY}{method}", settings, seed, holdings)
     if method == "VIMADMM":
         norms = head_norms(trained)
-        study.record(f"Figure 5, head norm of {data.noisy} when noisy", norms[data.noisy], "")
-        study.record(f"Figure 5, rank of {data.noisy} when noisy", _rank(norms, data.noisy), "")
+        study.record(
+            f"Figure 5, head norm of {data.noisy} when noisy", norms[data.noisy], ""
+        )
+        study.record(
+            f"Figure 5, rank of {data.noisy} when noisy", _rank(norms, data.noisy), ""
+        )
 
 
 def _rank(norms: dict[str, float], party: str) -> float:

@@ -1,4 +1,5 @@
-"""Colonnade trains one model over columns that belong to different organisations, without moving the columns.
+"""Colonnade trains one model over columns that belong to different organisations,
+without moving the columns.
 
     import colonnade
 
@@ -8,7 +9,8 @@
     federation.fit()
     federation.evaluate("test")
 
-Names are imported on first use, so that `import colonnade` is quick and the core needs torch and numpy alone.
+Names are imported on first use, so that `import colonnade` is quick and the core needs
+torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -30,4 +32,13 @@ else:
         "federation Federation Outcome Predictions Settings load",
     )
 
-__all__ = ["ALGORITHMS", "ColonnadeError", "Federation", "Outcome", "Predictions", "Settings", "__version__", "load"]
+__all__ = [
+    "ALGORITHMS",
+    "ColonnadeError",
+    "Federation",
+    "Outcome",
+    "Predictions",
+    "Settings",
+    "__version__",
+    "load",
+]

@@ -1,9 +1,11 @@
-"""Benchmarks: ratios measured side by side in one run, because machines are shared and noisy.
+"""Benchmarks: ratios measured side by side in one run, because machines are shared and
+noisy.
 
     benchmarks/<name>.py     a function `run(quick: bool) -> list[Result]`, or `-> Cells`
 
-Both sides take turns, and the minimum over repetitions counts. A benchmark that measures no time may be made of cells,
-which need nothing of each other: they run in many processes, on many machines, and are put together from a folder.
+Both sides take turns, and the minimum over repetitions counts. A benchmark that
+measures no time may be made of cells, which need nothing of each other: they run in
+many processes, on many machines, and are put together from a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from colonnade.reproduction.expected import check_known, installed
 
 @dataclass(frozen=True)
 class Result:
-    """One line of a benchmark: a value, what it is compared with, and the target if there is one."""
+    """One line of a benchmark: a value, what it is compared with, and the target if
+    there is one."""
 
     what: str
     measured: str
@@ -49,7 +52,8 @@ class Cells:
 
     names: Sequence[str]
     measure: Callable[[str], dict[str, Any]]
-    results: Callable[[Mapping[str, dict[str, Any]]], list[Result]]  # of all parts that were measured
+    # of all parts that were measured
+    results: Callable[[Mapping[str, dict[str, Any]]], list[Result]]
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,13 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.py"))
 
 
-def run(name: str = "all", *, quick: bool = False, say: Say | None = None, share: Share | None = None) -> list[Result]:
+def run(
+    name: str = "all",
+    *,
+    quick: bool = False,
+    say: Say | None = None,
+    share: Share | None = None,
+) -> list[Result]:
     """Run one benchmark, or all of them; `share` is for those that are made of cells."""
     if name != "all":
         check_known("benchmark", name, names(), folder())
@@ -80,18 +90,34 @@ def run(name: str = "all", *, quick: bool = False, say: Say | None = None, share
             say(benchmark)
         outcome = _load(benchmark).run(quick)
         if isinstance(outcome, Cells):
-            measured = _measure_cells(benchmark, outcome, quick, say or (lambda _: None), share or Share())
+            measured = _measure_cells(
+                benchmark, outcome, quick, say or (lambda _: None), share or Share()
+            )
             outcome = outcome.results(measured)
-        results += [dataclasses.replace(result, benchmark=benchmark, on=machine()) for result in outcome]
+        results += [
+            dataclasses.replace(result, benchmark=benchmark, on=machine())
+            for result in outcome
+        ]
     return results
 
 
-def _measure_cells(name: str, cells: Cells, quick: bool, say: Say, share: Share) -> dict[str, dict[str, Any]]:
-    """The values of each chosen cell, measured now or earlier; with a folder, every cell is kept as it ends."""
+def _measure_cells(
+    name: str, cells: Cells, quick: bool, say: Say, share: Share
+) -> dict[str, dict[str, Any]]:
+    """The values of each chosen cell, measured now or earlier; with a folder, every
+    cell is kept as it ends."""
     chosen = matching(cells.names, share.only, name)
     version = f"{name}, quick" if quick else name  # a quick cell measures less
-    kept = {} if share.out is None else {cell: share.out / f"{version}, {cell}.json" for cell in chosen}
-    measured = {cell: json.loads(path.read_text(encoding="utf-8")) for cell, path in kept.items() if path.exists()}
+    kept = (
+        {}
+        if share.out is None
+        else {cell: share.out / f"{version}, {cell}.json" for cell in chosen}
+    )
+    measured = {
+        cell: json.loads(path.read_text(encoding="utf-8"))
+        for cell, path in kept.items()
+        if path.exists()
+    }
     todo = [cell for cell in chosen if cell not in measured] if share.jobs else []
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(share.jobs, len(todo))), spawned) as pool:
@@ -99,7 +125,9 @@ def _measure_cells(name: str, cells: Cells, quick: bool, say: Say, share: Share)
         for future in as_completed(running):
             cell = running[future]
             measured[cell] = future.result()
-            say(f"{len(measured)} of {len(chosen)}: {cell} {json.dumps(measured[cell])}")
+            say(
+                f"{len(measured)} of {len(chosen)}: {cell} {json.dumps(measured[cell])}"
+            )
             if cell in kept:
                 kept[cell].parent.mkdir(parents=True, exist_ok=True)
                 write_text(kept[cell], json.dumps(measured[cell]) + "\n")
@@ -113,7 +141,8 @@ def _measure_cell(name: str, cell: str, quick: bool) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _cells(name: str, quick: bool) -> Cells:
-    """A benchmark's cells, made once per process, since it may read tables for all of them."""
+    """A benchmark's cells, made once per process, since it may read tables for all of
+    them."""
     cells = _load(name).run(quick)
     assert isinstance(cells, Cells)
     return cells
@@ -125,17 +154,30 @@ def machine() -> str:
 
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    named = next(
+        (
+            line.partition(":")[2].strip()
+            for line in lines
+            if line.startswith("model name")
+        ),
+        "",
+    )
     count = cores()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    processor = f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    processor = (
+        f"{count} core{'s' if count > 1 else ''} of {named or platform.machine()}"
+    )
     return f"{processor}{gpu}, torch {torch.__version__.partition('+')[0]}"
 
 
 def race(
-    runners: Mapping[str, Callable[[], object]], *, turns: int, clock: Callable[[], float] | None = None
+    runners: Mapping[str, Callable[[], object]],
+    *,
+    turns: int,
+    clock: Callable[[], float] | None = None,
 ) -> dict[str, float]:
-    """The fastest time of each runner, in seconds; they take turns, so that what disturbs one disturbs all.
+    """The fastest time of each runner, in seconds; they take turns, so that what
+    disturbs one disturbs all.
 
     `clock` is the wall's, or `time.process_time` to leave out other processes."""
     now = clock or time.perf_counter

@@ -35,7 +35,8 @@ __all__ = [
 
 
 class ColonnadeError(Exception):
-    """The root: `except ColonnadeError` catches all that this package raises on purpose."""
+    """The root: `except ColonnadeError` catches all that this package raises on
+    purpose."""
 
     exit_code = 1
 
@@ -63,7 +64,8 @@ class BoundaryError(ColonnadeError):
 
 
 class WireError(ColonnadeError):
-    """Bytes that arrived are not a message of ours: malformed, truncated, oversized or unknown."""
+    """Bytes that arrived are not a message of ours: malformed, truncated, oversized or
+    unknown."""
 
     exit_code = 3
 
@@ -77,21 +79,34 @@ class CheckpointError(ColonnadeError):
 class PartyError(ColonnadeError):
     """A party failed while answering; says which party, which request, at which batch.
 
-    `private`: the cause is another exception's own text, which may quote data; `core.failure` takes it out before it
-    crosses.
+    `private`: the cause is another exception's own text, which may quote data;
+    `core.failure` takes it out before it crosses.
     """
 
     exit_code = 3
 
-    def __init__(self, party: str, request: str, batch: str | None, cause: str, *, private: bool = False) -> None:
-        self.party, self.request, self.batch, self.cause, self.private = party, request, batch, cause, private
+    def __init__(
+        self,
+        party: str,
+        request: str,
+        batch: str | None,
+        cause: str,
+        *,
+        private: bool = False,
+    ) -> None:
+        self.party = party
+        self.request = request
+        self.batch = batch
+        self.cause = cause
+        self.private = private
         at = f" at batch {batch}" if batch else ""
         super().__init__(f"'{party}' failed while answering {request}{at}: {cause}")
 
 
 class NoAnswer(PartyError):  # noqa: N818 - the name of the condition
-    """No answer came, in time or at all: nobody knows whether the party did what it was asked. The same call may be
-    made again, since a party carries it out once however often it arrives."""
+    """No answer came, in time or at all: nobody knows whether the party did what it was
+    asked. The same call may be made again, since a party carries it out once however
+    often it arrives."""
 
 
 class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition, as in the design
@@ -101,7 +116,8 @@ class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition
 
 
 class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
-    """An attack scored above a threshold in [audit], or one is set and something that can be read was not attacked."""
+    """An attack scored above a threshold in [audit], or one is set and something that
+    can be read was not attacked."""
 
     exit_code = 5
 
@@ -111,5 +127,9 @@ LONGEST = 4_096
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere that is safe to show: without signs that a terminal would obey, and not too long."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text[:LONGEST])
+    """Text from elsewhere that is safe to show: without signs that a terminal would
+    obey, and not too long."""
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else "\ufffd"
+        for sign in text[:LONGEST]
+    )

@@ -1,5 +1,5 @@
-"""Names of a package, and libraries, that are imported when they are first used: so importing a package costs nothing,
-and a library is needed only where it is used."""
+"""Names of a package, and libraries, that are imported when they are first used: so
+importing a package costs nothing, and a library is needed only where it is used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 
-def on_first_use(package: str, *homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`. Each of `homes` is a module of the package and the names in it, or a
-    module alone."""
+def on_first_use(
+    package: str, *homes: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`. Each of `homes` is a module of the
+    package and the names in it, or a module alone."""
     lines = [line.split() for line in homes]
     home = {name: module for module, *names in lines for name in names or [module]}
 
@@ -40,5 +42,8 @@ if TYPE_CHECKING:
     from scipy import special as special
     from scipy import stats as stats
 else:
-    pandas, pyarrow, parquet = _Library("pandas"), _Library("pyarrow"), _Library("pyarrow.parquet")
-    special, stats = _Library("scipy.special"), _Library("scipy.stats")
+    pandas = _Library("pandas")
+    pyarrow = _Library("pyarrow")
+    parquet = _Library("pyarrow.parquet")
+    special = _Library("scipy.special")
+    stats = _Library("scipy.stats")

@@ -1,6 +1,8 @@
-"""Gradient boosting on joined columns, row by row and candidate by candidate: the law for `boosted_trees`.
+"""Gradient boosting on joined columns, row by row and candidate by candidate: the law
+for `boosted_trees`.
 
-It shares no code with the package: thresholds are numbers, a node is a set of rows, and every sum is formed anew.
+It shares no code with the package: thresholds are numbers, a node is a set of rows, and
+every sum is formed anew.
 """
 
 from __future__ import annotations
@@ -69,24 +71,45 @@ def grown(
             continue
         for column, ends in enumerate(edges):
             values = x[node.rows, column]
-            ways = [(end, gaps) for end in [*ends, *([math.inf] if by_gaps else [])] for gaps in (False, True)]
+            ways = [
+                (end, gaps)
+                for end in [*ends, *([math.inf] if by_gaps else [])]
+                for gaps in (False, True)
+            ]
             for end, gaps in ways:
                 left = np.where(np.isnan(values), gaps, values <= end).astype(bool)
                 counted = left if by_gaps else left[~np.isnan(values)]
                 if not 0 < counted.sum() < len(counted):
                     continue
-                parts = [(g[node.rows[side]].sum(), h[node.rows[side]].sum()) for side in (left, ~left)]
-                gain = sum(a * a / (b + l2) for a, b in parts) - total[0] ** 2 / (total[1] + l2)
+                parts = [
+                    (g[node.rows[side]].sum(), h[node.rows[side]].sum())
+                    for side in (left, ~left)
+                ]
+                gain = sum(a * a / (b + l2) for a, b in parts) - total[0] ** 2 / (
+                    total[1] + l2
+                )
                 if gain / 2 > best * (1 + 1e-9):
                     best = gain / 2
-                    node.column, node.threshold, node.gaps_left = column, end, gaps
-                    node.children = [Node(node.rows[side], node.depth + 1) for side in (left, ~left)]
+                    node.column = column
+                    node.threshold = end
+                    node.gaps_left = gaps
+                    node.children = [
+                        Node(node.rows[side], node.depth + 1) for side in (left, ~left)
+                    ]
         waiting += node.children
     return root
 
 
 def boosted(
-    x: Floats, y: NDArray[np.int64], rounds: int, *, bins: int, depth: int, l2: float, rate: float, by_gaps: bool = True
+    x: Floats,
+    y: NDArray[np.int64],
+    rounds: int,
+    *,
+    bins: int,
+    depth: int,
+    l2: float,
+    rate: float,
+    by_gaps: bool = True,
 ) -> tuple[list[Node], Floats]:
     """Trees for two classes, and the training rows' scores."""
     edges = [borders(column, bins) for column in x.T]
@@ -94,7 +117,9 @@ def boosted(
     trees = []
     for _ in range(rounds):
         p = 1 / (1 + np.exp(-scores))
-        tree = grown(x, p - y, p * (1 - p), edges, depth=depth, l2=l2, rate=rate, by_gaps=by_gaps)
+        tree = grown(
+            x, p - y, p * (1 - p), edges, depth=depth, l2=l2, rate=rate, by_gaps=by_gaps
+        )
         scores = scores + np.array([tree.of(row).value for row in x])
         trees.append(tree)
     return trees, scores

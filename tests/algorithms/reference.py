@@ -1,4 +1,5 @@
-"""What the papers' equations are checked with: training in one place, SciPy's z-update, traffic at MNIST's sizes."""
+"""What the papers' equations are checked with: training in one place, SciPy's z-update,
+traffic at MNIST's sizes."""
 
 from __future__ import annotations
 
@@ -30,11 +31,15 @@ class Joined(nn.Module):
 
     def __init__(self, toy: Toy, join: nn.Module) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(copy.deepcopy([party.model for party in toy.parties.values()]))
+        self.parts = nn.ModuleList(
+            copy.deepcopy([party.model for party in toy.parties.values()])
+        )
         self.join = join
 
     def forward(self, x: list[Tensor]) -> Tensor:
-        result: Tensor = self.join([part(x_k) for part, x_k in zip(self.parts, x, strict=True)])
+        result: Tensor = self.join(
+            [part(x_k) for part, x_k in zip(self.parts, x, strict=True)]
+        )
         return result
 
 
@@ -60,13 +65,19 @@ def mean_loss(toy: Toy, outputs: Tensor, batch: str) -> Tensor:
 
 
 def optimizer_of(parameters: Iterable[Tensor], config: Any) -> torch.optim.Optimizer:
-    rate, momentum, decay = config.learning_rate, config.momentum, config.weight_decay
+    rate = config.learning_rate
+    momentum = config.momentum
+    decay = config.weight_decay
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, betas=(momentum, 0.999), weight_decay=decay)
+        return torch.optim.Adam(
+            parameters, lr=rate, betas=(momentum, 0.999), weight_decay=decay
+        )
     return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
 
 
-def centralized(toy: Toy, model: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int) -> Iterator[float]:
+def centralized(
+    toy: Toy, model: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int
+) -> Iterator[float]:
     """What anybody with all the columns would write; gives the loss after each step."""
     for step in range(steps):
         batch = batch_name(toy, step)
@@ -84,7 +95,9 @@ def relative(mine: Tensor, theirs: Tensor) -> float:
 
 def assert_alike(mine: nn.Module, theirs: nn.Module, tolerance: float) -> None:
     """Every parameter is the other's, up to rounding."""
-    for (name, one), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+    for (name, one), other in zip(
+        mine.named_parameters(), theirs.parameters(), strict=True
+    ):
         assert one.shape == other.shape, name
         assert relative(one, other) <= tolerance, name
 
@@ -111,9 +124,17 @@ def z_by_lbfgs(task: Task, o: Tensor, dual: Tensor, y: Tensor, rho: float) -> Te
     def solve(o: Array, dual: Array, y: float) -> Array:
         def objective(z: Array) -> tuple[float, Array]:
             loss, gradient = loss_and_gradient(task, z, y)
-            return loss - dual @ z + rho / 2 * ((o - z) ** 2).sum(), gradient - dual - rho * (o - z)
+            return loss - dual @ z + rho / 2 * (
+                (o - z) ** 2
+            ).sum(), gradient - dual - rho * (o - z)
 
-        found = minimize(objective, o, jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
+        found = minimize(
+            objective,
+            o,
+            jac=True,
+            method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-9},
+        )
         return np.asarray(found.x)
 
     rows = zip(o.numpy(), dual.numpy(), y.tolist(), strict=True)
@@ -123,33 +144,49 @@ def z_by_lbfgs(task: Task, o: Tensor, dual: Tensor, y: Tensor, rho: float) -> Te
 # What crosses
 
 
-def traffic_at_mnist_sizes(algorithm: AnyAlgorithm, config: Any) -> tuple[list[int], list[int]]:
-    """Bytes up and down of one of two parties, after one and after two rounds: b = 1024, 60 wide, 10 classes, float32;
-    counted alike by both ledgers and by what was recorded on the way."""
+def traffic_at_mnist_sizes(
+    algorithm: AnyAlgorithm, config: Any
+) -> tuple[list[int], list[int]]:
+    """Bytes up and down of one of two parties, after one and after two rounds: b =
+    1024, 60 wide, 10 classes, float32; counted alike by both ledgers and by what was
+    recorded on the way."""
     batches = Batches({"train": torch.arange(2048)}, batch_size=1024, epochs=1, seed=0)
     features = torch.rand(2048, 56, generator=torch.Generator().manual_seed(0))
     parties: dict[str, Any] = {}
     for seed, name in enumerate(("ada", "bob")):
-        model = algorithm.complete(build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed)
-        parties[name] = algorithm.feature_owner(Organisation.at(name, batches), features, model, config)
+        model = algorithm.complete(
+            build("mlp", (56,), seed=seed, owner=name), features[:1], 10, seed=seed
+        )
+        parties[name] = algorithm.feature_owner(
+            Organisation.at(name, batches), features, model, config
+        )
     driver = algorithm.label_owner(
-        Organisation.at("server", batches), torch.arange(2048) % 10, CrossEntropy(10), config
+        Organisation.at("server", batches),
+        torch.arange(2048) % 10,
+        CrossEntropy(10),
+        config,
     )
     recording = Recording(InProcess(parties))
     driver.peers = Peers("server", parties, recording, driver.ledger)
     driver.meet(driver.peers.ask(roles.Introduce()))
-    up, down = [], []
+    up = []
+    down = []
     for _ in algorithm.steps(driver, driver.peers, batches):
         up.append(recording.of("server").total("ada"))
         down.append(recording.of("ada").total("server"))
         for name, party in parties.items():
-            assert party.ledger.total("out") == driver.ledger.total("in", name) == up[-1]
-            assert party.ledger.total("in") == driver.ledger.total("out", name) == down[-1]
+            assert (
+                party.ledger.total("out") == driver.ledger.total("in", name) == up[-1]
+            )
+            assert (
+                party.ledger.total("in") == driver.ledger.total("out", name) == down[-1]
+            )
     return up, down
 
 
 def with_z(toy: Toy) -> Toy:
-    """ADMM's label owner, with the last z of every row beside its duals: it has no use for them itself."""
+    """ADMM's label owner, with the last z of every row beside its duals: it has no use
+    for them itself."""
     driver, split, advance = toy.driver, toy.driver.split, toy.driver.advance
     driver.z = torch.zeros_like(driver.duals)
     found: list[Tensor] = []
@@ -164,5 +201,6 @@ def with_z(toy: Toy) -> Toy:
         driver.z[driver.rows(batch)] = found.pop()
         return made
 
-    driver.split, driver.advance = kept, noted
+    driver.split = kept
+    driver.advance = noted
     return toy

@@ -1,4 +1,5 @@
-"""What VIMADMM and VIMADMM-J share: a pending batch is used once, and z and lambda follow their rows."""
+"""What VIMADMM and VIMADMM-J share: a pending batch is used once, and z and lambda
+follow their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from colonnade.algorithms.embedding import AdmmFeatureOwner, AdmmLabelOwner, Emb
 from colonnade.core.party import Refused
 
 both = pytest.mark.parametrize(
-    "algorithm", [vimadmm.ALGORITHM, vimadmm_joint.ALGORITHM], ids=["vimadmm", "vimadmm_joint"]
+    "algorithm",
+    [vimadmm.ALGORITHM, vimadmm_joint.ALGORITHM],
+    ids=["vimadmm", "vimadmm_joint"],
 )
 
 
@@ -29,7 +32,9 @@ def test_what_was_sent_is_what_left_and_serves_once(algorithm: AnyAlgorithm) -> 
     toy = federation(algorithm)
     replies = toy.peers.ask(Embed("train/0/0"))
     party = toy.parties["ada"]
-    with pytest.raises(Refused, match="variables came for batch train/0/1, but train/0/0 is pending"):
+    with pytest.raises(
+        Refused, match="variables came for batch train/0/1, but train/0/0 is pending"
+    ):
         party.sent("train/0/1")
     sent, x = party.sent("train/0/0")
     assert torch.equal(sent, replies["ada"].values.tensor)
@@ -40,7 +45,9 @@ def test_what_was_sent_is_what_left_and_serves_once(algorithm: AnyAlgorithm) -> 
 
 @both
 @pytest.mark.parametrize("transport", [sequential, cohorts])
-def test_rows_to_be_scored_are_never_pending(algorithm: AnyAlgorithm, transport: object) -> None:
+def test_rows_to_be_scored_are_never_pending(
+    algorithm: AnyAlgorithm, transport: object
+) -> None:
     toy = federation(algorithm, transport)  # type: ignore[arg-type]
     toy.peers.ask(Embed("test[0:20]"))
     for party in [*toy.parties.values(), *(cohort.twin for cohort in toy.cohorts())]:
@@ -50,11 +57,19 @@ def test_rows_to_be_scored_are_never_pending(algorithm: AnyAlgorithm, transport:
 
 @both
 @pytest.mark.parametrize("task", TASKS)
-def test_z_and_lambda_are_those_of_the_rows(algorithm: AnyAlgorithm, task: Task) -> None:
-    """Twice the same rows: the second z starts from the first lambda (Eq. 6, 7 and 17, 18, by SciPy)."""
+def test_z_and_lambda_are_those_of_the_rows(
+    algorithm: AnyAlgorithm, task: Task
+) -> None:
+    """Twice the same rows: the second z starts from the first lambda (Eq. 6, 7 and 17,
+    18, by SciPy)."""
     toy = federation(algorithm, task=task, dtype=torch.float64)
     driver, rows, rho = toy.driver, toy.batches.rows("train/0/0"), toy.driver.config.rho
-    o = torch.randn(len(rows), driver.loss.outputs, generator=Generator().manual_seed(0), dtype=torch.float64)
+    o = torch.randn(
+        len(rows),
+        driver.loss.outputs,
+        generator=Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     duals = torch.zeros_like(o)
     driver.arithmetic = driver.split  # z in the place of r
     for _ in range(2):
@@ -63,6 +78,10 @@ def test_z_and_lambda_are_those_of_the_rows(algorithm: AnyAlgorithm, task: Task)
         told, mine, _ = driver.advance("train/0/0", o)
         assert torch.allclose(mine, z, rtol=0, atol=1e-5)
         assert torch.allclose(driver.duals[rows], duals, rtol=0, atol=1e-5)
-        assert driver.loss_of(told) == pytest.approx(float(driver.loss(o, driver.labels[rows])))
-    untouched = torch.ones(len(driver.duals), dtype=torch.bool).index_fill(0, rows, False)
+        assert driver.loss_of(told) == pytest.approx(
+            float(driver.loss(o, driver.labels[rows]))
+        )
+    untouched = torch.ones(len(driver.duals), dtype=torch.bool).index_fill(
+        0, rows, False
+    )
     assert not driver.duals[untouched].any()

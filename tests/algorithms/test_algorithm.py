@@ -39,17 +39,26 @@ def test_what_crosses_follows_from_the_kinds_unless_settings_decide() -> None:
             "sums": Release(Kind.OTHER, of="columns", per_row=False, tells="sums"),
         },
     ).crosses(splitnn.Config())
-    assert (columns, labels) == ({"sums": NON_PRIVATE}, {"slope": NON_PRIVATE, "key": PUBLIC})
+    assert (columns, labels) == (
+        {"sums": NON_PRIVATE},
+        {"slope": NON_PRIVATE, "key": PUBLIC},
+    )
     assert "jacobian" in vfedcce.ALGORITHM.crosses(vfedcce.Config(mode="plaintext"))[0]
 
 
 def test_names_are_found_by_kind() -> None:
-    assert fdml.ALGORITHM.named(Kind.LOGIT_GRADIENT, Kind.LOGITS) == ("logits", "gradient")
+    assert fdml.ALGORITHM.named(Kind.LOGIT_GRADIENT, Kind.LOGITS) == (
+        "logits",
+        "gradient",
+    )
     assert fdml.ALGORITHM.named(Kind.GRADIENT) == ()
 
 
 def test_somebody_drives_and_only_one() -> None:
-    with pytest.raises(ConfigError, match=r"either train, .* or nested; colonnade\.algorithms\.splitnn has neither"):
+    with pytest.raises(
+        ConfigError,
+        match=r"either train, .* or nested; colonnade\.algorithms\.splitnn has neither",
+    ):
         dataclasses.replace(splitnn.ALGORITHM, train=None)
     with pytest.raises(ConfigError, match="has both"):
         dataclasses.replace(ALGORITHMS["splitnn"], nested=multi_vfl.ALGORITHM.nested)

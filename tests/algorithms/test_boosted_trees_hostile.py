@@ -1,4 +1,5 @@
-"""What a party of a boosted-trees run sends against the protocol is refused, with its name."""
+"""What a party of a boosted-trees run sends against the protocol is refused, with its
+name."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from tests.algorithms.test_boosted_trees import between, table
 from tests.conformance.toy import Toy
 
 from colonnade.algorithms.boosted_trees import Config
-from colonnade.algorithms.tree_owner import Directions, Divide, Split, Start, Sums, UseKey
+from colonnade.algorithms.tree_owner import (
+    Directions,
+    Divide,
+    Split,
+    Start,
+    Sums,
+    UseKey,
+)
 from colonnade.core import Ciphertext, Envelope, Message, Request, Transport
 from colonnade.encryption.elgamal import ElGamalSecretKey
 from colonnade.encryption.scheme import wrap
@@ -26,16 +34,30 @@ Change = Callable[[Any, Any], Any]
 class Lying:
     """Between the label owner and 'lab': changes what goes there, or what comes back."""
 
-    def __init__(self, inner: Transport, *, request: Change | None = None, reply: Change | None = None) -> None:
-        self.inner, self.request, self.reply = inner, request, reply
+    def __init__(
+        self,
+        inner: Transport,
+        *,
+        request: Change | None = None,
+        reply: Change | None = None,
+    ) -> None:
+        self.inner = inner
+        self.request = request
+        self.reply = reply
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self.exchange_each({to: envelope})[to]
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
         sent = dict(envelopes)
         if self.request is not None and "lab" in sent:
-            sent["lab"] = Envelope(sent["lab"].sender, sent["lab"].number, self.request(sent["lab"].message, self))
+            sent["lab"] = Envelope(
+                sent["lab"].sender,
+                sent["lab"].number,
+                self.request(sent["lab"].message, self),
+            )
         found = self.inner.exchange_each(sent)
         if self.reply is not None and "lab" in found:
             found["lab"] = self.reply(found["lab"], self)
@@ -44,7 +66,11 @@ class Lying:
 
 def toy(config: Config | None = None, **changes: Any) -> Toy:
     x, y = table(rows=120)
-    made = between({"bank": x[:, :2], "lab": x[:, 2:]}, y, config or Config(depth=2, bins=4, min_rows=2))
+    made = between(
+        {"bank": x[:, :2], "lab": x[:, 2:]},
+        y,
+        config or Config(depth=2, bins=4, min_rows=2),
+    )
     made.peers.transport = Lying(made.peers.transport, **changes)
     return made
 
@@ -52,7 +78,9 @@ def toy(config: Config | None = None, **changes: Any) -> Toy:
 def sealed(toy: Toy, values: torch.Tensor) -> Ciphertext:
     """Sums that a party made up, under the label owner's own key."""
     assert toy.driver.secret is not None
-    made: Ciphertext = toy.driver.outbox.encrypt(values.double(), "sums", "train/0/0", key=toy.driver.secret)
+    made: Ciphertext = toy.driver.outbox.encrypt(
+        values.double(), "sums", "train/0/0", key=toy.driver.secret
+    )
     return made
 
 
@@ -73,7 +101,11 @@ def test_points_off_the_curve() -> None:
         given = reply.sums.encrypted
         key = made.driver.secret.public
         body = b"\x02" + b"\xff" * 32 + given.data[8 + 33 :]
-        return Sums(made.driver.outbox.pass_on(wrap(key, given.shape, "rows", given.bound, body), "sums", "train/0/0"))
+        return Sums(
+            made.driver.outbox.pass_on(
+                wrap(key, given.shape, "rows", given.bound, body), "sums", "train/0/0"
+            )
+        )
 
     made = toy(reply=spoil)
     refused(made, "something else than points")
@@ -109,10 +141,16 @@ def test_directions_of_other_rows() -> None:
     def fewer(reply: Any, _: Any) -> Any:
         if not isinstance(reply, Directions):
             return reply
-        return Directions(made.parties["lab"].outbox.release(torch.zeros(3, 1), "directions", "train/0/0"))
+        return Directions(
+            made.parties["lab"].outbox.release(
+                torch.zeros(3, 1), "directions", "train/0/0"
+            )
+        )
 
     x, y = table(rows=120)
-    made = between({"bank": x[:, 5:], "lab": x[:, :5]}, y, Config(depth=2, bins=4, min_rows=2))
+    made = between(
+        {"bank": x[:, 5:], "lab": x[:, :5]}, y, Config(depth=2, bins=4, min_rows=2)
+    )
     made.peers.transport = Lying(made.peers.transport, reply=fewer)
     refused(made, r"it sent \[3, 1\] directions, and \[90, 1\] were asked for")
 
@@ -136,7 +174,8 @@ def test_a_label_owner_cannot_ask_for_what_was_not_offered() -> None:
 
 
 def test_a_node_of_one_row_cannot_be_made_up() -> None:
-    """A label owner that sends a single row left learns nothing about it: no sum is told of so few rows."""
+    """A label owner that sends a single row left learns nothing about it: no sum is
+    told of so few rows."""
 
     def one(request: Any, lying: Any) -> Any:
         if not isinstance(request, Divide):
@@ -147,7 +186,11 @@ def test_a_node_of_one_row_cannot_be_made_up() -> None:
 
     def keep(reply: Any, lying: Any) -> Any:
         if isinstance(reply, Sums) and isinstance(reply.sums, Ciphertext):
-            sums.append(np.array(made.driver.secret.decrypt_sums(reply.sums.encrypted, [(0, 1)])))
+            sums.append(
+                np.array(
+                    made.driver.secret.decrypt_sums(reply.sums.encrypted, [(0, 1)])
+                )
+            )
         return reply
 
     sums: list[Any] = []
@@ -161,13 +204,20 @@ def test_a_node_of_one_row_cannot_be_made_up() -> None:
     ("nodes", "words"),
     [
         (torch.ones(3, 1, dtype=torch.uint8), "not a line for each row"),
-        (torch.tensor([[1]] + [[0]] * 89, dtype=torch.uint8), "some rows of a node stay where others go on"),
+        (
+            torch.tensor([[1]] + [[0]] * 89, dtype=torch.uint8),
+            "some rows of a node stay where others go on",
+        ),
     ],
     ids=["rows", "half a node"],
 )
 def test_nodes_that_cannot_be(nodes: torch.Tensor, words: str) -> None:
     made = asking(
-        lambda r, _: dataclasses.replace(r, nodes=released(made, nodes, "nodes")) if isinstance(r, Divide) else r
+        lambda r, _: (
+            dataclasses.replace(r, nodes=released(made, nodes, "nodes"))
+            if isinstance(r, Divide)
+            else r
+        )
     )
     refused(made, words)
 
@@ -175,7 +225,9 @@ def test_nodes_that_cannot_be(nodes: torch.Tensor, words: str) -> None:
 def test_a_second_key_and_gradients_of_other_rows() -> None:
     made = toy()
     made.run(1)
-    other = made.driver.outbox.publish(ElGamalSecretKey(2).public.to_bytes(), "public_key")
+    other = made.driver.outbox.publish(
+        ElGamalSecretKey(2).public.to_bytes(), "public_key"
+    )
     with pytest.raises(PartyError, match="it was given another key before"):
         made.peers["lab"].ask(UseKey(other))
     few = sealed(made, torch.zeros(4, 2))

@@ -1,4 +1,5 @@
-"""Boosted trees from the outside: runs, resumed runs, sites, predictions, plans and explanations."""
+"""Boosted trees from the outside: runs, resumed runs, sites, predictions, plans and
+explanations."""
 
 from __future__ import annotations
 
@@ -40,11 +41,19 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     return Caller(monkeypatch, capfd)
 
 
-@pytest.mark.parametrize("more", [{}, {"ensemble": "forest", "row_share": 0.7}], ids=["boosted", "forest"])
-def test_it_runs_resumes_and_predicts_bit_equal(call: Caller, tmp_path: Path, more: dict[str, Any]) -> None:
-    whole = Federation.from_toml(write(tmp_path / "whole", frames(90), tables(algorithm=more)))
+@pytest.mark.parametrize(
+    "more", [{}, {"ensemble": "forest", "row_share": 0.7}], ids=["boosted", "forest"]
+)
+def test_it_runs_resumes_and_predicts_bit_equal(
+    call: Caller, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    whole = Federation.from_toml(
+        write(tmp_path / "whole", frames(90), tables(algorithm=more))
+    )
     whole.fit()
-    file = write(tmp_path / "half", frames(90), tables(algorithm=more, train={"epochs": 1}))
+    file = write(
+        tmp_path / "half", frames(90), tables(algorithm=more, train={"epochs": 1})
+    )
     assert call("run", file, "--out", tmp_path / "run", "--quiet").code == 0
     file = write(tmp_path / "half", frames(90), tables(algorithm=more))
     assert call("run", file, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
@@ -56,7 +65,9 @@ def test_it_runs_resumes_and_predicts_bit_equal(call: Caller, tmp_path: Path, mo
 
 
 def test_organisations_train_it_between_their_sites(tmp_path: Path) -> None:
-    file, _ = small_sites.folders(tmp_path, settings=tables(federation={"cohort": "off", "device": "cpu"}))
+    file, _ = small_sites.folders(
+        tmp_path, settings=tables(federation={"cohort": "off", "device": "cpu"})
+    )
     drive(small_sites.sites(tmp_path)["clinic"], "run")
     alone = Federation.from_toml(file)
     alone.fit(tmp_path / "alone")
@@ -76,7 +87,8 @@ def test_it_says_who_matters(tmp_path: Path) -> None:
 
 def test_a_plan_says_about_its_bytes(tmp_path: Path) -> None:
     file = write(tmp_path, frames(120), tables())
-    planned, ran = plan(Settings.from_toml(file)), Federation.from_toml(file)
+    planned = plan(Settings.from_toml(file))
+    ran = Federation.from_toml(file)
     ran.fit()
     assert any("trees differ in how many splits" in one for one in planned.estimates)
     for name, book in ran.ledgers.items():
@@ -84,7 +96,9 @@ def test_a_plan_says_about_its_bytes(tmp_path: Path) -> None:
         assert planned.bytes[name]["in"] == pytest.approx(book.total("in"), rel=0.2)
 
 
-def test_a_plans_seconds_are_not_of_the_tree_that_makes_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plans_seconds_are_not_of_the_tree_that_makes_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     laps_of = measure.laps_of
 
     def slow_at_first(federation: Federation) -> Iterator[measure.Lap]:
@@ -98,11 +112,17 @@ def test_a_plans_seconds_are_not_of_the_tree_that_makes_keys(tmp_path: Path, mon
     assert found.seconds == [1.0]
 
 
-def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(tmp_path: Path) -> None:
-    federation = Federation.from_toml(write(tmp_path, frames(90), tables("none", train={"epochs": 4})))
+def test_while_it_trains_validation_rows_are_asked_about_new_rounds_alone(
+    tmp_path: Path,
+) -> None:
+    federation = Federation.from_toml(
+        write(tmp_path, frames(90), tables("none", train={"epochs": 4}))
+    )
     federation.fit()
     asked = [
-        e for e in federation.driver.ledger.entries if e.batch and e.batch.startswith("validation") and e.peer == "lab"
+        e
+        for e in federation.driver.ledger.entries
+        if e.batch and e.batch.startswith("validation") and e.peer == "lab"
     ]
     widths = [entry.shape[1] for entry in asked if entry.direction == "in"]
     own = [len(table["column"]) for table in federation.owners["lab"].rounds]

@@ -1,4 +1,5 @@
-"""What algorithms share: embeddings of a batch by name, and a step with the gradient that comes back."""
+"""What algorithms share: embeddings of a batch by name, and a step with the gradient
+that comes back."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def test_who_only_embeds_takes_no_gradient() -> None:
     toy = federation(splitnn.ALGORITHM)
     party = toy.parties["ada"]
     only = embedding.FeatureOwner(
-        Organisation.at("ada", toy.batches), party.features, nn.Linear(4, 2), splitnn.Config()
+        Organisation.at("ada", toy.batches),
+        party.features,
+        nn.Linear(4, 2),
+        splitnn.Config(),
     )
     only.answer(embedding.Embed("train/0/0"))
     gradient = toy.driver.outbox.release(torch.zeros(32, 2), "gradient", "train/0/0")
@@ -34,7 +38,10 @@ def test_a_gradient_is_for_the_batch_that_was_embedded_and_used_once() -> None:
     ask = toy.peers["ada"].ask
     gradient = toy.driver.outbox.release(torch.zeros(32, 8), "gradient", "train/0/0")
     ask(embedding.Embed("train/0/0"))
-    with pytest.raises(PartyError, match="a gradient came for batch train/0/1, but train/0/0 is pending"):
+    with pytest.raises(
+        PartyError,
+        match="a gradient came for batch train/0/1, but train/0/0 is pending",
+    ):
         ask(embedding.Descend("train/0/1", gradient))
     ask(embedding.Descend("train/0/0", gradient))
     with pytest.raises(PartyError, match="but None is pending"):
@@ -60,7 +67,11 @@ def test_no_algorithm_is_made_of_another(name: str) -> None:
     imported = {
         word
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("colonnade.algorithms")
-        for word in [(node.module or "").rpartition(".")[2], *(alias.name for alias in node.names)]
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("colonnade.algorithms")
+        for word in [
+            (node.module or "").rpartition(".")[2],
+            *(alias.name for alias in node.names),
+        ]
     }
     assert not imported & (set(ALGORITHMS) - {name})

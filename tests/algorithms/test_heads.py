@@ -10,7 +10,9 @@ from colonnade.algorithms.heads import MeanProbability, Summed
 
 
 def test_every_algorithm_with_a_model_has_one() -> None:
-    assert {name for name, algorithm in ALGORITHMS.items() if algorithm.head is None} == {"knn"}
+    assert {
+        name for name, algorithm in ALGORITHMS.items() if algorithm.head is None
+    } == {"knn"}
 
 
 @pytest.mark.parametrize("classes", [2, 4])

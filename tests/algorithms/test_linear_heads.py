@@ -19,18 +19,24 @@ def seeded(seed: int = 0) -> Generator:
 
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_the_product_with_all_is_the_sum_over_the_parties(widths: tuple[int, ...], outputs: int) -> None:
+def test_the_product_with_all_is_the_sum_over_the_parties(
+    widths: tuple[int, ...], outputs: int
+) -> None:
     heads = uniform_heads(widths, outputs, seeded())
     h = [torch.randn(6, width, generator=seeded(width)) for width in widths]
     one_by_one = [h_k @ W_k for h_k, W_k in zip(h, blocks(heads, widths), strict=True)]
-    assert torch.allclose(torch.cat(h, dim=-1) @ heads, torch.stack(one_by_one).sum(0), atol=1e-6)
+    assert torch.allclose(
+        torch.cat(h, dim=-1) @ heads, torch.stack(one_by_one).sum(0), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_blocks_put_together_again_are_the_whole(widths: tuple[int, ...]) -> None:
     heads = uniform_heads(widths, 3, seeded())
     assert heads.shape == (sum(widths), 3)
-    assert [tuple(block.shape) for block in blocks(heads, widths)] == [(width, 3) for width in widths]
+    assert [tuple(block.shape) for block in blocks(heads, widths)] == [
+        (width, 3) for width in widths
+    ]
     assert torch.equal(torch.cat(blocks(heads, widths)), heads)
 
 
@@ -56,7 +62,9 @@ def test_widths_may_be_any_iterable() -> None:
 def test_each_block_is_spread_as_its_own_width_says() -> None:
     """Uniform in +-a has the standard deviation a/sqrt(3)."""
     widths = (100, 2500)
-    for width, block in zip(widths, blocks(uniform_heads(widths, 40, seeded()), widths), strict=True):
+    for width, block in zip(
+        widths, blocks(uniform_heads(widths, 40, seeded()), widths), strict=True
+    ):
         assert float(block.abs().max()) <= width**-0.5
         assert float(block.std()) == pytest.approx((3 * width) ** -0.5, rel=0.03)
         assert abs(float(block.mean())) <= 0.05 * width**-0.5
@@ -69,7 +77,9 @@ def test_a_seed_gives_one_start_and_another_seed_another() -> None:
 
 
 def test_a_party_more_does_not_change_the_heads_of_those_before() -> None:
-    assert torch.equal(uniform_heads((3, 5), 2, seeded()), uniform_heads((3, 5, 4), 2, seeded())[:8])
+    assert torch.equal(
+        uniform_heads((3, 5), 2, seeded()), uniform_heads((3, 5, 4), 2, seeded())[:8]
+    )
 
 
 def test_no_global_random_numbers_are_used() -> None:
@@ -82,5 +92,9 @@ def test_a_norm_is_that_of_the_partys_own_block() -> None:
     heads = torch.tensor([[3.0, 4.0], [0.0, 0.0], [5.0, 12.0]])
     assert norms(heads, {"ada": 2, "bob": 1}) == {"ada": 5.0, "bob": 13.0}
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of a number that could still be differentiated
-        assert norms(heads.requires_grad_(), {"ada": 2, "bob": 1}) == {"ada": 5.0, "bob": 13.0}
+        # torch warns of a number that could still be differentiated
+        warnings.simplefilter("error")
+        assert norms(heads.requires_grad_(), {"ada": 2, "bob": 1}) == {
+            "ada": 5.0,
+            "bob": 13.0,
+        }

@@ -1,4 +1,5 @@
-"""Multi-VFL's rounds when things go wrong, end and begin again: who is left out, who comes back, what is refused."""
+"""Multi-VFL's rounds when things go wrong, end and begin again: who is left out, who
+comes back, what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def faulty(*faults: Fault) -> Callable[[Transport], Transport]:
 
 
 def follow(toy: Several, present: list[list[str]]) -> None:
-    """Hold every round of a federation to the plain loop over those that took part in it."""
+    """Hold every round of a federation to the plain loop over those that took part in
+    it."""
     reference = Reference(toy)
     for number, who in enumerate(present):
         loss = reference.round(number, who)
@@ -44,15 +46,21 @@ def follow(toy: Several, present: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["drop", "fail"])
-def test_who_cannot_be_asked_or_whose_answer_is_lost_is_left_out_and_comes_back(kind: Any) -> None:
+def test_who_cannot_be_asked_or_whose_answer_is_lost_is_left_out_and_comes_back(
+    kind: Any,
+) -> None:
     toy = made(upper=faulty(Fault(kind, "bea", at=TRAIN)))
     follow(toy, [OTHERS, list(ROWS), list(ROWS)])
-    assert "'bea' failed while answering multi_vfl.TrainRound" in toy.said[0].left_out["bea"]
+    assert (
+        "'bea' failed while answering multi_vfl.TrainRound"
+        in toy.said[0].left_out["bea"]
+    )
 
 
 @pytest.mark.parametrize("call", [7, 12])
 def test_who_fails_in_the_middle_of_a_round_leaves_nothing_behind(call: int) -> None:
-    """Its copies at data owners are half trained; the next round begins from the average of the others."""
+    """Its copies at data owners are half trained; the next round begins from the
+    average of the others."""
 
     def lower(k: str, inner: Transport) -> Transport:
         return Faulty(inner, [Fault("fail", "lung", at=call)]) if k == "bea" else inner
@@ -67,7 +75,11 @@ def test_a_copy_that_was_left_out_is_the_average() -> None:
     toy = made(upper=faulty(Fault("fail", "bea", at=TRAIN)))
     toy.run(1)
     for owner in toy.data_owners.values():
-        for a, b in zip(owner.copies["bea"].model.parameters(), owner.model.parameters(), strict=True):
+        for a, b in zip(
+            owner.copies["bea"].model.parameters(),
+            owner.model.parameters(),
+            strict=True,
+        ):
             assert torch.equal(a, b)
     assert torch.equal(toy.predict("bea", model="own"), toy.predict("bea"))
 
@@ -87,7 +99,11 @@ def test_who_missed_the_new_weights_gets_them_before_the_next_round() -> None:
 
 
 def test_who_is_away_for_several_rounds_needs_nothing_that_it_missed() -> None:
-    toy = made(upper=faulty(*(Fault("drop", "bea", at=call) for call in range(TRAIN, TRAIN + 3))))
+    toy = made(
+        upper=faulty(
+            *(Fault("drop", "bea", at=call) for call in range(TRAIN, TRAIN + 3))
+        )
+    )
     follow(toy, [OTHERS, OTHERS, list(ROWS)])
 
 
@@ -95,7 +111,11 @@ def test_when_nobody_finishes_the_first_failure_is_raised_and_names_the_party() 
     toy = made(lower=lambda _, inner: Faulty(inner, [Fault("drop", "lung", at=4)]))
     before = toy.states()
     with pytest.raises(
-        PartyError, match=r"'lung' failed while answering multi_vfl_data_owner\.\w+ at batch abel:train"
+        PartyError,
+        match=(
+            r"'lung' failed while answering multi_vfl_data_owner\.\w+ at batch"
+            r" abel:train"
+        ),
     ):
         toy.run()
     assert toy.server.round == 0
@@ -106,7 +126,9 @@ def test_a_repeated_delivery_does_nothing() -> None:
     plain = made()
     toy = made(
         upper=faulty(*(Fault("duplicate", k) for k in ROWS)),
-        lower=lambda _, inner: Faulty(inner, [Fault("duplicate", d) for d in ("heart", "lung")]),
+        lower=lambda _, inner: Faulty(
+            inner, [Fault("duplicate", d) for d in ("heart", "lung")]
+        ),
     )
     assert toy.run() == plain.run()
     assert_bit_equal(toy.states()["heart"], plain.states()["heart"])
@@ -125,7 +147,9 @@ def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
     whole.run()
     first.run(1)
     for name, party in first.everyone().items():
-        files.write_state(tmp_path / name, {"role": party.state(), "seat": party.organisation.state()})
+        files.write_state(
+            tmp_path / name, {"role": party.state(), "seat": party.organisation.state()}
+        )
     for name, party in second.everyone().items():
         saved = files.read_state(tmp_path / name)
         party.organisation.load_state(saved["seat"])
@@ -138,7 +162,8 @@ def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
 
 
 def test_through_bytes_is_bit_equal() -> None:
-    plain, wired = made(), made(through_bytes=True)
+    plain = made()
+    wired = made(through_bytes=True)
     assert plain.run() == wired.run()
     for name, state in plain.states().items():
         assert_bit_equal(state, wired.states()[name])
@@ -146,15 +171,22 @@ def test_through_bytes_is_bit_equal() -> None:
 
 def test_dropout_draws_from_the_party_s_own_generator() -> None:
     def wrap(model: nn.Module, organisation: Any) -> nn.Module:
-        return seeded(nn.Sequential(model, nn.Dropout(0.3)), organisation.generator, owner=organisation.name)
+        return seeded(
+            nn.Sequential(model, nn.Dropout(0.3)),
+            organisation.generator,
+            owner=organisation.name,
+        )
 
-    one, same, without = made(wrap_model=wrap, stack="on"), made(wrap_model=wrap), made()
+    one = made(wrap_model=wrap, stack="on")
+    same = made(wrap_model=wrap)
+    without = made()
     assert one.run() == same.run()
     assert one.said[-1].loss != without.run()[-1]
 
 
 def test_a_budget_counts_a_row_over_all_label_owners_and_ends_the_round() -> None:
-    """Rows 20 to 39 of abel's order are bea's first 20 too: their releases to both are counted together."""
+    """Rows 20 to 39 of abel's order are bea's first 20 too: their releases to both are
+    counted together."""
     rules = {"heart": {"embedding": Rule(Gaussian(sigma=4.0, clip=1.0))}}
     toy = made(rules=rules, rounds=50)
     heart = toy.data_owners["heart"]
@@ -162,7 +194,9 @@ def test_a_budget_counts_a_row_over_all_label_owners_and_ends_the_round() -> Non
     account = heart.outbox.meter = Account("heart", heart.agreed, ids)
     toy.run(1)
     (counts,) = account.by_row().values()
-    shared = set(heart.agreed.order("abel")[:40].tolist()) & set(heart.agreed.order("bea")[:56].tolist())
+    shared = set(heart.agreed.order("abel")[:40].tolist()) & set(
+        heart.agreed.order("bea")[:56].tolist()
+    )
     thrice = shared & set(heart.agreed.order("carl")[:24].tolist())
     assert shared
     for row in range(200):
@@ -180,14 +214,18 @@ def test_other_rows_than_agreed_are_refused() -> None:
     toy = made()
     abel = toy.label_owners["abel"]
     abel.batches.seed = 4
-    cards = abel.peers.ask(roles.Introduce())  # in one process the data owners look at the same batches
+    # in one process the data owners look at the same batches
+    cards = abel.peers.ask(roles.Introduce())
     abel.batches.seed = 5
-    with pytest.raises(ConfigError, match="'heart' and 'abel' do not agree on the rows"):
+    with pytest.raises(
+        ConfigError, match="'heart' and 'abel' do not agree on the rows"
+    ):
         abel.meet(cards)
 
 
 def test_what_cannot_be_joined_is_refused() -> None:
-    flat, tall = multi_vfl.Config(), multi_vfl.Config(concatenate="height")
+    flat = multi_vfl.Config()
+    tall = multi_vfl.Config(concatenate="height")
     assert joined({"a": (3,), "b": (5,)}, flat) == (8,)
     assert joined({"a": (32, 7, 28), "b": (32, 5, 28)}, tall) == (32, 12, 28)
     for shapes, config in (
@@ -217,5 +255,8 @@ def test_label_owners_must_have_one_architecture() -> None:
     bea = toy.label_owners["bea"]
     bea.build = lambda shape: nn.Linear(shape[-1], 3, dtype=torch.float64)
     bea.meet(bea.peers.ask(roles.Introduce()))
-    with pytest.raises(ConfigError, match="'bea' has a model of 30 parameters, and there are 107 at the others"):
+    with pytest.raises(
+        ConfigError,
+        match="'bea' has a model of 30 parameters, and there are 107 at the others",
+    ):
         toy.run()

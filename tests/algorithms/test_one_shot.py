@@ -1,4 +1,5 @@
-"""One shot: labels cannot leak by construction, and the label owner has what scikit-learn learned."""
+"""One shot: labels cannot leak by construction, and the label owner has what
+scikit-learn learned."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def test_whatever_the_labels_are_a_feature_owner_receives_the_same_bytes() -> No
     heard = []
     for seed in (0, 1):
         given = frames(80)
-        given["clinic"]["diagnosis"] = np.random.default_rng(seed).permutation(given["clinic"]["diagnosis"])
+        given["clinic"]["diagnosis"] = np.random.default_rng(seed).permutation(
+            given["clinic"]["diagnosis"]
+        )
         made = federation(given, tables(), record=True)
         made.fit()
         assert made.recording is not None
@@ -70,17 +73,24 @@ def test_a_plan_says_its_bytes_exactly(tmp_path: Path) -> None:
     planned = plan(Settings.from_toml(file), batches=2)
     ran = Federation.from_toml(file)
     ran.fit()
-    assert planned.bytes == {n: {way: book.total(way) for way in ("out", "in")} for n, book in ran.ledgers.items()}
+    assert planned.bytes == {
+        n: {way: book.total(way) for way in ("out", "in")}
+        for n, book in ran.ledgers.items()
+    }
     assert planned.rounds == ran.batches.done == 1
 
 
-def test_its_own_columns_are_not_narrowed_and_others_never_send_more_than_they_have() -> None:
+def test_its_own_columns_are_not_narrowed_and_others_never_send_more_than_they_have() -> (
+    None
+):
     made = federation(frames(80), tables(algorithm={"width": 1}))
     assert made.shapes == {"clinic": (2,), "lab": (1,)}
     assert federation(frames(80), tables(algorithm={"width": 9})).shapes["lab"] == (2,)
 
 
-def test_pca_is_that_of_the_training_rows_alone_and_typical_rows_have_length_one() -> None:
+def test_pca_is_that_of_the_training_rows_alone_and_typical_rows_have_length_one() -> (
+    None
+):
     made = federation(frames(80), tables(algorithm={"width": 1}))
     made.fit()
     owner = made.owners["lab"]
@@ -88,28 +98,45 @@ def test_pca_is_that_of_the_training_rows_alone_and_typical_rows_have_length_one
     centred = x - x.mean(0)
     _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
     found = owner.model(owner.features).double()[:, 0]
-    expected = (owner.features.double() - x.mean(0)) @ directions[0] / (sizes[0] / len(x) ** 0.5)
+    expected = (
+        (owner.features.double() - x.mean(0))
+        @ directions[0]
+        / (sizes[0] / len(x) ** 0.5)
+    )
     assert torch.allclose(found.abs(), expected.abs(), atol=1e-5)
-    assert float(owner.model(x.float()).square().sum(1).mean()) == pytest.approx(1.0, abs=1e-4)
+    assert float(owner.model(x.float()).square().sum(1).mean()) == pytest.approx(
+        1.0, abs=1e-4
+    )
 
 
 def test_what_was_learned_of_columns_stays_whoever_asks_again() -> None:
-    part, generator = Pca(3, 2), torch.Generator().manual_seed(0)
+    part = Pca(3, 2)
+    generator = torch.Generator().manual_seed(0)
     assert not part(torch.randn(4, 3)).any()
     part.learn(torch.randn(50, 3, generator=generator), generator)
     before = {name: value.clone() for name, value in part.state_dict().items()}
     part.learn(5 * torch.randn(50, 3, generator=generator), generator)
-    assert all(torch.equal(value, part.state_dict()[name]) for name, value in before.items())
+    assert all(
+        torch.equal(value, part.state_dict()[name]) for name, value in before.items()
+    )
 
 
 def test_an_autoencoder_keeps_what_its_rows_have_in_common() -> None:
-    """Six columns of two hidden numbers: two codes, learned without labels, hold them; those of its start do not."""
+    """Six columns of two hidden numbers: two codes, learned without labels, hold them;
+    those of its start do not."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(512, 2, generator=generator)
-    x = hidden @ torch.randn(2, 6, generator=generator) + 0.05 * torch.randn(512, 6, generator=generator)
+    x = hidden @ torch.randn(2, 6, generator=generator) + 0.05 * torch.randn(
+        512, 6, generator=generator
+    )
     left = {}
     for epochs in (1, 60):
-        given = LocalInputs(x[:1], 16, 1, one_shot.Config(width=2, encoder="autoencoder", encoder_epochs=epochs))
+        given = LocalInputs(
+            x[:1],
+            16,
+            1,
+            one_shot.Config(width=2, encoder="autoencoder", encoder_epochs=epochs),
+        )
         with initialised(3):
             model = one_shot.encoder(nn.Sequential(nn.Linear(6, 16), nn.ReLU()), given)
         assert isinstance(model, Encoder)
@@ -117,20 +144,27 @@ def test_an_autoencoder_keeps_what_its_rows_have_in_common() -> None:
         h = model(x).detach()
         assert float(h.square().sum(1).mean()) == pytest.approx(1.0, abs=1e-4)
         fitted = h @ torch.linalg.lstsq(h, x - x.mean(0)).solution
-        left[epochs] = float((fitted - (x - x.mean(0))).square().mean() / x.var(0).mean())
+        left[epochs] = float(
+            (fitted - (x - x.mean(0))).square().mean() / x.var(0).mean()
+        )
     assert left[60] < 0.3
     assert left[60] < 0.7 * left[1]
 
 
 def sample(task: str, rows: int = 200, seed: int = 0) -> tuple[Tensor, Tensor, Loss]:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 5, generator=generator) * torch.tensor([1.0, 10.0, 0.1, 1.0, 0.0]) + 3
+    x = (
+        torch.randn(rows, 5, generator=generator)
+        * torch.tensor([1.0, 10.0, 0.1, 1.0, 0.0])
+        + 3
+    )
     score = x[:, 0] + x[:, 1] / 5 + torch.randn(rows, generator=generator) / 2
     if task == "regression":
         return x, score, Squared()
     if task == "binary":
         return x, (score > score.median()).long(), Logistic()
-    return x, torch.bucketize(score, torch.tensor([3.0, 4.0])) + 1, CrossEntropy(5)  # classes 0 and 4 have no row
+    # classes 0 and 4 have no row
+    return x, torch.bucketize(score, torch.tensor([3.0, 4.0])) + 1, CrossEntropy(5)
 
 
 @pytest.mark.parametrize("task", ["regression", "binary", "classes"])
@@ -138,10 +172,14 @@ def sample(task: str, rows: int = 200, seed: int = 0) -> tuple[Tensor, Tensor, L
 def test_its_module_says_what_the_estimator_says(name: str, task: str) -> None:
     x, y, loss = sample(task)
     model = estimators.learned(name, x, y, loss, seed=3)
-    made: Any = estimators._made(name, "regression" if task == "regression" else "classification", 3, len(y))
+    made: Any = estimators._made(
+        name, "regression" if task == "regression" else "classification", 3, len(y)
+    )
     columns = x.double().numpy()
     spread = np.where(columns.std(0) > 1e-12, columns.std(0), 1.0)
-    prepared = columns if name == "boosted_trees" else (columns - columns.mean(0)) / spread
+    prepared = (
+        columns if name == "boosted_trees" else (columns - columns.mean(0)) / spread
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         made.fit(prepared, y.numpy())
@@ -158,7 +196,9 @@ def test_its_module_says_what_the_estimator_says(name: str, task: str) -> None:
 
 @pytest.mark.parametrize("loss", [Logistic(), CrossEntropy(3)])
 @pytest.mark.parametrize("label", [0, 1])
-def test_where_every_training_row_has_one_label_it_is_said(loss: Loss, label: int) -> None:
+def test_where_every_training_row_has_one_label_it_is_said(
+    loss: Loss, label: int
+) -> None:
     x = torch.randn(6, 2)
     model = estimators.learned("logistic", x, torch.full((6,), label), loss, 0)
     assert loss.decide(model([x])).tolist() == [label] * 6
@@ -177,9 +217,19 @@ def test_text_never_chooses_code() -> None:
             one_shot.Config(estimator=name)
 
 
-@pytest.mark.parametrize("estimator", ["boosted_trees", pytest.param("mlp", marks=pytest.mark.long)])
-def test_saved_loaded_and_exported_it_says_the_same(estimator: str, tmp_path: Path) -> None:
-    settings = tables(algorithm={"estimator": estimator, "encoder": "autoencoder", "encoder_epochs": 2})
+@pytest.mark.parametrize(
+    "estimator", ["boosted_trees", pytest.param("mlp", marks=pytest.mark.long)]
+)
+def test_saved_loaded_and_exported_it_says_the_same(
+    estimator: str, tmp_path: Path
+) -> None:
+    settings = tables(
+        algorithm={
+            "estimator": estimator,
+            "encoder": "autoencoder",
+            "encoder_epochs": 2,
+        }
+    )
     file = write(tmp_path, frames(60), settings)
     made = Federation.from_toml(file)
     made.fit(tmp_path / "run")
@@ -201,10 +251,14 @@ def test_resumed_it_is_finished_and_asks_nobody(tmp_path: Path, call_: Caller) -
     file = write(tmp_path, frames(60), tables())
     assert call_("run", file, "--out", tmp_path / "run", "--quiet").code == 0
     ledger = (tmp_path / "run/parties/lab/ledger.jsonl").read_text()
-    assert call_("run", file, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
+    assert (
+        call_("run", file, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
+    )
     assert (tmp_path / "run/parties/lab/ledger.jsonl").read_text() == ledger
     (tmp_path / "rows.csv").write_text("patient\nP003\nP001\n")
-    found = call_("predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--json")
+    found = call_(
+        "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--json"
+    )
     assert [one["patient"] for one in json.loads(found.out)] == ["P003", "P001"]
 
 
@@ -226,14 +280,23 @@ def test_organisations_do_it_between_their_sites(tmp_path: Path) -> None:
 
 
 def test_the_audit_inverts_it_and_finds_no_label_attack(tmp_path: Path) -> None:
-    Federation.from_toml(write(tmp_path, frames(160), tables(algorithm={"width": 2}))).fit(tmp_path / "run")
+    Federation.from_toml(
+        write(tmp_path, frames(160), tables(algorithm={"width": 2}))
+    ).fit(tmp_path / "run")
     found = audit_run(tmp_path / "run", rows=16)
     assert found.not_attacked == []
     assert not [one for one in found.findings if one.limit == "label_inference"]
-    inverted = [one for one in found.findings if one.attack == "columns by model inversion"]
+    inverted = [
+        one for one in found.findings if one.attack == "columns by model inversion"
+    ]
     assert {one.victim for one in inverted} == {"lab"}
-    assert max(one.score for one in inverted) > 0.9  # two numbers for two columns hold both
-    assert not [one for one in found.findings if one.attack == "columns by the known initial model"]
+    # two numbers for two columns hold both
+    assert max(one.score for one in inverted) > 0.9
+    assert not [
+        one
+        for one in found.findings
+        if one.attack == "columns by the known initial model"
+    ]
     assert not [note for note in found.notes if "initial weights" in note]
 
 
@@ -244,7 +307,9 @@ def test_fewer_numbers_rebuild_less() -> None:
         made = federation(frames(160), tables(algorithm={"width": width}), record=True)
         made.fit()
         found = audit_federation(made, rows=32).findings
-        inverted = next(one for one in found if one.attack == "columns by model inversion")
+        inverted = next(
+            one for one in found if one.attack == "columns by model inversion"
+        )
         scores.append(inverted.details["mean_r2"])
     assert scores[0] < 0.8 < scores[1]
 
@@ -274,8 +339,12 @@ def test_trees_learn_what_no_party_can_tell_alone(task: Any) -> None:
     config = one_shot.Config(width=4, estimator="boosted_trees")
     toy = toy_federation(one_shot.ALGORITHM, task=task, epochs=1, config=config)
     assert toy.run()[0] < 0.5 * toy.untrained()
-    decided, truth = toy.driver.loss.decide(toy.predict()), toy.truth()
+    decided = toy.driver.loss.decide(toy.predict())
+    truth = toy.truth()
     if task == "regression":
         assert float((decided - truth).square().mean()) < 0.5 * float(truth.var())
     else:
-        assert float((decided == truth).double().mean()) > float(truth.bincount().max()) / len(truth) + 0.1
+        assert (
+            float((decided == truth).double().mean())
+            > float(truth.bincount().max()) / len(truth) + 0.1
+        )

@@ -1,4 +1,5 @@
-"""The optimizer of local steps has the settings it was given, and treats stacked parameters as separate ones."""
+"""The optimizer of local steps has the settings it was given, and treats stacked
+parameters as separate ones."""
 
 from __future__ import annotations
 
@@ -32,19 +33,32 @@ def test_sgd_has_the_given_settings() -> None:
 
 
 def test_adam_takes_momentum_as_its_first_decay_rate() -> None:
-    optimizer = make_optimizer([torch.ones(2, requires_grad=True)], Settings("adam", 0.3, 0.7, 0.02))
+    optimizer = make_optimizer(
+        [torch.ones(2, requires_grad=True)], Settings("adam", 0.3, 0.7, 0.02)
+    )
     assert type(optimizer) is torch.optim.Adam
     (group,) = optimizer.param_groups
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.3, (0.7, 0.999), 0.02)
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (
+        0.3,
+        (0.7, 0.999),
+        0.02,
+    )
     assert not group["amsgrad"]
 
 
 def test_parameters_may_be_an_iterator() -> None:
     layer = torch.nn.Linear(2, 3)
-    assert len(make_optimizer(layer.parameters(), Settings()).param_groups[0]["params"]) == 2
+    assert (
+        len(make_optimizer(layer.parameters(), Settings()).param_groups[0]["params"])
+        == 2
+    )
 
 
-@pytest.mark.parametrize("config", [splitnn.Config(), vimadmm.Config(), splitnn.Config(optimizer="adam")], ids=repr)
+@pytest.mark.parametrize(
+    "config",
+    [splitnn.Config(), vimadmm.Config(), splitnn.Config(optimizer="adam")],
+    ids=repr,
+)
 def test_an_algorithm_s_config_will_do(config: splitnn.Config | vimadmm.Config) -> None:
     (group,) = make_optimizer([torch.ones(2, requires_grad=True)], config).param_groups
     assert group["lr"] == config.learning_rate
@@ -54,8 +68,12 @@ def test_an_algorithm_s_config_will_do(config: splitnn.Config | vimadmm.Config) 
 def test_the_first_sgd_step_is_the_textbook_s() -> None:
     weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
     optimizer = make_optimizer([weight], Settings())
-    velocity, expected = torch.zeros(2, dtype=torch.float64), weight.detach().clone()
-    for gradient in (torch.tensor([3.0, 4.0]).double(), torch.tensor([-1.0, 2.0]).double()):
+    velocity = torch.zeros(2, dtype=torch.float64)
+    expected = weight.detach().clone()
+    for gradient in (
+        torch.tensor([3.0, 4.0]).double(),
+        torch.tensor([-1.0, 2.0]).double(),
+    ):
         weight.grad = gradient
         optimizer.step()
         velocity = 0.9 * velocity + gradient + 0.01 * expected
@@ -66,7 +84,9 @@ def test_the_first_sgd_step_is_the_textbook_s() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_stacked_parameters_move_exactly_like_separate_ones(optimizer: str, momentum: float, decay: float) -> None:
+def test_stacked_parameters_move_exactly_like_separate_ones(
+    optimizer: str, momentum: float, decay: float
+) -> None:
     settings = Settings(optimizer, 0.05, momentum, decay)
     start = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
     targets = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(1))
@@ -81,11 +101,16 @@ def test_stacked_parameters_move_exactly_like_separate_ones(optimizer: str, mome
         return weight.detach()
 
     together = descend(start, targets)
-    apart = torch.stack([descend(weight, target) for weight, target in zip(start, targets, strict=True)])
+    apart = torch.stack(
+        [descend(weight, target) for weight, target in zip(start, targets, strict=True)]
+    )
     assert torch.equal(together, apart)
     assert not torch.equal(together, start)
 
 
 def test_nothing_to_train_is_said_plainly() -> None:
-    with pytest.raises(ConfigError, match="A local model has no parameters, so there is nothing to train"):
+    with pytest.raises(
+        ConfigError,
+        match="A local model has no parameters, so there is nothing to train",
+    ):
         make_optimizer([], Settings())

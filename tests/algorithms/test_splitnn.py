@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.algorithms.reference import Joined, assert_alike, centralized, columns, optimizer_of
+from tests.algorithms.reference import (
+    Joined,
+    assert_alike,
+    centralized,
+    columns,
+    optimizer_of,
+)
 from tests.conformance.toy import TASKS, Task, cohorts, federation
 from torch import Tensor, nn
 
@@ -36,29 +42,55 @@ class Concatenated(nn.Module):
         splitnn.Config(learning_rate=0.1, momentum=0.0),
         splitnn.Config(learning_rate=0.05, momentum=0.9, weight_decay=0.01),
         splitnn.Config(optimizer="adam", learning_rate=0.01),
-        splitnn.Config(optimizer="adam", learning_rate=0.01, momentum=0.5, weight_decay=0.01, head_hidden=6),
+        splitnn.Config(
+            optimizer="adam",
+            learning_rate=0.01,
+            momentum=0.5,
+            weight_decay=0.01,
+            head_hidden=6,
+        ),
     ],
     ids=["sgd", "momentum and decay", "adam", "adam, deep head"],
 )
 @pytest.mark.parametrize("stacked", [False, True], ids=["one by one", "stacked"])
-def test_it_is_centralized_training_of_the_joined_model(task: Task, config: splitnn.Config, stacked: bool) -> None:
+def test_it_is_centralized_training_of_the_joined_model(
+    task: Task, config: splitnn.Config, stacked: bool
+) -> None:
     wrap: Any = (cohorts,) if stacked else ()
-    toy = federation(splitnn.ALGORITHM, *wrap, columns=(4, 4, 3), task=task, dtype=torch.float64, config=config)
+    toy = federation(
+        splitnn.ALGORITHM,
+        *wrap,
+        columns=(4, 4, 3),
+        task=task,
+        dtype=torch.float64,
+        config=config,
+    )
     model = Joined(toy, Concatenated(toy.driver.model))
-    losses = list(centralized(toy, model, [optimizer_of(model.parameters(), config)], STEPS))
+    losses = list(
+        centralized(toy, model, [optimizer_of(model.parameters(), config)], STEPS)
+    )
     assert toy.run(STEPS) == pytest.approx(losses, rel=1e-6)
     toy.states()  # a cohort hands its state back
     assert_alike(Joined(toy, Concatenated(toy.driver.model)), model, 1e-6)
-    assert torch.allclose(toy.predict(), model(columns(toy, "test[0:60]")), rtol=1e-6, atol=1e-9)
+    assert torch.allclose(
+        toy.predict(), model(columns(toy, "test[0:60]")), rtol=1e-6, atol=1e-9
+    )
 
 
 def test_the_gradient_a_party_gets_is_that_of_the_mean_loss() -> None:
     toy = federation(splitnn.ALGORITHM, dtype=torch.float64)
-    h = {k: torch.randn(32, 8, dtype=torch.float64, generator=toy.driver.generator) for k in toy.parties}
+    h = {
+        k: torch.randn(32, 8, dtype=torch.float64, generator=toy.driver.generator)
+        for k in toy.parties
+    }
     model = copy.deepcopy(toy.driver.model)
-    _, gradients = toy.driver.learn({k: h_k.clone() for k, h_k in h.items()}, "train/0/0")
+    _, gradients = toy.driver.learn(
+        {k: h_k.clone() for k, h_k in h.items()}, "train/0/0"
+    )
     leaves = {k: h_k.clone().requires_grad_() for k, h_k in h.items()}
-    loss = toy.driver.loss(model(torch.cat(list(leaves.values()), dim=-1)), toy.driver.y("train/0/0"))
+    loss = toy.driver.loss(
+        model(torch.cat(list(leaves.values()), dim=-1)), toy.driver.y("train/0/0")
+    )
     torch.autograd.backward(loss)
     assert list(gradients) == list(toy.parties)
     for k, leaf in leaves.items():
@@ -73,19 +105,27 @@ def test_embeddings_up_and_gradients_down_are_all_that_crosses() -> None:
     assert [(e.direction, e.message, e.name, e.batch) for e in entries] == [
         (way, message, name, batch)
         for batch in ("train/0/0", "train/0/1")
-        for way, message, name in (("out", "embedding.Embedding", "embedding"), ("in", "embedding.Descend", "gradient"))
+        for way, message, name in (
+            ("out", "embedding.Embedding", "embedding"),
+            ("in", "embedding.Descend", "gradient"),
+        )
     ]
     assert {e.bytes for e in entries} == {32 * 8 * 4}
 
 
 @pytest.mark.parametrize("pending", [None, "train/0/1"])
-def test_a_gradient_for_a_batch_that_is_not_pending_is_refused(pending: str | None) -> None:
+def test_a_gradient_for_a_batch_that_is_not_pending_is_refused(
+    pending: str | None,
+) -> None:
     toy = federation(splitnn.ALGORITHM)
     if pending:
         toy.peers["ada"].ask(embedding.Embed(pending))
     before = toy.states()["ada"]["model"]["0.weight"]
     gradient = toy.driver.outbox.release(torch.zeros(32, 8), "gradient", "train/0/0")
-    with pytest.raises(PartyError, match=f"a gradient came for batch train/0/0, but {pending} is pending"):
+    with pytest.raises(
+        PartyError,
+        match=f"a gradient came for batch train/0/0, but {pending} is pending",
+    ):
         toy.peers["ada"].ask(embedding.Descend("train/0/0", gradient))
     assert torch.equal(before, toy.states()["ada"]["model"]["0.weight"])
 
@@ -100,7 +140,8 @@ def test_a_gradient_is_used_once() -> None:
 
 
 def test_a_prediction_in_the_middle_of_a_step_does_not_disturb_it() -> None:
-    plain, disturbed = federation(splitnn.ALGORITHM), federation(splitnn.ALGORITHM)
+    plain = federation(splitnn.ALGORITHM)
+    disturbed = federation(splitnn.ALGORITHM)
     gradient = plain.driver.outbox.release(torch.ones(32, 8), "gradient", "train/0/0")
     for toy in (plain, disturbed):
         toy.peers["ada"].ask(embedding.Embed("train/0/0"))

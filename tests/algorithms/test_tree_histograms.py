@@ -19,7 +19,9 @@ from colonnade.algorithms.tree_histograms import (
 )
 
 
-def drawn(seed: int, rows: int = 60, columns: int = 3) -> tuple[Binning, NDArray[np.uint8]]:
+def drawn(
+    seed: int, rows: int = 60, columns: int = 3
+) -> tuple[Binning, NDArray[np.uint8]]:
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(rows, columns)).astype(np.float32)
     x[generator.random(x.shape) < 0.1] = np.nan
@@ -28,10 +30,16 @@ def drawn(seed: int, rows: int = 60, columns: int = 3) -> tuple[Binning, NDArray
     return binning, binning.bins(x)
 
 
-def left_of(candidates: Candidates, at: int, bins: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Row by row: those whose bin of the candidate's column is not after its last one; gaps as it says."""
-    mine, gap = bins[candidates.column[at]], 8
-    found: NDArray[np.bool_] = np.where(mine == gap, candidates.gaps_left[at], mine <= candidates.last[at])
+def left_of(
+    candidates: Candidates, at: int, bins: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Row by row: those whose bin of the candidate's column is not after its last one;
+    gaps as it says."""
+    mine = bins[candidates.column[at]]
+    gap = 8
+    found: NDArray[np.bool_] = np.where(
+        mine == gap, candidates.gaps_left[at], mine <= candidates.last[at]
+    )
     return found
 
 
@@ -56,10 +64,14 @@ def test_a_histograms_sum_is_the_nodes(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.booleans())
-def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner: bool) -> None:
-    """Whatever is offered, of either sibling: what goes left by one and not by another is nobody, or enough rows."""
+def test_no_difference_of_two_sums_is_of_a_few_rows(
+    seed: int, least: int, inner: bool
+) -> None:
+    """Whatever is offered, of either sibling: what goes left by one and not by another
+    is nobody, or enough rows."""
     binning, bins = drawn(seed)
-    candidates, width = binning.candidates(), binning.gap + 1
+    candidates = binning.candidates()
+    width = binning.gap + 1
     generator = np.random.default_rng(seed)
     side = generator.random(bins.shape[1]) < 0.4
     counts = np.stack([counted(bins[:, rows], 1, width) for rows in (side, ~side)])
@@ -70,9 +82,16 @@ def test_no_difference_of_two_sums_is_of_a_few_rows(seed: int, least: int, inner
     if before is not None:
         assert not (told & ~before[0]).any()
     for column in range(len(bins)):
-        mine = [at for at in np.flatnonzero(told).tolist() if candidates.column[at] == column]
+        mine = [
+            at
+            for at in np.flatnonzero(told).tolist()
+            if candidates.column[at] == column
+        ]
         lefts = [left_of(candidates, at, bins) for at in mine]
-        lefts += [np.zeros(bins.shape[1], dtype=bool), np.ones(bins.shape[1], dtype=bool)]
+        lefts += [
+            np.zeros(bins.shape[1], dtype=bool),
+            np.ones(bins.shape[1], dtype=bool),
+        ]
         for rows in (side, ~side):
             for one in lefts:
                 for other in lefts:
@@ -90,18 +109,25 @@ def test_with_one_row_enough_every_way_to_part_rows_is_offered() -> None:
         if 0 < left.sum() < len(left):
             ways.add((int(candidates.column[at]), left.tobytes()))
     offered_ways = {
-        (int(candidates.column[at]), left_of(candidates, at, bins).tobytes()) for at in np.flatnonzero(told).tolist()
+        (int(candidates.column[at]), left_of(candidates, at, bins).tobytes())
+        for at in np.flatnonzero(told).tolist()
     }
     assert offered_ways >= ways
 
 
 def test_ties_go_to_the_first_and_nothing_is_split_for_nothing() -> None:
     sums = np.array([[[1.0, 2.0], [1.0, 2.0]]])
-    best = best_splits([sums, sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0)
+    best = best_splits(
+        [sums, sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0
+    )
     assert (best[0].party, best[0].candidate) == (0, 0)
-    none = best_splits([sums * 0], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0)
+    none = best_splits(
+        [sums * 0], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=0.0
+    )
     assert none[0].party == -1
-    heavy = best_splits([sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=2.5)
+    heavy = best_splits(
+        [sums], np.array([[0.0, 4.0]]), l2=0.0, min_gain=0.0, min_child_weight=2.5
+    )
     assert heavy[0].party == -1
 
 

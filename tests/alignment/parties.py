@@ -38,7 +38,10 @@ class Meeting:
 
 
 def owner(
-    name: str, ids: Iterable[Any], settings: AlignmentSettings | None = None, among: Sequence[str] = NAMES[:2]
+    name: str,
+    ids: Iterable[Any],
+    settings: AlignmentSettings | None = None,
+    among: Sequence[str] = NAMES[:2],
 ) -> IdOwner:
     organisation = Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
     settings = settings or AlignmentSettings()
@@ -52,9 +55,16 @@ def meeting(
     through_bytes: bool = False,
     faults: Sequence[Fault] = (),
 ) -> Meeting:
-    parties = {name: owner(name, held, settings, tuple(ids)) for name, held in ids.items()}
+    parties = {
+        name: owner(name, held, settings, tuple(ids)) for name, held in ids.items()
+    }
     driver, *others = parties
     peers = {name: parties[name] for name in others}
     transport: Transport = InProcess(peers, through_bytes=through_bytes)
     recording = Recording(Faulty(transport, faults) if faults else transport)
-    return Meeting(ids, parties, Peers(driver, others, recording, parties[driver].ledger), recording)
+    return Meeting(
+        ids,
+        parties,
+        Peers(driver, others, recording, parties[driver].ledger),
+        recording,
+    )

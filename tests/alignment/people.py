@@ -1,4 +1,5 @@
-"""People as a clinic and a laboratory write them down: many share an e-mail address, some a phone number alone."""
+"""People as a clinic and a laboratory write them down: many share an e-mail address,
+some a phone number alone."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ OWN = ["mail", ["full_name", "born"], "tel"]
 
 
 def people(rows: int = 90, seed: int = 0) -> dict[str, Any]:
-    """Of a third each the e-mail addresses agree, only names and birth dates do, or only phone numbers do. The
-    laboratory writes all of it in its own way, and has ten strangers."""
+    """Of a third each the e-mail addresses agree, only names and birth dates do, or
+    only phone numbers do. The laboratory writes all of it in its own way, and has ten
+    strangers."""
     draw = np.random.default_rng(seed)
     number = np.arange(rows)
     kind = number % 3
@@ -32,8 +34,14 @@ def people(rows: int = 90, seed: int = 0) -> dict[str, Any]:
     )
     lab = pd.DataFrame(
         {
-            "mail": [f"P{n}@X.ORG " if kind[n] == 0 else ("" if n % 2 else f"new{n}@y.org") for n in number],
-            "full_name": [f"zoe muller {chr(65 + n % 26)}{n}" if kind[n] < 2 else f"Other {n}" for n in number],
+            "mail": [
+                f"P{n}@X.ORG " if kind[n] == 0 else ("" if n % 2 else f"new{n}@y.org")
+                for n in number
+            ],
+            "full_name": [
+                f"zoe muller {chr(65 + n % 26)}{n}" if kind[n] < 2 else f"Other {n}"
+                for n in number
+            ],
             "born": [f"{1 + n % 28}.1.19{50 + n % 40}" for n in number],
             "tel": [f"079{n:07d}" for n in number],
             "iron": signal,
@@ -45,11 +53,17 @@ def people(rows: int = 90, seed: int = 0) -> dict[str, Any]:
         full_name=[f"Stranger {n}" for n in range(10)],
         tel=[f"078{n:07d}" for n in range(10)],
     )
-    return {"clinic": clinic, "lab": pd.concat([strangers, lab.iloc[::-1]], ignore_index=True)}
+    return {
+        "clinic": clinic,
+        "lab": pd.concat([strangers, lab.iloc[::-1]], ignore_index=True),
+    }
 
 
 def settings(**more: Any) -> dict[str, Any]:
-    parties: dict[str, dict[str, Any]] = {"clinic": {"label": "ill"}, "lab": {"id": OWN}}
+    parties: dict[str, dict[str, Any]] = {
+        "clinic": {"label": "ill"},
+        "lab": {"id": OWN},
+    }
     for name, own in more.pop("parties", {}).items():
         parties[name] = {**parties[name], **own}
     return {

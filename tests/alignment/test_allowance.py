@@ -1,5 +1,5 @@
-"""What others may compare with a party's ids in a day: counted on the disk, over restarts and processes, and never less
-than was taken."""
+"""What others may compare with a party's ids in a day: counted on the disk, over
+restarts and processes, and never less than was taken."""
 
 from __future__ import annotations
 
@@ -23,17 +23,30 @@ def at(folder: Path, day: str = "2026-03-01") -> Allowance:
 def test_each_asker_has_its_own_and_a_restart_changes_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         at(tmp_path).align("clinic")
-    with pytest.raises(Refused, match="it aligns with 'clinic' 2 times a day, had 2 today and was asked for 1 more"):
+    with pytest.raises(
+        Refused,
+        match=(
+            "it aligns with 'clinic' 2 times a day, had 2 today and was asked for 1"
+            " more"
+        ),
+    ):
         at(tmp_path).align("clinic")
     at(tmp_path).align("bank")
     at(tmp_path).compare("clinic", 4)
-    with pytest.raises(Refused, match="compares 5 ids a day with 'clinic' to predict, had 4 today"):
+    with pytest.raises(
+        Refused, match="compares 5 ids a day with 'clinic' to predict, had 4 today"
+    ):
         at(tmp_path).compare("clinic", 2)
     at(tmp_path).compare("clinic", 1)
-    assert at(tmp_path).taken() == {"clinic": {"alignments": 2, "ids": 5}, "bank": {"alignments": 1, "ids": 0}}
+    assert at(tmp_path).taken() == {
+        "clinic": {"alignments": 2, "ids": 5},
+        "bank": {"alignments": 1, "ids": 0},
+    }
 
 
-def test_a_day_begins_anew_and_a_clock_that_is_set_back_does_not(tmp_path: Path) -> None:
+def test_a_day_begins_anew_and_a_clock_that_is_set_back_does_not(
+    tmp_path: Path,
+) -> None:
     for _ in range(2):
         at(tmp_path).align("clinic")
     with pytest.raises(Refused):
@@ -52,7 +65,10 @@ def test_one_changed_bit_is_an_error_and_never_more_to_take(tmp_path: Path) -> N
             at(tmp_path).align("clinic")
     for cut in (b"", whole[:-4], whole[:20]):
         path.write_bytes(cut)
-        with pytest.raises(CheckpointError, match="is damaged, and it has how often 'lab' aligned with whom today"):
+        with pytest.raises(
+            CheckpointError,
+            match="is damaged, and it has how often 'lab' aligned with whom today",
+        ):
             at(tmp_path).compare("clinic", 1)
 
 
@@ -80,7 +96,9 @@ def test_what_cannot_be_written_down_is_not_answered(tmp_path: Path) -> None:
         at(tmp_path).align("clinic")
 
 
-@pytest.mark.parametrize("wrong", [{"per_day": -1}, {"smallest": 0}, {"predicted_per_day": 1.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"per_day": -1}, {"smallest": 0}, {"predicted_per_day": 1.5}]
+)
 def test_a_setting_that_says_nothing_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be a whole number"):
         AllowanceSettings(**wrong)  # type: ignore[arg-type]

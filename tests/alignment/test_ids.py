@@ -22,7 +22,10 @@ def digest(*parts: Any, settings: AlignmentSettings | None = None) -> bytes:
     return Ids.of("clinic", [[part] for part in parts], settings).digests.tobytes()
 
 
-@pytest.mark.parametrize("one", [1, "1", np.int64(1), np.uint8(1), pd.Series([1], dtype="Int64")[0], np.str_("1")])
+@pytest.mark.parametrize(
+    "one",
+    [1, "1", np.int64(1), np.uint8(1), pd.Series([1], dtype="Int64")[0], np.str_("1")],
+)
 def test_whole_numbers_are_their_digits(one: Any) -> None:
     assert digest(one) == digest("1")
     assert digest(one) != digest("01")
@@ -34,15 +37,29 @@ def test_a_long_number_keeps_every_digit() -> None:
 
 
 def test_exact_ids_are_kept_as_they_are() -> None:
-    spellings = ["Zoë", unicodedata.normalize("NFD", "Zoë"), "zoë", "Zoë ", " Zoë", "ＺoË"]
+    spellings = [
+        "Zoë",
+        unicodedata.normalize("NFD", "Zoë"),
+        "zoë",
+        "Zoë ",
+        " Zoë",
+        "ＺoË",
+    ]
     assert len({digest(one) for one in spellings}) == len(spellings)
 
 
 def test_normalised_ids_ignore_unicode_form_case_and_white_space() -> None:
-    spellings = ["Zoë Groß", unicodedata.normalize("NFD", "zoË GROSS"), "\tzoë\u00a0 groß\n", "ＺＯË ｇross"]
+    spellings = [
+        "Zoë Groß",
+        unicodedata.normalize("NFD", "zoË GROSS"),
+        "\tzoë\u00a0 groß\n",
+        "ＺＯË ｇross",
+    ]
     assert len({digest(one, settings=NORMALISED) for one in spellings}) == 1
     for other in ("Zoe Gross", "ZoëGroß", "Groß Zoë"):
-        assert digest(other, settings=NORMALISED) != digest(spellings[0], settings=NORMALISED)
+        assert digest(other, settings=NORMALISED) != digest(
+            spellings[0], settings=NORMALISED
+        )
     assert digest("007", settings=NORMALISED) != digest(7, settings=NORMALISED)
 
 
@@ -58,20 +75,33 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
     st.lists(st.text("ab1", min_size=1, max_size=3), min_size=1, max_size=4),
     st.lists(st.text("ab1", min_size=1, max_size=3), min_size=1, max_size=4),
 )
-def test_composite_ids_are_equal_exactly_when_all_parts_are(left: list[str], right: list[str]) -> None:
+def test_composite_ids_are_equal_exactly_when_all_parts_are(
+    left: list[str], right: list[str]
+) -> None:
     assert (digest(*left) == digest(*right)) == (left == right)
 
 
-@pytest.mark.parametrize("value", [1.0, np.float64(2.5), True, np.bool_(False), b"1", pd.Timestamp("2020-01-01")])
+@pytest.mark.parametrize(
+    "value",
+    [1.0, np.float64(2.5), True, np.bool_(False), b"1", pd.Timestamp("2020-01-01")],
+)
 def test_what_has_no_single_spelling_is_refused(value: Any) -> None:
-    with pytest.raises(DataError, match=r"'clinic' has an id of type \w+ in row 1, and ids must be text or whole num"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"'clinic' has an id of type \w+ in row 1, and ids must be text or"
+            r" whole num"
+        ),
+    ):
         Ids.of("clinic", [["1", value]])
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "", "  \t", pd.NA, pd.NaT])
 @pytest.mark.parametrize("rule", [AlignmentSettings(), NORMALISED])
 def test_a_row_without_an_id_is_refused(value: Any, rule: AlignmentSettings) -> None:
-    with pytest.raises(DataError, match="'clinic' has no id in row 1, and every row needs one"):
+    with pytest.raises(
+        DataError, match="'clinic' has no id in row 1, and every row needs one"
+    ):
         Ids.of("clinic", [["1", value]], rule)
 
 
@@ -90,12 +120,22 @@ def test_a_table_without_rows_or_columns_is_refused() -> None:
 
 
 def test_duplicates_are_reported_and_refused() -> None:
-    with pytest.raises(DataError, match=r"'clinic' has 2 rows with an id that an earlier row has too.*first is row 2"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"'clinic' has 2 rows with an id that an earlier row has too.*first is"
+            r" row 2"
+        ),
+    ):
         Ids.of("clinic", [["b", "a", "b", "c", "a"]])
 
 
 def test_or_the_first_row_is_kept() -> None:
-    ids = Ids.of("clinic", [["b", "a", "B ", "c", "a"]], AlignmentSettings(ids="normalised", duplicates="first"))
+    ids = Ids.of(
+        "clinic",
+        [["b", "a", "B ", "c", "a"]],
+        AlignmentSettings(ids="normalised", duplicates="first"),
+    )
     assert ids.rows.tolist() == [0, 1, 3]
     assert (len(ids), ids.total, ids.repeated) == (3, 5, 2)
     assert ids.digests.tobytes() == b"".join(digest(one) for one in "bac")

@@ -1,4 +1,5 @@
-"""The common rows, by brute force; one order for all; who can tell what from what reached it."""
+"""The common rows, by brute force; one order for all; who can tell what from what
+reached it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ COUNT = AlignmentSettings(reveal="count")
 
 def sets(most: int) -> st.SearchStrategy[dict[str, list[int]]]:
     held = st.lists(st.integers(0, 11), min_size=1, max_size=8, unique=True)
-    return st.lists(held, min_size=2, max_size=most).map(lambda lists: dict(zip(NAMES, lists, strict=False)))
+    return st.lists(held, min_size=2, max_size=most).map(
+        lambda lists: dict(zip(NAMES, lists, strict=False))
+    )
 
 
 @settings(max_examples=25)
@@ -59,20 +62,26 @@ def test_the_count_is_its_size(ids: dict[str, list[int]]) -> None:
 
 def same_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count(12345)
-    monkeypatch.setattr(curve, "fresh_secret", lambda: (next(numbers) ** 7).to_bytes(32, "big"))
+    monkeypatch.setattr(
+        curve, "fresh_secret", lambda: (next(numbers) ** 7).to_bytes(32, "big")
+    )
 
 
 @pytest.mark.parametrize("through_bytes", [False, True])
 def test_the_order_is_that_of_the_secrets_not_of_the_tables(
     through_bytes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows in another order, and real frames between the parties: the same ids in the same places."""
+    """Rows in another order, and real frames between the parties: the same ids in the
+    same places."""
     with monkeypatch.context() as patched:
         same_secrets(patched)
         there = meeting(THREE)
         there.align()
     same_secrets(monkeypatch)
-    again = meeting({name: [*reversed(held)] for name, held in THREE.items()}, through_bytes=through_bytes)
+    again = meeting(
+        {name: [*reversed(held)] for name, held in THREE.items()},
+        through_bytes=through_bytes,
+    )
     again.align(chunk=2)
     assert there.common("lab") == again.common("lab") == again.common("bank")
     assert set(there.common("lab")) == {"ada", "bob", "eve"}
@@ -94,32 +103,53 @@ def test_nothing_in_common() -> None:
 
 
 def test_forms_of_one_name_match_when_normalised() -> None:
-    ids = {"clinic": ["Zoë", "Max"], "lab": ["MAX ", unicodedata.normalize("NFD", "zoë")]}
+    ids = {
+        "clinic": ["Zoë", "Max"],
+        "lab": ["MAX ", unicodedata.normalize("NFD", "zoë")],
+    }
     assert meeting(ids).align().common == 0
     there = meeting(ids, AlignmentSettings(ids="normalised"))
     assert there.align().common == 2
-    assert [a.casefold()[0] for a in there.common("clinic")] == [b.casefold()[0] for b in there.common("lab")]
+    assert [a.casefold()[0] for a in there.common("clinic")] == [
+        b.casefold()[0] for b in there.common("lab")
+    ]
 
 
 @pytest.mark.parametrize("learners", [("clinic",), ("lab",), ("bank", "lab")])
 def test_only_learners_learn_rows(learners: tuple[str, ...]) -> None:
     there = meeting(THREE, AlignmentSettings(learners=learners))
     found = there.align()
-    assert {name for name, party in there.parties.items() if party.common_rows is not None} == set(learners)
+    assert {
+        name for name, party in there.parties.items() if party.common_rows is not None
+    } == set(learners)
     assert all(there.common(name) == there.common(learners[0]) for name in learners)
-    assert {name for name, told in found.learned().items() if "which of its rows" in told} == set(learners)
-    learnt = [seen for name in NAMES[:3] for seen in there.recording.of(name) if isinstance(seen.message, Learn)]
+    assert {
+        name for name, told in found.learned().items() if "which of its rows" in told
+    } == set(learners)
+    learnt = [
+        seen
+        for name in NAMES[:3]
+        for seen in there.recording.of(name)
+        if isinstance(seen.message, Learn)
+    ]
     assert len(learnt) == len(set(learners) - {"clinic"})
 
 
 @pytest.mark.parametrize("reveal", ["rows", "count"])
 def test_no_id_reaches_another_party(reveal: str) -> None:
-    """Neither as text, nor as its digest, nor as the point that anybody could compute: only under a secret."""
-    ids = {name: [f"{one}-of-the-family" for one in held] for name, held in THREE.items()}
+    """Neither as text, nor as its digest, nor as the point that anybody could compute:
+    only under a secret."""
+    ids = {
+        name: [f"{one}-of-the-family" for one in held] for name, held in THREE.items()
+    }
     there = meeting(ids, AlignmentSettings(reveal=reveal), through_bytes=True)
     there.align(chunk=2)
     frames = {
-        name: b"".join(wire.encode(Envelope("x", 0, seen.message)) for seen in there.recording.of(name)) for name in ids
+        name: b"".join(
+            wire.encode(Envelope("x", 0, seen.message))
+            for seen in there.recording.of(name)
+        )
+        for name in ids
     }
     assert all(len(received) > 1000 for received in frames.values())
     for held in ids.values():
@@ -139,17 +169,23 @@ def test_no_id_reaches_another_party(reveal: str) -> None:
 def test_a_count_never_asks_where() -> None:
     there = meeting(THREE, COUNT)
     there.align()
-    kinds = Counter(type(seen.message) for name in THREE for seen in there.recording.of(name))
+    kinds = Counter(
+        type(seen.message) for name in THREE for seen in there.recording.of(name)
+    )
     assert kinds[Trace] == kinds[Learn] == 0
     assert kinds[Tell] == 2
 
 
-def test_the_driver_cannot_tell_its_ids_apart_in_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its secret it can point at the common one in its own list as it came back; where that lies must not depend
-    on where it put it: the distance is uniform, to 6 standard deviations."""
+def test_the_driver_cannot_tell_its_ids_apart_in_what_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its secret it can point at the common one in its own list as it came back;
+    where that lies must not depend on where it put it: the distance is uniform, to 6
+    standard deviations."""
     secrets: list[bytes] = []
     shuffles: list[NDArray[np.int64]] = []
-    fresh, shuffle = curve.fresh_secret, id_owner.shuffled
+    fresh = curve.fresh_secret
+    shuffle = id_owner.shuffled
 
     def kept_secret() -> bytes:
         secrets.append(fresh())
@@ -169,21 +205,33 @@ def test_the_driver_cannot_tell_its_ids_apart_in_what_comes_back(monkeypatch: py
         there = meeting({"clinic": ["a", "b", "c", "d"], "lab": ["b"]}, COUNT)
         there.align()
         received = there.recording.of("clinic")
-        (back,), (theirs,) = received.tensors("raised_points"), received.tensors("blinded_ids")
+        (back,), (theirs,) = (
+            received.tensors("raised_points"),
+            received.tensors("blinded_ids"),
+        )
         common = curve.multiply(theirs.numpy(), secrets[0])[0].tolist()
-        sent, came = shuffles[0].tolist().index(1), back.tolist().index(common)
+        sent = shuffles[0].tolist().index(1)
+        came = back.tolist().index(common)
         distances[(came - sent) % 4] += 1
     deviation = (runs * 0.25 * 0.75) ** 0.5
-    assert all(abs(distances[d] - runs / 4) < 6 * deviation for d in range(4)), distances
+    assert all(abs(distances[d] - runs / 4) < 6 * deviation for d in range(4)), (
+        distances
+    )
 
 
 def test_what_each_learns_is_said() -> None:
-    two = meeting({"clinic": ["a"], "lab": ["a", "b"]}, AlignmentSettings(reveal="count", learners=("clinic",)))
+    two = meeting(
+        {"clinic": ["a"], "lab": ["a", "b"]},
+        AlignmentSettings(reveal="count", learners=("clinic",)),
+    )
     assert two.align().learned() == {
         "clinic": "the others' numbers of ids; how many rows are common",
         "lab": "the others' numbers of ids; not how many rows are common",
     }
-    assert "how many ids any group of parties shares, not which" in meeting(THREE).align().learned()["clinic"]
+    assert (
+        "how many ids any group of parties shares, not which"
+        in meeting(THREE).align().learned()["clinic"]
+    )
 
 
 def test_the_watch_sees_every_multiplication() -> None:
@@ -205,23 +253,37 @@ def test_ledgers_are_what_the_transcripts_counted() -> None:
 
 def test_parties_have_names_of_their_own() -> None:
     alone = meeting({"clinic": ["a"]})
-    with pytest.raises(ConfigError, match="two or more parties with names of their own; found"):
+    with pytest.raises(
+        ConfigError, match="two or more parties with names of their own; found"
+    ):
         alone.align()
 
 
 def test_ids_of_different_columns_are_refused() -> None:
     there = meeting({"clinic": ["a"], "lab": ["a"]})
     there.parties["lab"].ids = Ids.of("lab", [["a"], ["b"]])
-    with pytest.raises(ConfigError, match="'lab' makes its ids of 2 columns and 'clinic' of 1"):
+    with pytest.raises(
+        ConfigError, match="'lab' makes its ids of 2 columns and 'clinic' of 1"
+    ):
         there.align()
     assert there.recording.of("lab").total() == 0
 
 
 def test_common_positions_are_sorted_by_point_and_count_all_bytes() -> None:
     """Points that end in zero bytes are told apart from shorter ones."""
-    points = [bytes([2, *tail]) + bytes(33 - 1 - len(tail)) for tail in ([7], [7, 1], [3], [0, 1])]
-    lists = {"a": points, "b": [points[2], points[0]], "c": [points[0], points[3], points[2]]}
-    arrays = {name: np.frombuffer(b"".join(held), np.uint8).reshape(-1, 33) for name, held in lists.items()}
+    points = [
+        bytes([2, *tail]) + bytes(33 - 1 - len(tail))
+        for tail in ([7], [7, 1], [3], [0, 1])
+    ]
+    lists = {
+        "a": points,
+        "b": [points[2], points[0]],
+        "c": [points[0], points[3], points[2]],
+    }
+    arrays = {
+        name: np.frombuffer(b"".join(held), np.uint8).reshape(-1, 33)
+        for name, held in lists.items()
+    }
     found = common_positions(arrays)
     for name, held in lists.items():
         assert [held[at] for at in found[name].tolist()] == [points[2], points[0]]

@@ -1,4 +1,5 @@
-"""An alignment is found once, as long as ids and settings are the same; what was kept is checked before it is used."""
+"""An alignment is found once, as long as ids and settings are the same; what was kept
+is checked before it is used."""
 
 from __future__ import annotations
 
@@ -17,13 +18,23 @@ from colonnade.federation import Federation, Settings
 from colonnade.rows.matching import in_common
 
 pytest.importorskip("coincurve")
-SETTINGS = Settings.from_mapping({"data": {"id": "id", "align": "private"}, "parties": {"a": {"label": "y"}, "b": {}}})
+SETTINGS = Settings.from_mapping(
+    {
+        "data": {"id": "id", "align": "private"},
+        "parties": {"a": {"label": "y"}, "b": {}},
+    }
+)
 
 
 def tables(first: int = 10) -> dict[str, Table]:
     one = pd.DataFrame({"id": [f"p{n}" for n in range(60)], "y": [0, 1] * 30})
-    other = pd.DataFrame({"id": [f"p{n}" for n in range(first, first + 60)][::-1], "x": np.arange(60.0)})
-    return {"a": table_from_frame(one, owner="a", id="id", label="y"), "b": table_from_frame(other, owner="b", id="id")}
+    other = pd.DataFrame(
+        {"id": [f"p{n}" for n in range(first, first + 60)][::-1], "x": np.arange(60.0)}
+    )
+    return {
+        "a": table_from_frame(one, owner="a", id="id", label="y"),
+        "b": table_from_frame(other, owner="b", id="id"),
+    }
 
 
 @pytest.fixture
@@ -42,7 +53,9 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
-def test_the_same_ids_are_compared_once_and_ledgers_say_the_same(counted: list[int]) -> None:
+def test_the_same_ids_are_compared_once_and_ledgers_say_the_same(
+    counted: list[int],
+) -> None:
     first, crossed = in_common(SETTINGS, tables(), "a")
     again, told = in_common(SETTINGS, tables(), "a")
     assert len(counted) == 1
@@ -88,9 +101,13 @@ def test_old_ones_make_way(counted: list[int], monkeypatch: pytest.MonkeyPatch) 
 def test_ids_that_a_rule_makes_alike_are_compared_once_too(counted: list[int]) -> None:
     """They are kept by what was compared, however a table writes them."""
     one = pd.DataFrame({"id": range(60), "x": range(60), "y": [0, 1] * 30})
-    other = pd.DataFrame({"id": [f"{number:05d}" for number in range(10, 70)], "z": range(60)})
+    other = pd.DataFrame(
+        {"id": [f"{number:05d}" for number in range(10, 70)], "z": range(60)}
+    )
     settings = {"data": {"align": "private"}, "alignment": {"rules": {"id": "digits"}}}
     for _ in range(2):
-        made = Federation.from_frames({"a": one, "b": other}, id=["id"], label="y", settings=settings)
+        made = Federation.from_frames(
+            {"a": one, "b": other}, id=["id"], label="y", settings=settings
+        )
         assert len(made.holdings.ids) == 50
     assert len(counted) == 1

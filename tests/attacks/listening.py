@@ -20,21 +20,34 @@ NOISE = Rule(Gaussian(clip=1.0, sigma=1e4))
 
 
 def heard(
-    algorithm: AnyAlgorithm, steps: int = EPOCH, task: Task = "classes", *, noise: str = "", **settings: Any
+    algorithm: AnyAlgorithm,
+    steps: int = EPOCH,
+    task: Task = "classes",
+    *,
+    noise: str = "",
+    **settings: Any,
 ) -> tuple[Toy, Transcript, Knowledge]:
-    """After so many steps: the federation, what 'ada' received, and what she holds. `noise` names a release of the
-    label owner's that is drowned in noise."""
-    toy = federation(algorithm, lambda parties: Recording(sequential(parties)), task=task, **settings)
+    """After so many steps: the federation, what 'ada' received, and what she holds.
+    `noise` names a release of the label owner's that is drowned in noise."""
+    toy = federation(
+        algorithm, lambda parties: Recording(sequential(parties)), task=task, **settings
+    )
     if noise:
         toy.driver.outbox.rules = {noise: NOISE}
     toy.run(steps)
     loss = LOSSES[task]
     classes = {CrossEntropy: loss.outputs, Logistic: 2}.get(type(loss), 0)
-    return toy, toy.transport.of("ada"), Knowledge("ada", toy.batches, toy.driver.config, classes, algorithm.releases)
+    return (
+        toy,
+        toy.transport.of("ada"),
+        Knowledge("ada", toy.batches, toy.driver.config, classes, algorithm.releases),
+    )
 
 
 def accuracy(toy: Toy, guess: Guess, classes: int = 3) -> float:
-    return score_labels(guess.labels, toy.driver.labels[guess.rows], classes, named=guess.named).score
+    return score_labels(
+        guess.labels, toy.driver.labels[guess.rows], classes, named=guess.named
+    ).score
 
 
 def late(transcript: Transcript, seen: int) -> Transcript:
@@ -43,4 +56,6 @@ def late(transcript: Transcript, seen: int) -> Transcript:
 
 
 def squared(guess: torch.Tensor, truth: torch.Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([guess.double(), truth.double()]))[0, 1] ** 2)
+    return float(
+        torch.corrcoef(torch.stack([guess.double(), truth.double()]))[0, 1] ** 2
+    )

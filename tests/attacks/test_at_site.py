@@ -1,4 +1,5 @@
-"""An audit between sites finds what one of one process finds, at each owner's site, and tells what owners allow."""
+"""An audit between sites finds what one of one process finds, at each owner's site, and
+tells what owners allow."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ from colonnade.sites.host import ColumnHost
 from colonnade.sites.messages import Align, Close, GetReady, Join, Prepare, Save
 from colonnade.sites.site import Site
 
-LEARN: dict[str, Any] = {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 2, "batch_size": 16}, **ALONE}
+LEARN: dict[str, Any] = {
+    "algorithm": {"name": "vimadmm"},
+    "train": {"epochs": 2, "batch_size": 16},
+    **ALONE,
+}
 
 
 def auditing(base: Path, page: Page = lambda _: None) -> dict[str, Site]:
@@ -57,9 +62,14 @@ def auditing(base: Path, page: Page = lambda _: None) -> dict[str, Site]:
 
 
 def audited(
-    base: Path, tells: str | None = None, limits: dict[str, Any] | None = None, page: Page = lambda _: None, **own: Any
+    base: Path,
+    tells: str | None = None,
+    limits: dict[str, Any] | None = None,
+    page: Page = lambda _: None,
+    **own: Any,
 ) -> Audit:
-    """Of base/*/runs/run, by who just started; the laboratory tells so much, by its `own` limits."""
+    """Of base/*/runs/run, by who just started; the laboratory tells so much, by its
+    `own` limits."""
     write_table(base / "lab" / OWN, "audit", {"tell": tells or "nothing", **own})
     write_table(base / "clinic" / OWN, "audit", limits or {})
     with few_steps():
@@ -99,25 +109,35 @@ def test_the_figures_are_those_of_one_process(base: Path) -> None:
         here = audit_run(base / "here", rows=16)
     needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
     same = [score(one) for one in here.findings if one.attack not in needs_both]
-    assert [score(one) for one in found.findings if one.attack not in needs_both] == same
+    assert [
+        score(one) for one in found.findings if one.attack not in needs_both
+    ] == same
     assert found.not_attacked == here.not_attacked == []
     assert {one[0] for one in same} == {
-        "labels from residuals", "labels by the head it was sent", "columns by model inversion",
+        "labels from residuals",
+        "labels by the head it was sent",
+        "columns by model inversion",
         "columns by the known initial model",
-    }  # fmt: skip
+    }
     assert found.passed
     assert found.sites == {"lab": saying.FIGURES}
 
 
 def test_every_site_has_a_page_of_its_own_and_nobody_elses_columns(base: Path) -> None:
     audited(base, "verdict", page=write_page, inversion_r2=1.0)
-    here, there = (json.loads((base / name / "runs/run/audit/audit.json").read_text()) for name in ("clinic", "lab"))
+    here, there = (
+        json.loads((base / name / "runs/run/audit/audit.json").read_text())
+        for name in ("clinic", "lab")
+    )
     assert {one["victim"] for one in there["findings"]} == {"lab"}
     assert {one["victim"] for one in here["findings"]} == {"clinic"}
     assert "iron" in json.dumps(there)
     assert "iron" not in json.dumps(here)
     for name in ("clinic", "lab"):
-        assert "What attacks could learn" in (base / name / "runs/run/report.html").read_text()
+        assert (
+            "What attacks could learn"
+            in (base / name / "runs/run/report.html").read_text()
+        )
     assert here["sites"] == {"lab": saying.PASSED}
 
 
@@ -133,9 +153,13 @@ def test_every_site_has_a_page_of_its_own_and_nobody_elses_columns(base: Path) -
         ("figures", {}, saying.FIGURES),
     ],
 )
-def test_what_a_site_says_of_its_own_columns(tells: str | None, limits: dict[str, float], said: str) -> None:
+def test_what_a_site_says_of_its_own_columns(
+    tells: str | None, limits: dict[str, float], said: str
+) -> None:
     every: dict[str, float | None] = {**dict.fromkeys(LIMITS), **limits}
-    one = Finding("a", "clinic", "lab", "m", "", "R²", 0.4, 0.0, "", "inversion_r2").under(every)
+    one = Finding(
+        "a", "clinic", "lab", "m", "", "R²", 0.4, 0.0, "", "inversion_r2"
+    ).under(every)
     found = Audit("run", "vimadmm", None, every, [one])
     assert _statement(found, tells) == said
     whole = Audit("run", "vimadmm", None, {"label_inference": 1.0}, sites={"lab": said})
@@ -148,14 +172,28 @@ def test_who_tells_nothing_has_not_passed(base: Path) -> None:
     assert not [one for one in found.findings if one.victim == "lab"]
     with pytest.raises(AuditFailed, match="lab: not told"):
         found.check()
-    assert Audit.from_json(json.loads((base / "clinic/runs/run/audit/audit.json").read_text())).sites == found.sites
-    with pytest.raises(ConfigError, match=r"recognition = 0.5 in the party.toml of 'clinic' is not measured"):
+    assert (
+        Audit.from_json(
+            json.loads((base / "clinic/runs/run/audit/audit.json").read_text())
+        ).sites
+        == found.sites
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"recognition = 0.5 in the party.toml of 'clinic' is not measured",
+    ):
         audited(base, "figures", {"recognition": 0.5})
 
 
-def test_where_a_budget_is_spent_nothing_is_attacked_and_nothing_has_passed(tmp_path: Path) -> None:
-    noisy = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
-    short = quick(**LEARN, parties={"lab": {"outbox": noisy, "budget": {"epsilon": 0.6}}})
+def test_where_a_budget_is_spent_nothing_is_attacked_and_nothing_has_passed(
+    tmp_path: Path,
+) -> None:
+    noisy = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}
+    }
+    short = quick(
+        **LEARN, parties={"lab": {"outbox": noisy, "budget": {"epsilon": 0.6}}}
+    )
     folders(tmp_path, settings=short)
     assert drive(sites(tmp_path)["clinic"], "run").exhausted
     for tells in ("figures", "verdict"):
@@ -165,7 +203,9 @@ def test_where_a_budget_is_spent_nothing_is_attacked_and_nothing_has_passed(tmp_
     assert "first rounds: nothing left here" in page_of(tmp_path, "lab").notes
 
 
-def test_guesses_leave_a_site_only_with_its_figures_and_are_in_its_ledger(base: Path) -> None:
+def test_guesses_leave_a_site_only_with_its_figures_and_are_in_its_ledger(
+    base: Path,
+) -> None:
     ledger = base / "lab/runs/run/parties/lab/ledger-after.jsonl"
 
     def left(tells: str | None) -> list[str]:
@@ -182,7 +222,10 @@ def test_guesses_leave_a_site_only_with_its_figures_and_are_in_its_ledger(base: 
 
 def test_an_audit_leaves_checkpoints_as_they_are_and_saves_nothing(base: Path) -> None:
     def files() -> dict[str, bytes]:
-        found = [*base.glob("*/runs/run/parties/*/checkpoint-*/*"), *base.glob("*/runs/run/checkpoint.json")]
+        found = [
+            *base.glob("*/runs/run/parties/*/checkpoint-*/*"),
+            *base.glob("*/runs/run/checkpoint.json"),
+        ]
         return {str(path): path.read_bytes() for path in found}
 
     before = files()
@@ -217,7 +260,9 @@ def test_a_driver_that_lies_learns_no_more_than_a_site_tells(base: Path) -> None
         ask(plain, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
 
 
-def test_a_driver_that_repeats_nothing_replaces_no_page_and_nothing_has_passed(base: Path) -> None:
+def test_a_driver_that_repeats_nothing_replaces_no_page_and_nothing_has_passed(
+    base: Path,
+) -> None:
     found = base / "lab/runs/run/audit/audit.json"
     audited(base, "verdict", inversion_r2=0.0001)
     before = found.read_text()
@@ -228,12 +273,17 @@ def test_a_driver_that_repeats_nothing_replaces_no_page_and_nothing_has_passed(b
         for moment in MOMENTS:
             ask(lab, "clinic", Prepare("run", 1, True, 0, moment=moment))
         with few_steps():
-            assert ask(lab, "clinic", Attack(16, 2)).said not in (saying.PASSED, saying.FIGURES)
+            assert ask(lab, "clinic", Attack(16, 2)).said not in (
+                saying.PASSED,
+                saying.FIGURES,
+            )
         if again:
             assert found.read_text() == before
             found.unlink()
     first = page_of(base, "lab")
-    assert [one.why for one in first.not_attacked] == [UNREPEATED + moment for moment in MOMENTS]
+    assert [one.why for one in first.not_attacked] == [
+        UNREPEATED + moment for moment in MOMENTS
+    ]
     assert not first.passed
 
 
@@ -242,24 +292,40 @@ def test_a_refused_moment_ends_no_other(base: Path) -> None:
     ask(lab, "clinic", Join(lab.own.agreed))
     ask(lab, "clinic", Prepare("run", 1, True, 0, moment="first rounds"))
     assert isinstance(lab.host, ColumnHost)
-    before, prepared = lab.participant, dict(lab.host.prepared)
-    for wrong in (Prepare("run", 1, True, 0, moment="tomorrow"), Prepare("run", 1, True, 99, moment="prediction")):
-        with pytest.raises(PartyError, match=r"a moment of an audit is one of|it has no checkpoint 99"):
+    before = lab.participant
+    prepared = dict(lab.host.prepared)
+    for wrong in (
+        Prepare("run", 1, True, 0, moment="tomorrow"),
+        Prepare("run", 1, True, 99, moment="prediction"),
+    ):
+        with pytest.raises(
+            PartyError, match=r"a moment of an audit is one of|it has no checkpoint 99"
+        ):
             ask(lab, "clinic", wrong)
         assert lab.participant is before is not None
         assert lab.host.prepared == prepared
 
 
 def test_every_attack_on_columns_is_one_that_a_site_may_name() -> None:
-    sources = "".join(path.read_text() for path in Path(attacks.__file__).parent.glob("*.py") if path.stem != "finding")
-    named = set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) | {INVERSION, KNOWN_MODEL}
+    sources = "".join(
+        path.read_text()
+        for path in Path(attacks.__file__).parent.glob("*.py")
+        if path.stem != "finding"
+    )
+    named = set(re.findall(r'"(columns (?:by|from) [^"]*)"', sources)) | {
+        INVERSION,
+        KNOWN_MODEL,
+    }
     assert named == set(ASSUMES)
 
 
 def lying(base: Path, told: Any) -> Audit:
-    """The clinic's audit, where the laboratory answers `told` of what it should have told."""
+    """The clinic's audit, where the laboratory answers `told` of what it should have
+    told."""
     write_table(base / "lab" / OWN, "audit", {"tell": "figures"})
-    write_table(base / "clinic" / OWN, "audit", {"label_inference": 0.7, "inversion_r2": 0.5})
+    write_table(
+        base / "clinic" / OWN, "audit", {"label_inference": 0.7, "inversion_r2": 0.5}
+    )
     every = auditing(base)
     host = next(role for role in every["lab"].roles if isinstance(role, AuditHost))
     answer = host.handle
@@ -271,36 +337,78 @@ def lying(base: Path, told: Any) -> Audit:
 
 def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> None:
     silent = lying(base, lambda one: AuditAnswer(saying.FIGURES, "[]", (), (), ()))
-    assert {one.release for one in silent.not_attacked} == {"embedding"}  # what it is silent about is open
-    assert next(one.score for one in silent.findings if one.attack == "labels from residuals") == 1.0
+    # what it is silent about is open
+    assert {one.release for one in silent.not_attacked} == {"embedding"}
+    assert (
+        next(
+            one.score
+            for one in silent.findings
+            if one.attack == "labels from residuals"
+        )
+        == 1.0
+    )
     assert not silent.passed
     other = lying(base, lambda one: AuditAnswer("all is well", "[]", (), (), ()))
     assert other.sites == {"lab": saying.NOT_TOLD}
-    mine = json.dumps([{**FIGURE, "victim": "clinic", "attacker": "lab", "limit": "label_inference",
-                        "releases": ["residual", "embedding"]}])  # fmt: skip
+    mine = json.dumps(
+        [
+            {
+                **FIGURE,
+                "victim": "clinic",
+                "attacker": "lab",
+                "limit": "label_inference",
+                "releases": ["residual", "embedding"],
+            }
+        ]
+    )
     forged = lying(base, lambda one: AuditAnswer(saying.FIGURES, mine, (), (), ()))
-    assert {one.victim for one in forged.findings if one.attacker == "lab"} == {"clinic"}
+    assert {one.victim for one in forged.findings if one.attacker == "lab"} == {
+        "clinic"
+    }
     assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
 
 
 FIGURE = {
-    "attack": "columns by model inversion", "moment": "prediction", "metric": "R² of the best column", "score": 0.0,
-    "baseline": 0.0, "releases": ["embedding"],
-}  # fmt: skip
-WORDS = ("$\\nope$", "x\x1b[8A\x1b[0J", "[/nothing]", "labels from residuals", ["a"], None)
+    "attack": "columns by model inversion",
+    "moment": "prediction",
+    "metric": "R² of the best column",
+    "score": 0.0,
+    "baseline": 0.0,
+    "releases": ["embedding"],
+}
+WORDS = (
+    "$\\nope$",
+    "x\x1b[8A\x1b[0J",
+    "[/nothing]",
+    "labels from residuals",
+    ["a"],
+    None,
+)
 
 
 def zeros(base: Path) -> Callable[[AuditAnswer], AuditAnswer]:
-    """The answer of a laboratory that would have everybody believe that it can tell no label."""
+    """The answer of a laboratory that would have everybody believe that it can tell no
+    label."""
     release = sites(base)["lab"].host.outbox.release
-    return lambda told: replace(told, labels=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.labels))
+    return lambda told: replace(
+        told,
+        labels=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.labels),
+    )
 
 
-def test_wrong_guesses_of_a_partner_are_no_better_than_what_is_known_here(base: Path) -> None:
-    """The label owner has the embeddings as they left, and so makes the attack with its head itself."""
-    honest, deceived = lying(base, lambda told: told), lying(base, zeros(base))
+def test_wrong_guesses_of_a_partner_are_no_better_than_what_is_known_here(
+    base: Path,
+) -> None:
+    """The label owner has the embeddings as they left, and so makes the attack with its
+    head itself."""
+    honest = lying(base, lambda told: told)
+    deceived = lying(base, zeros(base))
     scores = [
-        [one.score for one in found.findings if one.attack == "labels by the head it was sent"]
+        [
+            one.score
+            for one in found.findings
+            if one.attack == "labels by the head it was sent"
+        ]
         for found in (honest, deceived)
     ]
     assert scores[0] == scores[1] != []
@@ -309,13 +417,20 @@ def test_wrong_guesses_of_a_partner_are_no_better_than_what_is_known_here(base: 
 
 @pytest.mark.long
 def test_nor_where_nothing_else_is_known_of_a_release(tmp_path: Path) -> None:
-    """Of vfedcce nothing but a partner's own guesses says what a batch's gradient tells."""
+    """Of vfedcce nothing but a partner's own guesses says what a batch's gradient
+    tells."""
     folders(tmp_path, settings={**quick(**LEARN), "algorithm": {"name": "vfedcce"}})
     drive(sites(tmp_path)["clinic"], "run")
 
     def on_labels(found: Audit) -> tuple[bool, list[str]]:
-        mine = [one.crossed for one in found.findings if one.attack == "labels solved from a batch's gradient"]
-        return any(mine), [one.why for one in found.not_attacked if one.release == "gradient"]
+        mine = [
+            one.crossed
+            for one in found.findings
+            if one.attack == "labels solved from a batch's gradient"
+        ]
+        return any(mine), [
+            one.why for one in found.not_attacked if one.release == "gradient"
+        ]
 
     assert on_labels(lying(tmp_path, lambda told: told)) == (True, [])
     deceived = lying(tmp_path, zeros(tmp_path))
@@ -323,22 +438,50 @@ def test_nor_where_nothing_else_is_known_of_a_release(tmp_path: Path) -> None:
     assert not deceived.passed
 
 
-def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Path) -> None:
+def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(
+    base: Path,
+) -> None:
     federation = Federation.from_toml(base / "all" / "federation.toml")
     outbox = federation.organisations["lab"].outbox
-    numbers, parts = outbox.release(torch.arange(4), "g"), outbox.release(torch.rand(4), "g")
+    numbers = outbox.release(torch.arange(4), "g")
+    parts = outbox.release(torch.rand(4), "g")
     about = ("labels by the head it was sent/first rounds",)
-    words = [json.dumps([{**FIGURE, key: word}]) for word in WORDS for key in ("attack", "moment", "metric")]
+    words = [
+        json.dumps([{**FIGURE, key: word}])
+        for word in WORDS
+        for key in ("attack", "moment", "metric")
+    ]
     large = [json.dumps([{**FIGURE, key: 10**400}]) for key in ("score", "baseline")]
-    one = AuditAnswer(saying.FIGURES, json.dumps([{**FIGURE, "assumes": WORDS[1], "limit": WORDS[1]}]), (), (), ())
+    one = AuditAnswer(
+        saying.FIGURES,
+        json.dumps([{**FIGURE, "assumes": WORDS[1], "limit": WORDS[1]}]),
+        (),
+        (),
+        (),
+    )
     (taken,) = _figures("lab", one, federation, _nothing())
     assert (taken.limit, taken.assumes) == (
         "inversion_r2",
         ASSUMES[taken.attack].format("some"),
     )  # our words, and none of its own
-    for figures in ("{}", '[{"score": "NaN"}]', "[" * 100_000, "[7]", json.dumps([FIGURE] * 65), *words, *large):
+    for figures in (
+        "{}",
+        '[{"score": "NaN"}]',
+        "[" * 100_000,
+        "[7]",
+        json.dumps([FIGURE] * 65),
+        *words,
+        *large,
+    ):
         with pytest.raises(PartyError, match="'lab'"):
-            list(_figures("lab", AuditAnswer(saying.FIGURES, figures, (), (), ()), federation, _nothing()))
+            list(
+                _figures(
+                    "lab",
+                    AuditAnswer(saying.FIGURES, figures, (), (), ()),
+                    federation,
+                    _nothing(),
+                )
+            )
     for named, rows, labels in (
         (("by magic",), numbers, numbers),
         (about, parts, numbers),
@@ -348,7 +491,11 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(base: Pat
         (about, numbers, outbox.release(torch.arange(4) - 1, "g")),
     ):
         with pytest.raises(PartyError, match="'lab'"):
-            _guessed("lab", AuditAnswer(saying.FIGURES, "[]", named, (rows,), (labels,)), federation)
+            _guessed(
+                "lab",
+                AuditAnswer(saying.FIGURES, "[]", named, (rows,), (labels,)),
+                federation,
+            )
 
 
 def _nothing() -> Any:
@@ -358,39 +505,61 @@ def _nothing() -> Any:
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("several")
-    file, _ = small_multi_sites.folders(base, small_multi_sites.private(train={"epochs": 1}))
+    file, _ = small_multi_sites.folders(
+        base, small_multi_sites.private(train={"epochs": 1})
+    )
     Federation.from_toml(file).fit(base / "here")
     drive(sites(base)[SERVER], "run")
     write_table(base / "lab" / OWN, "audit", {"tell": "figures"})
-    write_table(base / "south" / OWN, "audit", {"tell": "verdict", "label_inference": 1.0})
+    write_table(
+        base / "south" / OWN, "audit", {"tell": "verdict", "label_inference": 1.0}
+    )
     return base
 
 
 def page_of(base: Path, name: str) -> Audit:
-    return Audit.from_json(json.loads((base / name / "runs/run/audit/audit.json").read_text()))
+    return Audit.from_json(
+        json.loads((base / name / "runs/run/audit/audit.json").read_text())
+    )
 
 
-def test_several_label_owners_find_what_one_process_finds_each_on_its_own_page(several: Path) -> None:
+def test_several_label_owners_find_what_one_process_finds_each_on_its_own_page(
+    several: Path,
+) -> None:
     with few_steps():
         found, _ = audit_at(auditing(several)[SERVER], "run", lambda _: None, rows=16)
         here = audit_run(several / "here", rows=16)
     needs_both = {"class seen in rebuilt rows", "columns by regression on known rows"}
     for owner in ("north", "south"):
         mine = page_of(several, owner)
-        same = [score(one) for one in here.findings if owner in (one.attacker, one.victim)]
-        silent = [one for one in same if one[0] not in needs_both and one[2] != "scan"]  # scan tells nothing
-        assert [score(one) for one in mine.findings if one.attack not in needs_both] == silent
-        assert {one[0] for one in silent} >= {"labels by gradient direction", "columns by model inversion"}
+        same = [
+            score(one) for one in here.findings if owner in (one.attacker, one.victim)
+        ]
+        # scan tells nothing
+        silent = [one for one in same if one[0] not in needs_both and one[2] != "scan"]
+        assert [
+            score(one) for one in mine.findings if one.attack not in needs_both
+        ] == silent
+        assert {one[0] for one in silent} >= {
+            "labels by gradient direction",
+            "columns by model inversion",
+        }
         assert mine.sites == {"lab": saying.FIGURES, "scan": saying.NOT_TOLD}
         assert not {"iron", "size"} & set(json.dumps(mine.to_json()).split('"'))
     for name in ("lab", "scan"):
         there = page_of(several, name)
-        assert {(one.attacker, one.victim) for one in there.findings} == {("north", name), ("south", name)}
+        assert {(one.attacker, one.victim) for one in there.findings} == {
+            ("north", name),
+            ("south", name),
+        }
     assert not found.findings
-    assert found.sites == {"north": saying.NOT_TOLD, "south": saying.FAILED}  # scan has told south nothing
+    # scan has told south nothing
+    assert found.sites == {"north": saying.NOT_TOLD, "south": saying.FAILED}
 
 
-def test_a_server_that_lies_in_an_audit_learns_no_more_than_label_owners_tell(several: Path) -> None:
+def test_a_server_that_lies_in_an_audit_learns_no_more_than_label_owners_tell(
+    several: Path,
+) -> None:
     every = auditing(several)
     with pytest.raises(BoundaryError, match="'north' audits when it is asked"):
         audit_at(every["north"], "run", lambda _: None)
@@ -404,7 +573,9 @@ def test_a_server_that_lies_in_an_audit_learns_no_more_than_label_owners_tell(se
         ask(every[name], SERVER, Align())
     ask(every["north"], SERVER, GetReady("run", True, 0, "first rounds"))
     for wrong in (AskHeldOut(8), Gather(16)):
-        with pytest.raises(PartyError, match=r"no prediction is repeated|were not repeated"):
+        with pytest.raises(
+            PartyError, match=r"no prediction is repeated|were not repeated"
+        ):
             ask(every["north"], SERVER, wrong)
     with pytest.raises(PartyError, match="it was not prepared for a run"):
         ask(every["north"], SERVER, Save(9, 9, 1))
@@ -423,15 +594,19 @@ def test_a_label_owner_is_told_once_and_of_what_reached_it_alone(several: Path) 
             ask(every[name], SERVER, GetReady("run", True, 0, moment))
     with few_steps():
         told = ask(lab, "north", Attack(16, 2))
-        assert told.figures == "[]"  # nothing was asked for meanwhile, so nothing can be attacked
+        # nothing was asked for meanwhile, so nothing can be attacked
+        assert told.figures == "[]"
         with pytest.raises(PartyError, match="were not repeated here before"):
             ask(lab, "north", Attack(16, 2))
         ask(lab, "south", Attack(16, 2))
     assert lab.participant is None
 
 
-def test_a_server_that_repeats_nothing_replaces_no_page_of_a_label_owner(several: Path) -> None:
-    every, page = auditing(several), several / "south/runs/run/audit/audit.json"
+def test_a_server_that_repeats_nothing_replaces_no_page_of_a_label_owner(
+    several: Path,
+) -> None:
+    every = auditing(several)
+    page = several / "south/runs/run/audit/audit.json"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("an earlier one")
     for name in ("north", "south"):

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.runs import BUDGETED, GAUSSIAN, few_steps, fingerprints, finished, trained
+from tests.attacks.runs import (
+    BUDGETED,
+    GAUSSIAN,
+    few_steps,
+    fingerprints,
+    finished,
+    trained,
+)
 from tests.federation.small import federation, frames
 
 from colonnade.attacks import (
@@ -30,7 +37,9 @@ def _quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finished(tmp_path_factory.mktemp("run"), "vimadmm", audit={"label_inference": 0.7})
+    return finished(
+        tmp_path_factory.mktemp("run"), "vimadmm", audit={"label_inference": 0.7}
+    )
 
 
 def scores(found: Audit) -> list[tuple[str, str, float]]:
@@ -58,10 +67,16 @@ def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
 
 def test_shares_of_a_sum_are_no_columns_to_attack_and_it_is_said() -> None:
     pytest.importorskip("cryptography")
-    found = audit_federation(trained("vimadmm_joint", config={"aggregation": "secure"}, train={"epochs": 1}), rows=8)
+    found = audit_federation(
+        trained("vimadmm_joint", config={"aggregation": "secure"}, train={"epochs": 1}),
+        rows=8,
+    )
     assert {one.limit for one in found.findings} == {"label_inference"}
     (note,) = found.notes
-    assert note.startswith("What clinic, lab sent for each row arrived masked: registry can read their sum alone")
+    assert note.startswith(
+        "What clinic, lab sent for each row arrived masked: registry can read their sum"
+        " alone"
+    )
 
 
 def test_a_crossed_threshold_is_an_error_that_names_it(run: Path) -> None:
@@ -69,7 +84,11 @@ def test_a_crossed_threshold_is_an_error_that_names_it(run: Path) -> None:
     assert [one.limit for one in found.crossed][:1] == ["label_inference"]
     assert found.to_json()["passed"] is False
     with pytest.raises(
-        AuditFailed, match=r"lab on clinic, labels from residuals \(first rounds\): accuracy 1.000 is above"
+        AuditFailed,
+        match=(
+            r"lab on clinic, labels from residuals \(first rounds\): accuracy 1.000 is"
+            r" above"
+        ),
     ):
         found.check()
     found.findings = [one.under({}) for one in found.findings]
@@ -79,7 +98,11 @@ def test_a_crossed_threshold_is_an_error_that_names_it(run: Path) -> None:
 def test_training_has_its_own_inversion_where_its_rules_differ() -> None:
     same = audit_federation(trained(), rows=8)
     assert {one.moment for one in same.rebuilt} == {"prediction"}
-    other = audit_federation(trained(parties={"lab": {"outbox": {"train.embedding": GAUSSIAN}}}), rows=8, party="lab")
+    other = audit_federation(
+        trained(parties={"lab": {"outbox": {"train.embedding": GAUSSIAN}}}),
+        rows=8,
+        party="lab",
+    )
     assert [(one.moment, one.defence) for one in other.rebuilt] == [
         ("prediction", "unprotected"),
         ("trained model", "gaussian noise"),
@@ -89,7 +112,9 @@ def test_training_has_its_own_inversion_where_its_rules_differ() -> None:
 def test_a_party_that_refuses_is_noted() -> None:
     found = audit_federation(trained(parties={"lab": BUDGETED}), rows=64)
     assert any("'lab' will not release" in note for note in found.notes)
-    assert {one.moment for one in found.findings if one.limit == "label_inference"} >= {"first rounds"}
+    assert {one.moment for one in found.findings if one.limit == "label_inference"} >= {
+        "first rounds"
+    }
 
 
 def test_where_nothing_applies_it_says_so() -> None:
@@ -97,18 +122,26 @@ def test_where_nothing_applies_it_says_so() -> None:
     alone = {"clinic": given["clinic"].merge(given["lab"], on="patient")}
     found = audit_federation(trained(given=alone), rows=8)
     assert found.findings == []
-    assert found.notes == ["No attack here applies to what splitnn sends between these parties."]
+    assert found.notes == [
+        "No attack here applies to what splitnn sends between these parties."
+    ]
 
 
 def test_what_cannot_be_audited_is_refused(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--party is 'lb', which is no party of this run \(did you mean 'lab'\?\)"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"--party is 'lb', which is no party of this run \(did you mean 'lab'\?\)"
+        ),
+    ):
         audit_run(run, party="lb")
     with pytest.raises(ConfigError, match="records"):
         audit_federation(federation())
 
 
 def test_attacks_cannot_be_given_the_truth() -> None:
-    """No attack takes a party, a federation, labels or features: what they take is here, all of it."""
+    """No attack takes a party, a federation, labels or features: what they take is
+    here, all of it."""
     takes: dict[Callable[..., Any], set[str]] = {
         label_attacks.from_logit_gradients: {"transcript", "knowledge"},
         label_attacks.from_residuals: {"transcript", "knowledge"},

@@ -19,7 +19,18 @@ from colonnade.attacks.finding import (
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import AuditSettings
 
-ONE = Finding("labels", "lab", "clinic", "prediction", "looks", "accuracy", 0.6, 0.5, "…", limit="label_inference")
+ONE = Finding(
+    "labels",
+    "lab",
+    "clinic",
+    "prediction",
+    "looks",
+    "accuracy",
+    0.6,
+    0.5,
+    "…",
+    limit="label_inference",
+)
 
 
 def test_an_advantage_is_what_a_guess_left_open() -> None:
@@ -40,11 +51,16 @@ def test_every_limit_is_a_setting() -> None:
     assert tuple(AuditSettings().limits) == LIMITS
 
 
-@pytest.mark.parametrize(("guess", "value"), [(0.5, 0.6), (0.9, 0.92), (0.998, 0.9984), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("guess", "value"), [(0.5, 0.6), (0.9, 0.92), (0.998, 0.9984), (1.0, 1.0)]
+)
 def test_a_suggested_threshold_is_above_a_guess(guess: float, value: float) -> None:
     one = dataclasses.replace(ONE, baseline=guess)
     other = dataclasses.replace(one, limit="inversion_r2", baseline=-1.0)
-    assert suggested([other, one, dataclasses.replace(one, baseline=0.1)]) == ("label_inference", value)
+    assert suggested([other, one, dataclasses.replace(one, baseline=0.1)]) == (
+        "label_inference",
+        value,
+    )
     assert suggested([other]) == ("inversion_r2", 0.2)
     assert suggested([]) == ("label_inference", 0.6)
 
@@ -53,11 +69,16 @@ def test_verdicts_in_words() -> None:
     assert verdict(LABELS, 1.0, 0.5, low=0.99) == "can tell nearly every label"
     assert verdict(LABELS, 0.7, 0.5, low=0.6) == "can tell many labels"
     assert verdict(LABELS, 0.55, 0.5, low=0.51) == "learns something about labels"
-    assert verdict(LABELS, 0.8, 0.5, low=0.49) == "no better than guessing"  # on so few rows it may be luck
+    # on so few rows it may be luck
+    assert verdict(LABELS, 0.8, 0.5, low=0.49) == "no better than guessing"
     assert verdict(CLASSES, 0.99, 0.1, low=0.9) == "nearly every class is still seen"
     assert verdict(CLASSES, 0.2, 0.1, low=0.1) == "classes are no longer seen"
     assert verdict(COLUMNS, 0.95, 0.0) == "can rebuild rows almost exactly"
-    assert verdict(COLUMNS, 0.5, 0.5) == verdict(COLUMNS, -7.0, 0.0) == "hardly better than guessing the mean"
+    assert (
+        verdict(COLUMNS, 0.5, 0.5)
+        == verdict(COLUMNS, -7.0, 0.0)
+        == "hardly better than guessing the mean"
+    )
 
 
 def test_thresholds_are_kept_with_a_run_and_may_change_after_it() -> None:

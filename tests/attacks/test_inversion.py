@@ -1,4 +1,5 @@
-"""Inversion finds x where f can be inverted, and less where f, or the owner's rule, leaves less of it."""
+"""Inversion finds x where f can be inverted, and less where f, or the owner's rule,
+leaves less of it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def error(x: Tensor, guess: Tensor) -> float:
     return float((x - guess).square().sum() / (x - x.mean(0)).square().sum())
 
 
-def as_received(values: Tensor, event: DpEvent = NON_PRIVATE, codec: str = "identity") -> Received:
+def as_received(
+    values: Tensor, event: DpEvent = NON_PRIVATE, codec: str = "identity"
+) -> Received:
     return Received(torch.arange(len(values)), values, "test[0:8]", event, codec)
 
 
@@ -54,7 +57,9 @@ def test_a_wide_relu_network_gives_x_back_nearly_and_a_narrow_one_does_not() -> 
     x = rows(40, 6, seed=2)
     found = {}
     for width in (64, 3):
-        f = build({"name": "mlp", "hidden": [64], "width": width}, (6,), seed=0, owner="ada")
+        f = build(
+            {"name": "mlp", "hidden": [64], "width": width}, (6,), seed=0, owner="ada"
+        )
         found[width] = error(x, invert(f(x), f, (6,), TABLE))
     assert found[64] < 0.05
     assert found[3] > 0.3
@@ -68,7 +73,18 @@ def test_entries_that_were_not_sent_cannot_help() -> None:
     for keep in (24, 4, 1):
         packed = TopK(keep).encode(h)
         values = TopK(keep).decode(packed)
-        found.append(error(x, invert(values, f, (6,), TABLE, defence_of(as_received(values, codec="top_k")))))
+        found.append(
+            error(
+                x,
+                invert(
+                    values,
+                    f,
+                    (6,),
+                    TABLE,
+                    defence_of(as_received(values, codec="top_k")),
+                ),
+            )
+        )
     assert found[0] < 0.2
     assert found == sorted(found)
     assert found[2] > 0.4
@@ -86,7 +102,9 @@ def test_noise_makes_it_worse_and_knowing_its_size_helps() -> None:
     known = defence_of(as_received(noisy, event))
     assert known.clip == 2.0
     assert known.variance == pytest.approx(0.36)
-    told, untold = (error(x, invert(noisy, f, (6,), TABLE, one)) for one in (known, None))
+    told, untold = (
+        error(x, invert(noisy, f, (6,), TABLE, one)) for one in (known, None)
+    )
     assert plain < told < untold
 
 
@@ -99,29 +117,42 @@ def test_binomial_noise_is_read_off_its_grid_and_its_mean_matters() -> None:
     known = defence_of(as_received(noisy, event, "integers"))
     assert known.mean == pytest.approx(mechanism.step * 8, rel=1e-4)
     assert known.variance == pytest.approx(mechanism.step**2 * 4, rel=1e-3)
-    guesses = [invert(values, f, (6,), TABLE, known) for values in (noisy, noisy + known.mean)]
+    guesses = [
+        invert(values, f, (6,), TABLE, known) for values in (noisy, noisy + known.mean)
+    ]
     knows, does_not = (error(x, guess) for guess in guesses)
     assert knows < does_not
 
 
 def test_rows_are_solved_each_by_itself_and_the_model_is_left_alone() -> None:
     x = rows(6, 5, seed=6)
-    f = build({"name": "mlp", "hidden": [8], "width": 8}, (5,), seed=0, owner="ada").train()
+    f = build(
+        {"name": "mlp", "hidden": [8], "width": 8}, (5,), seed=0, owner="ada"
+    ).train()
     before = {name: value.clone() for name, value in f.state_dict().items()}
     attack = dataclasses.replace(TABLE, steps=50)
     spread = f(x).detach()
     whole = invert(spread, f, (5,), attack)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    torch.testing.assert_close(invert(spread[order], f, (5,), attack), whole[order], atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        invert(spread[order], f, (5,), attack), whole[order], atol=1e-4, rtol=1e-3
+    )
     assert f.training
-    assert all(torch.equal(before[name], value) for name, value in f.state_dict().items())
+    assert all(
+        torch.equal(before[name], value) for name, value in f.state_dict().items()
+    )
     assert all(parameter.grad is None for parameter in f.parameters())
 
 
 def test_pixels_stay_in_their_range() -> None:
     x = rows(4, 6, 6, seed=7).clamp(-1, 1)
     f = build({"name": "mlp", "hidden": [16], "width": 8}, (6, 6), seed=0, owner="ada")
-    guess = invert(f(x).detach() * 5, f, (6, 6), dataclasses.replace(PICTURE, bounds=(-1.0, 1.0), steps=100))
+    guess = invert(
+        f(x).detach() * 5,
+        f,
+        (6, 6),
+        dataclasses.replace(PICTURE, bounds=(-1.0, 1.0), steps=100),
+    )
     assert guess.shape == x.shape
     assert float(guess.min()) >= -1
     assert float(guess.max()) <= 1
@@ -137,8 +168,12 @@ def test_total_variation_is_the_sum_over_neighbours(shape: tuple[int, ...]) -> N
         expected = 0.0
         for plane in planes:
             for i, j in np.ndindex(*plane.shape):
-                expected += abs(plane[i + 1, j] - plane[i, j]) if i + 1 < plane.shape[0] else 0
-                expected += abs(plane[i, j + 1] - plane[i, j]) if j + 1 < plane.shape[1] else 0
+                expected += (
+                    abs(plane[i + 1, j] - plane[i, j]) if i + 1 < plane.shape[0] else 0
+                )
+                expected += (
+                    abs(plane[i, j + 1] - plane[i, j]) if j + 1 < plane.shape[1] else 0
+                )
         assert float(found) == pytest.approx(expected / picture.size)
 
 
@@ -147,4 +182,6 @@ def test_half_the_square_is_a_standard_normals_exponent_per_column() -> None:
 
 
 def test_a_plain_release_tells_nothing_more() -> None:
-    assert dataclasses.asdict(defence_of(as_received(rows(8, 3)))) == dataclasses.asdict(Defence())
+    assert dataclasses.asdict(
+        defence_of(as_received(rows(8, 3)))
+    ) == dataclasses.asdict(Defence())

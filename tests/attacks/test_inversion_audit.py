@@ -1,4 +1,5 @@
-"""Every feature owner is attacked by whom its embeddings reached, and its rules decide how well that works."""
+"""Every feature owner is attacked by whom its embeddings reached, and its rules decide
+how well that works."""
 
 from __future__ import annotations
 
@@ -13,14 +14,22 @@ from tests.attacks.runs import GAUSSIAN, three, trained
 from tests.federation.small import frames
 
 from colonnade.attacks.finding import Finding
-from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt, inversion_findings, joined, rebuild
+from colonnade.attacks.inversion_audit import (
+    EVERYBODY,
+    Rebuilt,
+    inversion_findings,
+    joined,
+    rebuild,
+)
 from colonnade.attacks.rehearsal import first_rounds, predictions
 from colonnade.federation import Federation, Settings
 
 WIDE = {"name": "mlp", "hidden": [32], "width": 24}
 
 
-def attacked(one: Federation, rows: int = 40, party: str | None = None) -> tuple[list[Rebuilt], list[Finding]]:
+def attacked(
+    one: Federation, rows: int = 40, party: str | None = None
+) -> tuple[list[Rebuilt], list[Finding]]:
     rebuilt = list(rebuild(one, predictions(one, rows), rows, party))
     return rebuilt, list(inversion_findings(one, rebuilt))
 
@@ -46,7 +55,11 @@ def test_tables_are_scored_by_column_and_by_whether_the_class_is_seen() -> None:
     assert clinic.details["release"] == "unprotected"
     assert "white box" in clinic.assumes
     truth = rebuilt[0].original
-    expected = 1 - (truth - rebuilt[0].guess)[:, 0].square().sum() / (truth - rebuilt[0].mean)[:, 0].square().sum()
+    expected = (
+        1
+        - (truth - rebuilt[0].guess)[:, 0].square().sum()
+        / (truth - rebuilt[0].mean)[:, 0].square().sum()
+    )
     assert clinic.details["r2"]["age"] == pytest.approx(float(expected), abs=1e-5)
     assert 0 < seen.baseline < seen.details["accuracy_on_the_original"]
 
@@ -59,7 +72,16 @@ def test_noise_and_top_k_leave_less_to_rebuild() -> None:
 
 
 def test_where_noise_has_a_mean_two_attackers_try() -> None:
-    rule = {"mechanism": {"name": "binomial", "levels": 16, "trials": 16, "p": 0.5, "low": 0.0, "high": 3.0}}
+    rule = {
+        "mechanism": {
+            "name": "binomial",
+            "levels": 16,
+            "trials": 16,
+            "p": 0.5,
+            "low": 0.0,
+            "high": 3.0,
+        }
+    }
     one = trained(parties={"lab": {"outbox": {"embedding": rule}}})
     rebuilt, findings = attacked(one, party="lab")
     assert [r.defence for r in rebuilt] == [
@@ -70,7 +92,9 @@ def test_where_noise_has_a_mean_two_attackers_try() -> None:
     assert knows > does_not
 
 
-def test_a_label_owner_does_not_attack_its_own_columns_and_labels_may_be_numbers() -> None:
+def test_a_label_owner_does_not_attack_its_own_columns_and_labels_may_be_numbers() -> (
+    None
+):
     rebuilt, findings = attacked(trained("vimadmm", frames(120, "regression")))
     assert [r.victim for r in rebuilt] == ["lab"]
     assert [f.limit for f in findings] == ["inversion_r2"]
@@ -94,8 +118,12 @@ def test_it_is_said_whom_else_the_embeddings_reached() -> None:
     ]
 
 
-@pytest.mark.parametrize(("split", "parts", "shape"), [("strips", 2, (4, 8)), ("patches", [2, 2], (4, 4))])
-def test_pictures_are_put_together_again(split: str, parts: Any, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("split", "parts", "shape"), [("strips", 2, (4, 8)), ("patches", [2, 2], (4, 4))]
+)
+def test_pictures_are_put_together_again(
+    split: str, parts: Any, shape: tuple[int, int]
+) -> None:
     tables = {
         "algorithm": {"name": "splitnn"},
         "data": {"dataset": "digits", "split": split, "parts": parts},
@@ -121,4 +149,10 @@ def test_pictures_are_put_together_again(split: str, parts: Any, shape: tuple[in
     assert findings[0].details["psnr"] > findings[0].details["psnr_baseline"]
     assert findings[1].score > findings[1].baseline
     assert joined(one, rebuilt[1:]) is None
-    assert joined(one, [dataclasses.replace(r, attacker=f"{n}") for n, r in enumerate(rebuilt)]) is None
+    assert (
+        joined(
+            one,
+            [dataclasses.replace(r, attacker=f"{n}") for n, r in enumerate(rebuilt)],
+        )
+        is None
+    )

@@ -1,4 +1,5 @@
-"""Every label attack that applies is made, by every party that does not hold the labels."""
+"""Every label attack that applies is made, by every party that does not hold the
+labels."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def found(one: Federation, party: str | None = None) -> list[Finding]:
 
 @pytest.mark.parametrize("algorithm", DIRECT)
 def test_what_can_be_read_is_read_by_everybody(algorithm: str) -> None:
-    findings = [one for one in found(trained(algorithm)) if "it was sent" not in one.attack]
+    findings = [
+        one for one in found(trained(algorithm)) if "it was sent" not in one.attack
+    ]
     assert [(one.attack, one.attacker, one.victim) for one in findings] == [
         (DIRECT[algorithm], name, "registry") for name in ("clinic", "lab")
     ]
@@ -46,10 +49,17 @@ def test_what_can_be_read_is_read_by_everybody(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", SPLIT)
-def test_split_learning_is_attacked_by_direction_and_for_two_classes_by_length(algorithm: str) -> None:
-    assert {one.attack for one in found(trained(algorithm))} == {"labels by gradient direction"}
+def test_split_learning_is_attacked_by_direction_and_for_two_classes_by_length(
+    algorithm: str,
+) -> None:
+    assert {one.attack for one in found(trained(algorithm))} == {
+        "labels by gradient direction"
+    }
     binary = found(trained(algorithm, frames(120)))
-    assert [one.attack for one in binary] == ["labels by gradient direction", "labels by gradient length"]
+    assert [one.attack for one in binary] == [
+        "labels by gradient direction",
+        "labels by gradient length",
+    ]
     assert binary[0].attacker == "lab"  # the clinic holds the labels itself
     assert binary[0].score == 1.0
 
@@ -68,9 +78,13 @@ def test_numbers_are_judged_by_correlation() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fdml", "vimadmm"])
 def test_randomized_response_bounds_what_can_be_read(algorithm: str) -> None:
-    """The attack reads the drawn labels exactly; these are the true ones as often as the mechanism says."""
-    epsilon, classes = 0.5, 3
-    rule = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": epsilon}}}
+    """The attack reads the drawn labels exactly; these are the true ones as often as
+    the mechanism says."""
+    epsilon = 0.5
+    classes = 3
+    rule = {
+        "labels": {"mechanism": {"name": "randomized_response", "epsilon": epsilon}}
+    }
     one = trained(algorithm, three(600), parties={"registry": {"outbox": rule}})
     first = found(one)[0]
     keep = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
@@ -80,17 +94,31 @@ def test_randomized_response_bounds_what_can_be_read(algorithm: str) -> None:
 
 
 def test_noise_on_what_the_label_owner_sends_makes_it_a_guess() -> None:
-    rule = {"residual": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 200.0}}}
-    one = trained("vimadmm", parties={"registry": {"outbox": rule}}, config={"learning_rate": 1e-6})
+    rule = {
+        "residual": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 200.0}}
+    }
+    one = trained(
+        "vimadmm",
+        parties={"registry": {"outbox": rule}},
+        config={"learning_rate": 1e-6},
+    )
     assert {f.verdict for f in found(one)} == {"no better than guessing"}
 
 
-@pytest.mark.parametrize(("algorithm", "attack"), [("vimadmm", "head"), ("compressed_vfl", "model")])
-def test_weights_that_were_sent_tell_labels_once_they_are_trained(algorithm: str, attack: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "attack"), [("vimadmm", "head"), ("compressed_vfl", "model")]
+)
+def test_weights_that_were_sent_tell_labels_once_they_are_trained(
+    algorithm: str, attack: str
+) -> None:
     one = trained(algorithm)
     first = first_rounds(one, 512)
     later = dataclasses.replace(train_on(one, 512, TRAINED), begun=first.transcripts)
-    made = [f for f in label_findings(one, later, None) if f.attack == f"labels by the {attack} it was sent"]
+    made = [
+        f
+        for f in label_findings(one, later, None)
+        if f.attack == f"labels by the {attack} it was sent"
+    ]
     assert [f.attacker for f in made] == ["clinic", "lab"]
     assert {f.releases for f in made} == {(attack,)}
     assert max(f.score - f.baseline for f in made) > 0.1
@@ -100,7 +128,8 @@ def test_guesses_that_a_party_tells_hide_nothing_that_is_known_without_them() ->
     federation = trained("fdml")
     rehearsal = first_rounds(federation, 512)
     own = list(label_findings(federation, rehearsal, "lab"))
-    rows, truth = torch.arange(140), federation.holdings.labelled.labels
+    rows = torch.arange(140)
+    truth = federation.holdings.labelled.labels
     wrong = Guess(rows, (truth[rows] + 1) % 3, named=True)
     few = Guess(rows[:3], truth[:3], named=True)
     for told in (wrong, few):
@@ -108,30 +137,42 @@ def test_guesses_that_a_party_tells_hide_nothing_that_is_known_without_them() ->
         assert list(label_findings(federation, rehearsal, "lab", by_attack)) == own
 
 
-def test_an_inverted_guess_of_two_classes_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inverted_guess_of_two_classes_is_a_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     federation = trained("fdml", frames(120))
     rehearsal = first_rounds(federation, 512)
     ((attack, name, guess),) = guesses(federation, rehearsal, "lab", 2)
     inverted = dataclasses.replace(guess, labels=1 - guess.labels)
     monkeypatch.setattr(label_audit, "guesses", lambda *_: [(attack, name, inverted)])
     (finding,) = label_findings(federation, rehearsal, "lab")
-    assert (finding.score, finding.verdict) == (1.0, "can tell nearly every label, the other way round")
+    assert (finding.score, finding.verdict) == (
+        1.0,
+        "can tell nearly every label, the other way round",
+    )
     assert finding.assumes == f"{attack.assumes}, and a few labels"
     assert finding.details["named"] is False
     assert finding.under({"label_inference": 0.8}).crossed
 
 
-def test_guesses_of_one_class_alone_do_not_replace_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_of_one_class_alone_do_not_replace_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Their score is 1, and so is that of always saying this class."""
     federation = trained("fdml", frames(120))
     rehearsal = first_rounds(federation, 512)
     labels = federation.holdings.labelled.labels
     ((attack, name, guess),) = guesses(federation, rehearsal, "lab", 2)
-    guess.labels[:10] = 1 - labels[guess.rows[:10]]  # so that the label owner's own attack is right on most rows
+    # so that the label owner's own attack is right on most rows
+    guess.labels[:10] = 1 - labels[guess.rows[:10]]
     monkeypatch.setattr(label_audit, "guesses", lambda *_: [(attack, name, guess)])
     (own,) = label_findings(federation, rehearsal, "lab")
     alike = (labels == 1).nonzero().flatten()[:20]
-    told = {(attack.name, "lab", rehearsal.moment): Guess(alike, torch.ones(20, dtype=torch.int64), named=True)}
+    told = {
+        (attack.name, "lab", rehearsal.moment): Guess(
+            alike, torch.ones(20, dtype=torch.int64), named=True
+        )
+    }
     worse, kept = label_findings(federation, rehearsal, "lab", told)
     assert kept == own
     assert own.verdict.startswith("can tell")

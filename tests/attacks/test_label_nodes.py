@@ -1,4 +1,5 @@
-"""Rows of one node are alike in their labels: whoever is told the nodes can tell many labels."""
+"""Rows of one node are alike in their labels: whoever is told the nodes can tell many
+labels."""
 
 from __future__ import annotations
 
@@ -19,13 +20,20 @@ from colonnade.federation import Federation
 @cache
 def rehearsed(**config: Any) -> tuple[Federation, Rehearsal]:
     federation = trained(
-        "boosted_trees", given=three(300), config={"depth": 3, "bins": 8, "min_rows": 2, **config}, train={"epochs": 1}
+        "boosted_trees",
+        given=three(300),
+        config={"depth": 3, "bins": 8, "min_rows": 2, **config},
+        train={"epochs": 1},
     )
     return federation, first_rounds(federation, 64)
 
 
 def found(**config: Any) -> list[Finding]:
-    return [one for one in label_findings(*rehearsed(**config), None) if "nodes" in one.attack]
+    return [
+        one
+        for one in label_findings(*rehearsed(**config), None)
+        if "nodes" in one.attack
+    ]
 
 
 def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
@@ -39,8 +47,10 @@ def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
 
 
 def test_hidden_nodes_leave_what_own_columns_tell() -> None:
-    """The same run with hidden nodes: of rows the party hears nothing, and its guess is that of its own columns."""
-    shown, hidden = found(), found(nodes="hidden", depth=2)
+    """The same run with hidden nodes: of rows the party hears nothing, and its guess is
+    that of its own columns."""
+    shown = found()
+    hidden = found(nodes="hidden", depth=2)
     for one, other in zip(shown, hidden, strict=True):
         assert other.details["rows"] == one.details["rows"]
     federation, rehearsal = rehearsed(nodes="hidden", depth=2)
@@ -49,18 +59,26 @@ def test_hidden_nodes_leave_what_own_columns_tell() -> None:
         _, paths = memberships(rehearsal.transcripts[name], own)
         assert not paths.numel()
         control = from_columns(rehearsal.transcripts[name], own)
-        assert torch.equal(from_nodes(rehearsal.transcripts[name], own).labels, control.labels)
+        assert torch.equal(
+            from_nodes(rehearsal.transcripts[name], own).labels, control.labels
+        )
         assert len(control.rows) == len(federation.batches.splits["train"])
 
 
 @pytest.mark.filterwarnings("ignore:boosted_trees")
 def test_memberships_are_the_nodes_that_rows_were_in() -> None:
     federation = trained(
-        "boosted_trees", given=three(200), config={"encryption": "none", "depth": 2}, train={"epochs": 1}
+        "boosted_trees",
+        given=three(200),
+        config={"encryption": "none", "depth": 2},
+        train={"epochs": 1},
     )
     rehearsal = first_rounds(federation, 64)
-    rows, paths = memberships(rehearsal.transcripts["lab"], _knowledge(federation, rehearsal, "lab", 3))
+    rows, paths = memberships(
+        rehearsal.transcripts["lab"], _knowledge(federation, rehearsal, "lab", 3)
+    )
     assert sorted(rows.tolist()) == sorted(federation.batches.splits["train"].tolist())
     classes = 3
-    assert paths.shape == (len(rows), classes)  # one level is told of each of three trees; the next is of leaves
+    # one level is told of each of three trees; the next is of leaves
+    assert paths.shape == (len(rows), classes)
     assert all(len(torch.unique(column)) == 2 for column in paths.T)

@@ -28,7 +28,10 @@ def test_tensors_come_with_the_rows_of_their_batch() -> None:
 def test_a_reply_names_its_batch_on_its_receipt_and_its_owner_too() -> None:
     toy, _, own = heard(vimadmm.ALGORITHM, 1)
     owner = toy.transport.of("label owner")
-    found = [list(received(owner, own.batches, ("embedding", "logits"), name)) for name in toy.parties]
+    found = [
+        list(received(owner, own.batches, ("embedding", "logits"), name))
+        for name in toy.parties
+    ]
     assert [len(one) for one in found] == [1, 1, 1]
     assert all(torch.equal(one[0].rows, toy.batches.rows("train/0/0")) for one in found)
 
@@ -47,7 +50,8 @@ def test_what_is_not_one_line_per_row_is_not_stacked_and_heads_have_no_rows() ->
 
 
 def test_holdings_have_no_place_for_the_truth() -> None:
-    """What an attack is given, by construction: the agreed rows and settings, and the party's own part."""
+    """What an attack is given, by construction: the agreed rows and settings, and the
+    party's own part."""
     names = [field.name for field in dataclasses.fields(Knowledge)]
     own = ["model", "columns", "stepped", "begun", "shown"]
     assert names == ["party", "batches", "config", "classes", "releases", *own]

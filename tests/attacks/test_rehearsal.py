@@ -7,21 +7,40 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.attacks.runs import BUDGETED, GAUSSIAN, fingerprints, finished, settings, three, trained
+from tests.attacks.runs import (
+    BUDGETED,
+    GAUSSIAN,
+    fingerprints,
+    finished,
+    settings,
+    three,
+    trained,
+)
 from tests.federation.small import federation
 
-from colonnade.attacks.rehearsal import TRAINED, first_rounds, predictions, reopen, train_on
+from colonnade.attacks.rehearsal import (
+    TRAINED,
+    first_rounds,
+    predictions,
+    reopen,
+    train_on,
+)
 from colonnade.core import Transcript
 from colonnade.errors import CheckpointError
 from colonnade.federation import Federation
 
 
 def values(transcript: Transcript) -> list[torch.Tensor]:
-    return [released.tensor for seen in transcript for released in seen.message.released()]
+    return [
+        released.tensor for seen in transcript for released in seen.message.released()
+    ]
 
 
 def alike(one: Transcript, other: Transcript, steps: int) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(values(one)[:steps], values(other)[:steps], strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(values(one)[:steps], values(other)[:steps], strict=True)
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["splitnn", "vimadmm"])
@@ -52,13 +71,18 @@ def test_the_loaded_run_goes_on_where_it_stood(tmp_path: Path) -> None:
             break
     assert longer.recording is not None
     whole = values(longer.recording.of("lab"))
-    assert [seen.batch for seen in rehearsal.transcripts["lab"]][-1] == heard[-1].batch.name
+    assert [seen.batch for seen in rehearsal.transcripts["lab"]][-1] == heard[
+        -1
+    ].batch.name
     assert torch.equal(values(rehearsal.transcripts["lab"])[-1], whole[-1])
 
 
 def test_models_are_those_of_the_beginning() -> None:
     one = trained()
-    before = {name: owner.model.state_dict()["0.weight"].clone() for name, owner in one.owners.items()}
+    before = {
+        name: owner.model.state_dict()["0.weight"].clone()
+        for name, owner in one.owners.items()
+    }
     rehearsal = train_on(one, 64, TRAINED)
     for name, weight in before.items():
         assert torch.equal(rehearsal.models[name].state_dict()["0.weight"], weight)
@@ -74,10 +98,13 @@ def test_rows_decide_how_much_is_asked() -> None:
     assert request.batch == "test[0:10]"
     train = len(one.batches.splits["train"])
     everything = train_on(one, 10_000, TRAINED)
-    assert len(everything.transcripts["lab"].seen) == 2 * -(-train // 32)  # every row once
+    # every row once
+    assert len(everything.transcripts["lab"].seen) == 2 * -(-train // 32)
 
 
-def test_a_run_is_left_as_it_is_even_with_a_ledger_longer_than_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_is_left_as_it_is_even_with_a_ledger_longer_than_its_checkpoint(
+    tmp_path: Path,
+) -> None:
     run = finished(tmp_path, parties={"lab": {"outbox": {"embedding": GAUSSIAN}}})
     with (run / "parties" / "lab" / "ledger.jsonl").open("a") as ledger:
         ledger.write('{"a line": "of a run that goes on meanwhile"}\n')
@@ -89,7 +116,10 @@ def test_a_run_is_left_as_it_is_even_with_a_ledger_longer_than_its_checkpoint(tm
 
 
 def test_what_is_no_run_is_refused_under_its_own_name(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not a run directory"), reopen(tmp_path):
+    with (
+        pytest.raises(CheckpointError, match="is not a run directory"),
+        reopen(tmp_path),
+    ):
         pass
     run = finished(tmp_path)
     text = (tmp_path / "lab.csv").read_text().replace("0.", "1.")
@@ -97,9 +127,15 @@ def test_what_is_no_run_is_refused_under_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=str(run)), reopen(run):
         pass
     shutil.rmtree(run / "parties")
-    with pytest.raises(CheckpointError, match="a run has a folder per party under"), reopen(run):
+    with (
+        pytest.raises(CheckpointError, match="a run has a folder per party under"),
+        reopen(run),
+    ):
         pass
 
 
 def test_a_spent_budget_ends_a_rehearsal_with_its_reason() -> None:
-    assert "will not release" in train_on(trained(parties={"lab": BUDGETED}), 10_000, TRAINED).refused
+    assert (
+        "will not release"
+        in train_on(trained(parties={"lab": BUDGETED}), 10_000, TRAINED).refused
+    )

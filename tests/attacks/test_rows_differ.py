@@ -1,4 +1,5 @@
-"""Where parties lack rows, an attacker works with the rows that it and its victim share."""
+"""Where parties lack rows, an attacker works with the rows that it and its victim
+share."""
 
 from __future__ import annotations
 
@@ -21,16 +22,22 @@ def audited(algorithm: dict[str, Any], **more: Any) -> tuple[Federation, Audit]:
 
 
 def test_attacks_are_scored_on_the_rows_that_a_party_was_told_about() -> None:
-    """Labels that follow from a gradient by an equation are all right, which they are on no other rows; the known
-    initial model gives the columns of the very rows that were sent."""
+    """Labels that follow from a gradient by an equation are all right, which they are
+    on no other rows; the known initial model gives the columns of the very rows that
+    were sent."""
     federation, found = audited(PLAIN)
-    train, away = federation.batches.splits["train"], federation.holdings.away
+    train = federation.batches.splits["train"]
+    away = federation.holdings.away
     for party in ("lab", "shop"):
         named = [one for one in found.findings if one.attacker == party]
         assert {one.attack for one in named} == {"labels from logit gradients"}
         assert all(one.score == 1.0 for one in named)
         assert named[0].details["rows"] == int((~away[party][train]).sum())
-        rebuilt = [one for one in found.findings if one.victim == party and "initial model" in one.attack]
+        rebuilt = [
+            one
+            for one in found.findings
+            if one.victim == party and "initial model" in one.attack
+        ]
         assert rebuilt
         assert rebuilt[0].details["rows"] < 32  # its part of one batch
     assert found.not_attacked == []
@@ -38,7 +45,10 @@ def test_attacks_are_scored_on_the_rows_that_a_party_was_told_about() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", [{"name": "vimadmm"}, {"name": "vimsgd"}, {"name": "splitnn", "combine": "mean"}])
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"name": "vimadmm"}, {"name": "vimsgd"}, {"name": "splitnn", "combine": "mean"}],
+)
 def test_everything_that_crosses_is_attacked(algorithm: dict[str, Any]) -> None:
     _, found = audited(algorithm, train={"party_dropout": 0.3})
     assert found.not_attacked == []

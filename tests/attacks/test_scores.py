@@ -11,7 +11,13 @@ from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 from torch import Generator, Tensor
 
-from colonnade.attacks.scores import best_names, correlation, r_squared, recogniser, score_labels
+from colonnade.attacks.scores import (
+    best_names,
+    correlation,
+    r_squared,
+    recogniser,
+    score_labels,
+)
 from colonnade.evaluate import wilson
 
 
@@ -27,8 +33,12 @@ def test_wilson_is_scipys(right: int, of: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_groups_get_the_names_that_make_most_rows_right(seed: int) -> None:
-    groups, truth = draw(40, 4, seed), draw(40, 4, seed + 100)
-    best = max(int((torch.tensor(names)[groups] == truth).sum()) for names in permutations(range(4)))
+    groups = draw(40, 4, seed)
+    truth = draw(40, 4, seed + 100)
+    best = max(
+        int((torch.tensor(names)[groups] == truth).sum())
+        for names in permutations(range(4))
+    )
     assert int((best_names(groups, truth, 4) == truth).sum()) == best
 
 
@@ -38,13 +48,15 @@ def test_groups_are_judged_whatever_their_numbers_are() -> None:
     assert score_labels(renamed, truth, 5, named=False).score == 1.0
     assert score_labels(renamed, truth, 5, named=True).score < 0.3
     assert (
-        score_labels(torch.zeros(300, dtype=torch.int64), truth, 5, named=False).score <= 0.3
+        score_labels(torch.zeros(300, dtype=torch.int64), truth, 5, named=False).score
+        <= 0.3
     )  # one group is one name
 
 
 def test_random_groups_are_no_better_than_their_baseline() -> None:
     """Naming alone gains something on few rows; the baseline has the same gain."""
-    truth, groups = draw(60, 10, 1), draw(60, 10, 2)
+    truth = draw(60, 10, 1)
+    groups = draw(60, 10, 2)
     found = score_labels(groups, truth, 10, named=False)
     assert found.score > found.chance
     assert found.baseline > found.majority
@@ -54,27 +66,41 @@ def test_random_groups_are_no_better_than_their_baseline() -> None:
 def test_the_baseline_is_the_commonest_class() -> None:
     truth = torch.tensor([0] * 70 + [1] * 30)
     found = score_labels(truth, truth, 2, named=True)
-    assert (found.score, found.majority, found.baseline, found.chance) == (1.0, 0.7, 0.7, 0.5)
+    assert (found.score, found.majority, found.baseline, found.chance) == (
+        1.0,
+        0.7,
+        0.7,
+        0.5,
+    )
     assert found.low < 1.0
 
 
 @pytest.mark.parametrize("share", [0.5, 0.64, 0.9])
-def test_of_two_classes_noise_is_not_turned_and_an_inverted_leak_is(share: float) -> None:
+def test_of_two_classes_noise_is_not_turned_and_an_inverted_leak_is(
+    share: float,
+) -> None:
     rows = 320
     for seed in range(100):
         generator = Generator().manual_seed(seed)
-        truth, wrong, guess = (torch.rand(rows, generator=generator) < one for one in (share, 0.01, 0.5))
+        truth, wrong, guess = (
+            torch.rand(rows, generator=generator) < one for one in (share, 0.01, 0.5)
+        )
         noise = score_labels(guess.long(), truth.long(), 2, named=True)
         assert not noise.turned
         assert noise.score == pytest.approx(float((guess == truth).float().mean()))
         assert noise.low <= noise.baseline
-        inverted = (~truth ^ wrong).long()  # right in few rows: an attacker who knows some labels turns it round
+        # right in few rows: an attacker who knows some labels turns it round
+        inverted = (~truth ^ wrong).long()
         found = score_labels(inverted, truth.long(), 2, named=True)
         assert found.turned
         assert found.score == pytest.approx(1 - float(wrong.float().mean()))
         assert found.low > found.baseline
-        assert found.high - found.low > np.subtract(*wilson(found.score * rows, rows)[::-1])  # it was read in two ways
-    rarer = torch.full((rows,), int(share <= 0.5), dtype=torch.int64)  # saying one class of every row tells nothing
+        # it was read in two ways
+        assert found.high - found.low > np.subtract(
+            *wilson(found.score * rows, rows)[::-1]
+        )
+    # saying one class of every row tells nothing
+    rarer = torch.full((rows,), int(share <= 0.5), dtype=torch.int64)
     assert not score_labels(rarer, truth.long(), 2, named=True).turned
 
 
@@ -95,7 +121,9 @@ def test_numbers_are_judged_by_their_squared_correlation() -> None:
 
 
 def test_correlation_and_r_squared_per_column_are_the_libraries() -> None:
-    truth, noise = (torch.randn(50, 3, generator=Generator().manual_seed(seed)) for seed in (0, 1))
+    truth, noise = (
+        torch.randn(50, 3, generator=Generator().manual_seed(seed)) for seed in (0, 1)
+    )
     guess = truth + noise
     found = correlation(truth, guess)
     for column in range(3):
@@ -104,13 +132,19 @@ def test_correlation_and_r_squared_per_column_are_the_libraries() -> None:
     spans = {"a": slice(0, 1), "b": slice(1, 3)}
     r2 = r_squared(truth, guess, truth.mean(0), spans)
     assert r2["a"] == pytest.approx(r2_score(truth[:, 0], guess[:, 0]), abs=1e-6)
-    assert r2["b"] == pytest.approx(r2_score(truth[:, 1:], guess[:, 1:], multioutput="variance_weighted"), abs=1e-6)
-    assert r_squared(truth, truth.mean(0).expand_as(truth), truth.mean(0), spans) == pytest.approx({"a": 0, "b": 0})
+    assert r2["b"] == pytest.approx(
+        r2_score(truth[:, 1:], guess[:, 1:], multioutput="variance_weighted"), abs=1e-6
+    )
+    assert r_squared(
+        truth, truth.mean(0).expand_as(truth), truth.mean(0), spans
+    ) == pytest.approx({"a": 0, "b": 0})
 
 
 def test_a_column_that_does_not_vary_has_no_score() -> None:
     truth = torch.tensor([[1.0, 2.0], [1.0, 3.0]])
-    assert list(r_squared(truth, truth, truth.mean(0), {"a": slice(0, 1), "b": slice(1, 2)})) == ["b"]
+    assert list(
+        r_squared(truth, truth, truth.mean(0), {"a": slice(0, 1), "b": slice(1, 2)})
+    ) == ["b"]
     assert float(correlation(truth[:, :1], truth[:, 1:])[0]) == 0.0
 
 

@@ -1,4 +1,5 @@
-"""Each of several label owners attacks and is attacked by its own part; one label owner is the case of one."""
+"""Each of several label owners attacks and is attacked by its own part; one label owner
+is the case of one."""
 
 from __future__ import annotations
 
@@ -27,27 +28,50 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_every_label_owner_and_data_owner_is_attacked_by_who_received_its_secret(run: Path) -> None:
+def test_every_label_owner_and_data_owner_is_attacked_by_who_received_its_secret(
+    run: Path,
+) -> None:
     with few_steps():
         found = audit_run(run, rows=8)
-    labels = {(one.attacker, one.victim) for one in found.findings if one.limit == "label_inference"}
+    labels = {
+        (one.attacker, one.victim)
+        for one in found.findings
+        if one.limit == "label_inference"
+    }
     assert labels == {(data, owner) for data in COLUMNS for owner in LABELS}
-    columns = {(one.attacker, one.victim) for one in found.findings if one.attack == "columns by model inversion"}
+    columns = {
+        (one.attacker, one.victim)
+        for one in found.findings
+        if one.attack == "columns by model inversion"
+    }
     assert columns == {(owner, data) for data in COLUMNS for owner in LABELS}
     weights = {(one.owner, one.receiver) for one in found.not_attacked}
-    assert weights == {(owner, SERVER) for owner in LABELS} | {(SERVER, owner) for owner in LABELS}
-    with pytest.raises(AuditFailed, match="weights of north, read by aggregation_server"):
+    assert weights == {(owner, SERVER) for owner in LABELS} | {
+        (SERVER, owner) for owner in LABELS
+    }
+    with pytest.raises(
+        AuditFailed, match="weights of north, read by aggregation_server"
+    ):
         found.check()
 
 
 def test_a_part_has_the_label_owners_rows_in_its_order() -> None:
     made = small_multi.federation(SETTINGS)
     several = Federation(made.settings, made.holdings, record=True)
-    part, given = part_of(several, "south"), small_multi.frames()
+    part = part_of(several, "south")
+    given = small_multi.frames()
     assert part.holdings.label_owner == "south"
-    iron = given["lab"].set_index("patient").loc[part.holdings.ids.tolist(), "iron"].to_numpy()
+    iron = (
+        given["lab"]
+        .set_index("patient")
+        .loc[part.holdings.ids.tolist(), "iron"]
+        .to_numpy()
+    )
     shown = part.owners["lab"].features[:, 0].double()
-    assert float(torch.corrcoef(torch.stack([shown, torch.from_numpy(iron.copy())]))[0, 1]) > 0.9999
+    assert (
+        float(torch.corrcoef(torch.stack([shown, torch.from_numpy(iron.copy())]))[0, 1])
+        > 0.9999
+    )
     heard = first_rounds(several, 8).of(several, "south")
     assert {seen.sender for seen in heard.transcripts["lab"]} == {"south"}
     assert {seen.sender for seen in heard.transcripts["south"]} == {*COLUMNS, SERVER}

@@ -1,4 +1,5 @@
-"""A partner with a trigger decides what is predicted, and its label owner can see that rows came alike."""
+"""A partner with a trigger decides what is predicted, and its label owner can see that
+rows came alike."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from colonnade.attacks.audit import audit_federation
 from colonnade.attacks.trigger import MANY, alike, lie, triggered
 from colonnade.federation import Federation
 
-LONG = splitnn(train={"epochs": 12, "early_stop": False}, algorithm={"learning_rate": 0.1})
+LONG = splitnn(
+    train={"epochs": 12, "early_stop": False}, algorithm={"learning_rate": 0.1}
+)
 
 
 def test_rows_with_the_trigger_are_predicted_as_its_maker_wants() -> None:
-    """Both columns of the laboratory at four deviations, in ten training rows of the wanted class."""
+    """Both columns of the laboratory at four deviations, in ten training rows of the
+    wanted class."""
     made = federation(frames(300), LONG, record=True)
     target = 1
     trigger = lie(made, "lab", target, 10)
@@ -33,7 +37,11 @@ def test_the_label_owner_is_told_of_rows_that_came_alike() -> None:
     honest = audit_federation(_fitted(given), rows=16)
     assert not [note for note in honest.notes if "same numbers" in note]
     given["lab"].loc[given["lab"].index[:40], ["iron", "zinc"]] = [4.0, -4.0]
-    (note,) = [note for note in audit_federation(_fitted(given), rows=16).notes if "same numbers" in note]
+    (note,) = [
+        note
+        for note in audit_federation(_fitted(given), rows=16).notes
+        if "same numbers" in note
+    ]
     assert "rows of lab came as the same numbers" in note
 
 

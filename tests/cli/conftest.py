@@ -14,8 +14,10 @@ from colonnade.federation import Federation
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Caller:
-    """The command line, in this process; wide, and without colours, as into a plain pipe."""
-    for one in (console, error_console):  # a worker of pytest may have been given another width when it started
+    """The command line, in this process; wide, and without colours, as into a plain
+    pipe."""
+    # a worker of pytest may have been given another width when it started
+    for one in (console, error_console):
         monkeypatch.setattr(one, "width", 200)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")

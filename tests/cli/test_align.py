@@ -23,7 +23,9 @@ NAMED = {
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     both = frames()
-    return write(tmp_path, {"clinic": both["clinic"].iloc[:60], "lab": both["lab"].iloc[20:]})
+    return write(
+        tmp_path, {"clinic": both["clinic"].iloc[:60], "lab": both["lab"].iloc[20:]}
+    )
 
 
 def test_it_says_sizes_and_what_each_learned(path: Path, call: Caller) -> None:
@@ -41,7 +43,9 @@ def test_it_says_sizes_and_what_each_learned(path: Path, call: Caller) -> None:
     assert call("align", path, "--quiet").out == ""
 
 
-def test_the_rows_written_have_the_same_ids_in_the_same_order(path: Path, call: Caller, tmp_path: Path) -> None:
+def test_the_rows_written_have_the_same_ids_in_the_same_order(
+    path: Path, call: Caller, tmp_path: Path
+) -> None:
     done = call("align", path, "--json", "--out", tmp_path / "aligned")
     assert (done.code, done.err) == (0, "")
     said = json.loads(done.out)
@@ -51,21 +55,32 @@ def test_the_rows_written_have_the_same_ids_in_the_same_order(path: Path, call: 
         ids[name] = pd.read_csv(path.parent / f"{name}.csv").patient.iloc[rows].tolist()
     assert ids["clinic"] == ids["lab"]
     assert len(ids["lab"]) == said["common"] > 20
-    assert {key: value for key, value in said.items() if key != "seconds"} == json.loads(
-        (tmp_path / "aligned" / "alignment.json").read_text()
-    )
+    assert {
+        key: value for key, value in said.items() if key != "seconds"
+    } == json.loads((tmp_path / "aligned" / "alignment.json").read_text())
 
 
 def test_a_count_says_no_more(path: Path, call: Caller, tmp_path: Path) -> None:
     done = call("align", path, "--count", "--json", "--out", tmp_path / "count")
     said = json.loads(done.out)
     assert (said["reveal"], list((tmp_path / "count").rglob("*.npy"))) == ("count", [])
-    assert said["parties"]["lab"]["learned"] == "the others' numbers of ids; how many rows are common"
+    assert (
+        said["parties"]["lab"]["learned"]
+        == "the others' numbers of ids; how many rows are common"
+    )
     assert said["common"] == json.loads(call("align", path, "--json").out)["common"]
 
 
-def test_names_in_two_columns_match_whatever_their_form(tmp_path: Path, call: Caller) -> None:
-    clinic = pd.DataFrame({"first": ["Zoë", "Max", "Max"], "last": ["Groß", "Li", "Ma"], "diagnosis": [1, 0, 1]})
+def test_names_in_two_columns_match_whatever_their_form(
+    tmp_path: Path, call: Caller
+) -> None:
+    clinic = pd.DataFrame(
+        {
+            "first": ["Zoë", "Max", "Max"],
+            "last": ["Groß", "Li", "Ma"],
+            "diagnosis": [1, 0, 1],
+        }
+    )
     lab = pd.DataFrame({"first": ["max", "ZOË", "max "], "last": ["li", "gross", "LI"]})
     path = write(tmp_path, {"clinic": clinic, "lab": lab}, NAMED)
     assert call("align", path, "--quiet", "--out", tmp_path / "aligned").code == 0
@@ -75,17 +90,30 @@ def test_names_in_two_columns_match_whatever_their_form(tmp_path: Path, call: Ca
     assert (said["parties"]["lab"]["rows"], said["parties"]["lab"]["ids"]) == (3, 2)
 
 
-def test_where_nothing_is_common_it_says_how_each_writes_its_ids(path: Path, call: Caller) -> None:
+def test_where_nothing_is_common_it_says_how_each_writes_its_ids(
+    path: Path, call: Caller
+) -> None:
     lab = path.parent / "lab.csv"
     lab.write_text(lab.read_text().replace("\nP", "\n"))
     for more in ([], ["--count", "--json"]):
         message = call.fails(2, "align", path, *more)
-        assert "They begin with 'P' in 'clinic', with '' in 'lab', and 45 would fit without that" in message
-    both = _edited(path, "[parties.lab]", '[alignment]\nids = "normalised"\nduplicates = "first"\n[parties.lab]')
-    assert "They begin with 'p' in 'clinic'" in call.fails(2, "align", both), "as they are compared"
+        assert (
+            "They begin with 'P' in 'clinic', with '' in 'lab', and 45 would fit"
+            " without that" in message
+        )
+    both = _edited(
+        path,
+        "[parties.lab]",
+        '[alignment]\nids = "normalised"\nduplicates = "first"\n[parties.lab]',
+    )
+    assert "They begin with 'p' in 'clinic'" in call.fails(2, "align", both), (
+        "as they are compared"
+    )
 
 
-def test_an_id_column_may_have_another_name_at_one_party(path: Path, call: Caller) -> None:
+def test_an_id_column_may_have_another_name_at_one_party(
+    path: Path, call: Caller
+) -> None:
     plain = json.loads(call("align", path, "--json").out)
     lab = path.parent / "lab.csv"
     lab.write_text(lab.read_text().replace("patient", "customer_no", 1))
@@ -95,17 +123,27 @@ def test_an_id_column_may_have_another_name_at_one_party(path: Path, call: Calle
 
 
 def test_errors_are_messages(path: Path, call: Caller, tmp_path: Path) -> None:
-    assert "there is no such file" in call.fails(2, "align", _edited(path, 'lab.csv"', 'labs.csv"'))
-    assert "has no column 'person'" in call.fails(2, "align", _edited(path, '"patient"', '"person"'))
-    assert "cut into parties" in call.fails(2, "align", _edited(path, "[data]", '[data]\ndataset = "digits"'))
+    assert "there is no such file" in call.fails(
+        2, "align", _edited(path, 'lab.csv"', 'labs.csv"')
+    )
+    assert "has no column 'person'" in call.fails(
+        2, "align", _edited(path, '"patient"', '"person"')
+    )
+    assert "cut into parties" in call.fails(
+        2, "align", _edited(path, "[data]", '[data]\ndataset = "digits"')
+    )
     assert "which is no party here" in call.fails(
         2, "align", _edited(path, "[data]", '[alignment]\nlearners=["x"]\n[data]')
     )
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
-    assert "holds no alignment" in call.fails(2, "align", path, "--quiet", "--out", tmp_path / "notes")
+    assert "holds no alignment" in call.fails(
+        2, "align", path, "--quiet", "--out", tmp_path / "notes"
+    )
     (path.parent / "lab.csv").write_text("patient,iron\nP001,1\nP001,2\n")
-    assert "'lab' has 1 rows with an id that an earlier row has too" in call.fails(2, "align", path)
+    assert "'lab' has 1 rows with an id that an earlier row has too" in call.fails(
+        2, "align", path
+    )
     alone = tmp_path / "alone.toml"
     alone.write_text('[parties.clinic]\ntable = "clinic.csv"\n')
     assert "two or more parties; found 1" in call.fails(2, "align", alone)
@@ -118,7 +156,9 @@ def _edited(path: Path, old: str, new: str) -> Path:
     return other
 
 
-def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(tmp_path: Path, call: Caller) -> None:
+def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(
+    tmp_path: Path, call: Caller
+) -> None:
     """The tables of two pairs, and in neither anything about the third party."""
     given = three()
     file = write(tmp_path, given, differing())
@@ -128,25 +168,44 @@ def test_where_rows_differ_each_partner_is_compared_with_the_label_owner_alone(t
     assert pairs == {"lab": {"clinic", "lab"}, "shop": {"clinic", "shop"}}
     for name, pair in found.items():
         assert pair["common"] == len(held["clinic"] & held[name])
-        assert not any("group" in party["learned"] for party in pair["parties"].values())
+        assert not any(
+            "group" in party["learned"] for party in pair["parties"].values()
+        )
 
 
-def test_a_partner_who_shares_no_row_is_named_where_rows_differ(tmp_path: Path, call: Caller) -> None:
+def test_a_partner_who_shares_no_row_is_named_where_rows_differ(
+    tmp_path: Path, call: Caller
+) -> None:
     given = three()
-    file = write(tmp_path, given | {"shop": given["shop"].assign(patient="X" + given["shop"]["patient"])}, differing())
-    assert "No id is held by all of 'clinic', 'shop', so there is no row" in call.fails(2, "align", file, "--json")
+    file = write(
+        tmp_path,
+        given | {"shop": given["shop"].assign(patient="X" + given["shop"]["patient"])},
+        differing(),
+    )
+    assert "No id is held by all of 'clinic', 'shop', so there is no row" in call.fails(
+        2, "align", file, "--json"
+    )
 
 
-def test_each_of_several_label_owners_is_compared_with_all_who_hold_columns(tmp_path: Path, call: Caller) -> None:
+def test_each_of_several_label_owners_is_compared_with_all_who_hold_columns(
+    tmp_path: Path, call: Caller
+) -> None:
     file = small_multi.write(tmp_path / "all")
     found = json.loads(call("align", file, "--json", "--out", tmp_path / "found").out)
-    assert {name: one["common"] for name, one in found.items()} == {"north": 90, "south": 80}
+    assert {name: one["common"] for name, one in found.items()} == {
+        "north": 90,
+        "south": 80,
+    }
     assert list(found["north"]["parties"]) == ["north", "lab", "scan"]
     assert len(np.load(tmp_path / "found/south/parties/lab/rows.npy")) == 80
     counted = call("align", file, "--count", "--as", "south", "--json")
     assert json.loads(counted.out)["common"] == 80
-    assert "'west' is no label owner here" in call.fails(2, "align", file, "--as", "west")
+    assert "'west' is no label owner here" in call.fails(
+        2, "align", file, "--as", "west"
+    )
 
 
 def test_between_machines_rows_are_counted(path: Path, call: Caller) -> None:
-    assert "so it takes --count" in call.fails(2, "align", path, "--engine", "flare-sim")
+    assert "so it takes --count" in call.fails(
+        2, "align", path, "--engine", "flare-sim"
+    )

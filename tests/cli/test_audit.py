@@ -46,37 +46,57 @@ def with_thresholds(run: Path, place: Path, text: str) -> Path:
     return place
 
 
-def test_it_tells_who_could_learn_what_and_exits_with_0(call: Caller, run: Path) -> None:
+def test_it_tells_who_could_learn_what_and_exits_with_0(
+    call: Caller, run: Path
+) -> None:
     before = fingerprints(run)
     called = call("audit", run, "--rows", 16)
     assert called.code == 0
-    for part in ("labels from residuals, assuming an attacker that", "can tell nearly every label", "white box",
-                 "trained model", "No threshold is set", "first line", "    label_inference = 0."):  # fmt: skip
+    for part in (
+        "labels from residuals, assuming an attacker that",
+        "can tell nearly every label",
+        "white box",
+        "trained model",
+        "No threshold is set",
+        "first line",
+        "    label_inference = 0.",
+    ):
         assert part in called.out
     assert fingerprints(run) == before
     assert (run / "audit" / "audit.json").exists()
     assert (run / "audit" / "labels.png").exists()
-    assert call("audit", run, "--rows", 16).code == 0  # and once more, into the same place
+    # and once more, into the same place
+    assert call("audit", run, "--rows", 16).code == 0
 
 
-def test_a_crossed_threshold_is_code_5_and_the_report_is_there(call: Caller, run: Path, tmp_path: Path) -> None:
+def test_a_crossed_threshold_is_code_5_and_the_report_is_there(
+    call: Caller, run: Path, tmp_path: Path
+) -> None:
     strict = with_thresholds(run, tmp_path / "strict", "label_inference = 0.6")
     called = call("audit", strict, "--rows", 8, "--quiet")
     assert called.code == 5
     assert called.out == ""
-    assert re.match(r"AuditFailed: [23] of 8 findings are above their threshold in \[audit\]:\n", called.err)
+    assert re.match(
+        r"AuditFailed: [23] of 8 findings are above their threshold in \[audit\]:\n",
+        called.err,
+    )
     assert "is above label_inference = 0.6" in called.err
     told = json.loads((strict / "audit" / "audit.json").read_text())
     assert told["passed"] is False
     shown = call("audit", strict, "--rows", 8, "--out", tmp_path / "shown")
     assert shown.code == 5
     assert "above label_inference = 0.6" in shown.out
-    lenient = with_thresholds(run, tmp_path / "lenient", "label_inference = 1.0\ninversion_ssim = 0.0")
-    assert call("audit", lenient, "--rows", 8, "--quiet").code == 0  # there is no picture to look at
+    lenient = with_thresholds(
+        run, tmp_path / "lenient", "label_inference = 1.0\ninversion_ssim = 0.0"
+    )
+    # there is no picture to look at
+    assert call("audit", lenient, "--rows", 8, "--quiet").code == 0
 
 
 def test_each_attack_has_one_table(tmp_path: Path) -> None:
-    Federation.from_toml(write(tmp_path, frames(120, "binary"), settings("splitnn"))).fit(tmp_path / "run")
+    Federation.from_toml(
+        write(tmp_path, frames(120, "binary"), settings("splitnn"))
+    ).fit(tmp_path / "run")
     found = audit_run(tmp_path / "run", rows=8)
     titles = [str(table.title).split(",")[0] for table in tables_of(found)]
     assert len(titles) == len({one.attack for one in found.findings}) > 3
@@ -86,28 +106,51 @@ def test_each_attack_has_one_table(tmp_path: Path) -> None:
 def test_json_is_the_report(call: Caller, run: Path, tmp_path: Path) -> None:
     called = call("audit", run, "--rows", 8, "--json", "--out", tmp_path / "out")
     assert (called.code, called.err) == (0, "")
-    assert json.loads(called.out) == json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert json.loads(called.out) == json.loads(
+        (tmp_path / "out" / "audit.json").read_text()
+    )
 
 
-def test_quiet_is_silent_and_a_party_narrows(call: Caller, run: Path, tmp_path: Path) -> None:
-    called = call("audit", run, "--rows", 8, "--party", "lab", "--quiet", "--out", tmp_path / "out")
+def test_quiet_is_silent_and_a_party_narrows(
+    call: Caller, run: Path, tmp_path: Path
+) -> None:
+    called = call(
+        "audit",
+        run,
+        "--rows",
+        8,
+        "--party",
+        "lab",
+        "--quiet",
+        "--out",
+        tmp_path / "out",
+    )
     assert (called.code, called.out, called.err) == (0, "", "")
     told = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert all("lab" in (one["attacker"], one["victim"]) for one in told["findings"])
 
 
 @pytest.mark.long
-def test_a_party_alone_leaves_what_was_found_among_the_others(call: Caller, tmp_path: Path) -> None:
-    Federation.from_toml(write(tmp_path, three(120), settings("vimadmm"))).fit(tmp_path / "run")
-    run, out = tmp_path / "run", tmp_path / "run" / "audit"
+def test_a_party_alone_leaves_what_was_found_among_the_others(
+    call: Caller, tmp_path: Path
+) -> None:
+    Federation.from_toml(write(tmp_path, three(120), settings("vimadmm"))).fit(
+        tmp_path / "run"
+    )
+    run = tmp_path / "run"
+    out = tmp_path / "run" / "audit"
 
     def pairs() -> dict[tuple[str, str], int]:
         told = json.loads((out / "audit.json").read_text())["findings"]
         kept = [one for one in told if not one["attack"].endswith("known rows")]
-        return {(one["attacker"], one["victim"]): one["details"].get("rows", 0) for one in kept}
+        return {
+            (one["attacker"], one["victim"]): one["details"].get("rows", 0)
+            for one in kept
+        }
 
     call("audit", run, "--rows", 16, "--quiet")
-    before, pictures = pairs(), sorted(path.name for path in out.iterdir())
+    before = pairs()
+    pictures = sorted(path.name for path in out.iterdir())
     clinic = (out / "inversion-clinic.png").stat().st_mtime_ns
     assert {pair for pair in before if "lab" not in pair}
     call("audit", run, "--rows", 8, "--party", "lab", "--quiet")
@@ -117,20 +160,28 @@ def test_a_party_alone_leaves_what_was_found_among_the_others(call: Caller, tmp_
     assert after["registry", "clinic"] == 16  # as it was
     assert sorted(path.name for path in out.iterdir()) == pictures
     assert (out / "inversion-clinic.png").stat().st_mtime_ns == clinic
-    assert read(run).audit == json.loads((out / "audit.json").read_text())  # as a report reads it
+    # as a report reads it
+    assert read(run).audit == json.loads((out / "audit.json").read_text())
     assert set(read(run).pictures) == {"inversion-clinic", "inversion-lab"}
     longer = write(tmp_path, three(120), settings("vimadmm", train={"epochs": 7}))
     Federation.from_toml(longer).fit(run, resume=True)
     call("audit", run, "--rows", 8, "--party", "lab", "--quiet")
-    assert all("lab" in pair for pair in pairs())  # of another checkpoint nothing is kept
+    # of another checkpoint nothing is kept
+    assert all("lab" in pair for pair in pairs())
     assert not (out / "inversion-clinic.png").exists()
 
 
-def test_what_cannot_be_audited_is_one_message_and_code_2(call: Caller, run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_audited_is_one_message_and_code_2(
+    call: Caller, run: Path, tmp_path: Path
+) -> None:
     assert "is not a run directory" in call.fails(2, "audit", tmp_path)
-    assert "which is no party of this run" in call.fails(2, "audit", run, "--party", "nobody", "--quiet")
+    assert "which is no party of this run" in call.fails(
+        2, "audit", run, "--party", "nobody", "--quiet"
+    )
     bad = with_thresholds(run, tmp_path / "bad", "label_inference = 2")
-    assert "[audit] label_inference must be a number, at most 1; found 2" in call.fails(2, "audit", bad)
+    assert "[audit] label_inference must be a number, at most 1; found 2" in call.fails(
+        2, "audit", bad
+    )
     unknown = with_thresholds(run, tmp_path / "unknown", "labels = 0.5")
     assert "[audit] has no setting 'labels'" in call.fails(2, "audit", unknown)
     assert call("audit", run, "--rows", 2).code == 2
@@ -146,20 +197,34 @@ def test_where_it_cannot_be_written_nothing_is_attacked(
 
     monkeypatch.setattr(sys.modules["colonnade.cli.audit"], "audit_run", attack)
     (tmp_path / "file").write_text("")
-    assert "The audit cannot be written to" in call.fails(2, "audit", run, "--out", tmp_path / "file")
+    assert "The audit cannot be written to" in call.fails(
+        2, "audit", run, "--out", tmp_path / "file"
+    )
 
 
-def test_no_word_of_others_is_obeyed_by_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_word_of_others_is_obeyed_by_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     evil = "x\x1b[8A\x1b[0J\x1b]0;owned\x1b\\[/nothing][link=file:///x]"
     found = Audit("run", "splitnn", None, dict.fromkeys(LIMITS))
-    found.findings = [Finding(evil, evil, evil, evil, evil, evil, 0.5, 0.1, evil, "inversion_r2")]
+    found.findings = [
+        Finding(evil, evil, evil, evil, evil, evil, 0.5, 0.1, evil, "inversion_r2")
+    ]
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=400)
-    for table in (*tables_of(found), metrics_table({"task": "classification", "metrics": {"test": {evil: 1.0}}})):
+    for table in (
+        *tables_of(found),
+        metrics_table({"task": "classification", "metrics": {"test": {evil: 1.0}}}),
+    ):
         console.print(table)
     monkeypatch.setattr("colonnade.cli.select.console", console)
-    chosen = Selection("vf_ps", (evil,), (evil,), {evil: 0.1}, {}, Cost(), {evil: evil}, level=(evil,))
-    show(dataclasses.replace(chosen, each={evil: chosen}), Settings.from_toml(write(tmp_path)))
+    chosen = Selection(
+        "vf_ps", (evil,), (evil,), {evil: 0.1}, {}, Cost(), {evil: evil}, level=(evil,)
+    )
+    show(
+        dataclasses.replace(chosen, each={evil: chosen}),
+        Settings.from_toml(write(tmp_path)),
+    )
     told = out.getvalue()
     assert "[/nothing]" in told
     assert not [sign for sign in ("\x1b[8A", "\x1b[0J", "\x1b]") if sign in told]

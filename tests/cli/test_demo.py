@@ -1,4 +1,5 @@
-"""`colonnade demo`: a minute that shows the whole, and touches nothing that is not its own."""
+"""`colonnade demo`: a minute that shows the whole, and touches nothing that is not its
+own."""
 
 from __future__ import annotations
 
@@ -28,13 +29,18 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
     found = {
         name: float(score)
         for name, score in re.findall(
-            r"│ (the clinic alone|together, nothing moved|all tables in one place)\s+│\s+([\d.]+)", called.out
+            r"│ (the clinic alone|together, nothing moved|all tables in one"
+            r" place)\s+│\s+([\d.]+)",
+            called.out,
         )
     }
     assert len(found) == 3
     assert min(found.values()) > 0.8
     assert found["together, nothing moved"] > 0.9
-    assert "broker" not in tomllib.loads((tmp_path / "demo" / "chosen.toml").read_text())["parties"]
+    assert (
+        "broker"
+        not in tomllib.loads((tmp_path / "demo" / "chosen.toml").read_text())["parties"]
+    )
     for part in (
         "rows are common to all 4 parties",
         "leave out",
@@ -47,16 +53,25 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
         f"colonnade select {tmp_path}/demo/federation.toml --keep 3",
     ):
         assert part in called.out
-    assert "crossed to find the patients that these 3 share: step 1 once more" in " ".join(called.out.split())
+    assert (
+        "crossed to find the patients that these 3 share: step 1 once more"
+        in " ".join(called.out.split())
+    )
     page = tmp_path / "demo" / "run" / "report.html"
     assert called.out.rstrip().endswith(str(page))
     assert 'id="importance"' in page.read_text()
     assert 'id="selection"' in page.read_text()
     assert f"{found['the clinic alone']:.4f}" in page.read_text()
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {
-        "clinic.csv", "lab_north.csv", "lab_south.csv", "broker.csv", "federation.toml", "chosen.toml",
-        "shared.csv", "run"
-    }  # fmt: skip
+        "clinic.csv",
+        "lab_north.csv",
+        "lab_south.csv",
+        "broker.csv",
+        "federation.toml",
+        "chosen.toml",
+        "shared.csv",
+        "run",
+    }
 
     rows = tmp_path / "demo" / "shared.csv"  # the line that the demo tells to try next
     predicted = call("predict", tmp_path / "demo" / "run", "--rows", rows)
@@ -65,9 +80,13 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
 
 
 @pytest.mark.long
-def test_the_demo_comes_out_the_same_again(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_comes_out_the_same_again(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(write_tables.__globals__, "SPLITS", 1)
-    called, again = (call("demo", "--out", tmp_path / "demo", "--quiet") for _ in range(2))
+    called, again = (
+        call("demo", "--out", tmp_path / "demo", "--quiet") for _ in range(2)
+    )
     assert (called.code, again.code) == (0, 0)
     runs = [one.out.partition("What travelled")[2] for one in (called, again)]
     assert runs[0] == runs[1] != ""
@@ -97,7 +116,11 @@ def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "demo" / "federation.toml").write_text("changed")
     second = write_tables(tmp_path / "demo")
     assert not (tmp_path / "demo" / "run").exists()
-    assert (tmp_path / "demo" / "federation.toml").read_text().startswith("# Four organisations")
+    assert (
+        (tmp_path / "demo" / "federation.toml")
+        .read_text()
+        .startswith("# Four organisations")
+    )
     for name in first:
         pd.testing.assert_frame_equal(first[name], second[name])
 
@@ -113,7 +136,9 @@ def test_the_tables_share_most_patients_and_no_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_what_is_not_a_demo_is_left_alone(kind: str, call: Caller, tmp_path: Path) -> None:
+def test_what_is_not_a_demo_is_left_alone(
+    kind: str, call: Caller, tmp_path: Path
+) -> None:
     mine = tmp_path / "thesis.txt" if kind == "folder" else tmp_path / "demo"
     mine.write_text("mine")
     out = tmp_path if kind == "folder" else mine
@@ -121,4 +146,6 @@ def test_what_is_not_a_demo_is_left_alone(kind: str, call: Caller, tmp_path: Pat
         write_tables(out)
     assert "Choose another place with --out" in call.fails(2, "demo", "--out", out)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-    assert "The demo cannot be written to" in call.fails(2, "demo", "--out", mine / "deeper")
+    assert "The demo cannot be written to" in call.fails(
+        2, "demo", "--out", mine / "deeper"
+    )

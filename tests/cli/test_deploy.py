@@ -27,36 +27,48 @@ app.command()(deploy.party)
 
 
 def called(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [str(word) for word in words], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.output
 
 
 NOISE = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 2.0}}
 PRIVATE = {
-    "lab": {
-        "outbox": {"embedding": NOISE},
-        "budget": {"epsilon": 100.0, "delta": 1e-5},
-    }
+    "lab": {"outbox": {"embedding": NOISE}, "budget": {"epsilon": 100.0, "delta": 1e-5}}
 }
 
 
-def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_party_checks_its_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("dp_accounting")
     folders(tmp_path, settings=quick(parties=PRIVATE))
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
     assert "lab: 80 rows, 2 numbers a row after preparation" in told
     assert "Only 'clinic' may ask it" in told
-    assert 'It has models = "seeded": everybody who knows the agreed seed knows its initial weights' in told
+    assert (
+        'It has models = "seeded": everybody who knows the agreed seed knows its'
+        " initial weights" in told
+    )
     assert "gaussian, clip 1," in told
-    assert "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs." in told
+    assert (
+        "Budget: epsilon 100 at delta 1e-05 for every row, replace-one, over all runs."
+        in told
+    )
     assert "Nothing of it is spent" in told
     drive(sites(tmp_path)["clinic"], "run")
-    summary = json.loads((tmp_path / "lab" / "runs" / "run" / "summary.json").read_text())
+    summary = json.loads(
+        (tmp_path / "lab" / "runs" / "run" / "summary.json").read_text()
+    )
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
-    assert f"by the row that paid most: epsilon {summary['privacy'][0]['budget']['spent']:.4g} of 100." in told
+    assert (
+        "by the row that paid most: epsilon"
+        f" {summary['privacy'][0]['budget']['spent']:.4g} of 100." in told
+    )
     assert "residual" not in told, "the label owner's releases are not this party's"
     deploy.party(deploy.Action.check, tmp_path / "clinic" / OWN)
     told = " ".join(capsys.readouterr().out.split())
@@ -66,9 +78,13 @@ def test_a_party_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     own = tmp_path / "lab" / OWN
     own.write_text(own.read_text().replace('models = "seeded"\n', ""))
     deploy.party(deploy.Action.check, own)
-    assert "come from the operating system: nobody else knows its model" in " ".join(capsys.readouterr().out.split())
+    assert "come from the operating system: nobody else knows its model" in " ".join(
+        capsys.readouterr().out.split()
+    )
     text = own.read_text()
-    own.write_text(text[: text.index("[budget]")].replace("sigma = 2.0", 'sigma = "auto"'))
+    own.write_text(
+        text[: text.index("[budget]")].replace("sigma = 2.0", 'sigma = "auto"')
+    )
     with pytest.raises(ConfigError, match=r"Add \[budget\] epsilon = 8\.0"):
         deploy.party(deploy.Action.check, own)
 
@@ -78,24 +94,45 @@ def test_it_is_told_where_rules_protect_less_than_they_seem_to(
 ) -> None:
     pytest.importorskip("dp_accounting")
     (tmp_path / "one").mkdir()
-    weak = {"predict.embedding": {"mechanism": "plain"}, "test.embedding": {"mechanism": "plain"}}
-    folders(tmp_path / "one", settings=quick(parties={"lab": {"outbox": {"embedding": NOISE, **weak}}}))
+    weak = {
+        "predict.embedding": {"mechanism": "plain"},
+        "test.embedding": {"mechanism": "plain"},
+    }
+    folders(
+        tmp_path / "one",
+        settings=quick(parties={"lab": {"outbox": {"embedding": NOISE, **weak}}}),
+    )
     deploy.party(deploy.Action.check, tmp_path / "one" / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
-    assert "Weaker than another rule for embedding: test.embedding, predict.embedding. Who asks says what" in told
+    assert (
+        "Weaker than another rule for embedding: test.embedding, predict.embedding. Who"
+        " asks says what" in told
+    )
     (tmp_path / "two").mkdir()
     knn = {**quick(parties={"lab": {"outbox": {"distances": NOISE}}})}
-    folders(tmp_path / "two", settings={**knn, "algorithm": {"name": "knn", "aggregation": "plain"}})
+    folders(
+        tmp_path / "two",
+        settings={**knn, "algorithm": {"name": "knn", "aggregation": "plain"}},
+    )
     deploy.party(deploy.Action.check, tmp_path / "two" / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
-    assert "Not all rows: its noise covers rows that are asked about; training rows enter every distance" in told
+    assert (
+        "Not all rows: its noise covers rows that are asked about; training rows enter"
+        " every distance" in told
+    )
     assert "Weaker" not in told
 
 
 @several
-def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everybody_checks_its_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("dp_accounting")
-    lab = {"name": "lab", "outbox": GAUSSIAN, "budget": {"epsilon": 1000.0, "delta": 1e-5}}
+    lab = {
+        "name": "lab",
+        "outbox": GAUSSIAN,
+        "budget": {"epsilon": 1000.0, "delta": 1e-5},
+    }
     small_multi_sites.folders(tmp_path, private(data_owners=[lab]))
     told = {}
     for name in EVERY:
@@ -111,7 +148,10 @@ def test_everybody_checks_its_own_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "north: 90 rows, its labels." in told["north"]
     assert f"Only '{SERVER}' may ask it." in told["north"]
     assert "gradient" in told["north"]
-    assert "aligns with it 10 times to train, by lists of 10 ids or more, and compares 1,000 ids" in told["lab"]
+    assert (
+        "aligns with it 10 times to train, by lists of 10 ids or more, and compares"
+        " 1,000 ids" in told["lab"]
+    )
     assert f"{SERVER} holds no data: it drives" in told[SERVER]
 
 
@@ -119,12 +159,16 @@ def test_the_servers_of_selections_are_named_for_what_they_see(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, settings = folders(tmp_path, settings=quick(selection={"servers": True}))
-    for name, sees in ((SERVER, "pseudo ids and ciphertexts"), ("key_server", "sums of distances of nameless rows")):
+    for name, sees in (
+        (SERVER, "pseudo ids and ciphertexts"),
+        ("key_server", "sums of distances of nameless rows"),
+    ):
         deploy.party(deploy.Action.check, tmp_path / name / OWN)
         told = " ".join(capsys.readouterr().out.split())
         assert sees in told
         assert "weights" not in told
-        assert sees in deploy.duties_of(settings, name)  # what `provision` says of its kit
+        # what `provision` says of its kit
+        assert sees in deploy.duties_of(settings, name)
 
 
 def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
@@ -134,8 +178,13 @@ def test_a_wrong_file_is_an_error_before_anything_is_sent(tmp_path: Path) -> Non
         called("party", "check", tmp_path / "lab" / OWN)
 
 
-def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+def test_kits_are_made_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(
+        "nvflare",
+        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+    )
     file = write(tmp_path / "all")
     deploy.provision(file, tmp_path / "kits", server="localhost")
     told = capsys.readouterr().out
@@ -152,11 +201,22 @@ def test_kits_are_made_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "any that the root of its kit issued in their names" in told
     own.write_text(f'{own.read_text()}\n[peers]\nclinic = "{print_of_it}"\n')
     deploy.party(deploy.Action.check, own)
-    assert "those in [peers], and no others" in " ".join(capsys.readouterr().out.split())
-    own.write_text((tmp_path / "kits" / "parties" / "clinic" / "local" / OWN).read_text())
-    with pytest.raises(ConfigError, match="is of 'clinic', and the certificate in this startup kit is of 'lab'"):
+    assert "those in [peers], and no others" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    own.write_text(
+        (tmp_path / "kits" / "parties" / "clinic" / "local" / OWN).read_text()
+    )
+    with pytest.raises(
+        ConfigError,
+        match="is of 'clinic', and the certificate in this startup kit is of 'lab'",
+    ):
         deploy.party(deploy.Action.check, own)
-    deploy.provision(small_multi.write(tmp_path / "several", private()), tmp_path / "more", server="localhost")
+    deploy.provision(
+        small_multi.write(tmp_path / "several", private()),
+        tmp_path / "more",
+        server="localhost",
+    )
     told = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for name in EVERY:
         assert f"parties/{name}/" in told

@@ -12,7 +12,13 @@ from colonnade.planning.doctor import Check
 
 CHECKS = [
     Check("python", "ok", "3.11.0"),
-    Check("extra serve", "absent", "not installed (fastapi)", 'pip install "colonnade[serve]"', required=False),
+    Check(
+        "extra serve",
+        "absent",
+        "not installed (fastapi)",
+        'pip install "colonnade[serve]"',
+        required=False,
+    ),
     Check("extra crypto", "failed", "broken [badly]", "reinstall it", required=False),
 ]
 
@@ -21,7 +27,9 @@ CHECKS = [
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """Instead of this machine's, which tests/planning holds."""
     found = list(CHECKS)
-    monkeypatch.setattr(import_module("colonnade.cli.doctor"), "examine", lambda: iter(found))
+    monkeypatch.setattr(
+        import_module("colonnade.cli.doctor"), "examine", lambda: iter(found)
+    )
     return found
 
 
@@ -45,6 +53,8 @@ def test_json(call: Caller, checks: list[Check]) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_what_is_required_and_broken_is_code_1(options: list[str], call: Caller, checks: list[Check]) -> None:
+def test_what_is_required_and_broken_is_code_1(
+    options: list[str], call: Caller, checks: list[Check]
+) -> None:
     checks.append(Check("torch on cpu", "failed", "no", "reinstall torch"))
     assert call("doctor", *options).code == 1

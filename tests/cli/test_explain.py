@@ -24,19 +24,39 @@ NAMES = [f"client_{number:02d}" for number in range(1, 5)]
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; tests write beside it."""
     run = tmp_path_factory.mktemp("digits") / "run"
-    tables = quick(data={"dataset": "digits", "split": "strips", "parts": 4}, train={"batch_size": 256})
+    tables = quick(
+        data={"dataset": "digits", "split": "strips", "parts": 4},
+        train={"batch_size": 256},
+    )
     Federation.from_settings(Settings.from_mapping(tables)).fit(run)
     return run
 
 
-def test_a_run_is_explained_in_tables_files_and_pictures(call: Caller, digits: Path) -> None:
+def test_a_run_is_explained_in_tables_files_and_pictures(
+    call: Caller, digits: Path
+) -> None:
     called = call("explain", digits, "--rows", 120)
     assert called.code == 0, called
-    for word in ("How much each party matters", "shuffled", "silenced", "noise", "Spearman", *NAMES, "importance.png"):
+    for word in (
+        "How much each party matters",
+        "shuffled",
+        "silenced",
+        "noise",
+        "Spearman",
+        *NAMES,
+        "importance.png",
+    ):
         assert word in called.out
     assert "left out" not in called.out
     folder = digits / "explain"
-    names = ["explain.json", "importance.png", "importance.svg", "tsne.json", "tsne.png", "tsne.svg"]
+    names = [
+        "explain.json",
+        "importance.png",
+        "importance.svg",
+        "tsne.json",
+        "tsne.png",
+        "tsne.svg",
+    ]
     assert sorted(path.name for path in folder.iterdir()) == names
     for name in ("importance.png", "tsne.png"):
         with Image.open(folder / name) as picture:
@@ -49,7 +69,18 @@ def test_a_run_is_explained_in_tables_files_and_pictures(call: Caller, digits: P
 
 
 def test_json_goes_to_machines(call: Caller, digits: Path, tmp_path: Path) -> None:
-    called = call("explain", digits, "--json", "--no-pictures", "--out", tmp_path, "--rows", 60, "--by", "permutation")
+    called = call(
+        "explain",
+        digits,
+        "--json",
+        "--no-pictures",
+        "--out",
+        tmp_path,
+        "--rows",
+        60,
+        "--by",
+        "permutation",
+    )
     assert called.code == 0
     assert called.err == ""
     assert called.out == (tmp_path / "explain.json").read_text()
@@ -57,7 +88,9 @@ def test_json_goes_to_machines(call: Caller, digits: Path, tmp_path: Path) -> No
     assert found["ranked_by"] == "permutation"
     assert list(found["measures"]["head_norm"]) == NAMES
     assert not list(tmp_path.glob("*.png"))
-    quiet = call("explain", digits, "--quiet", "--no-pictures", "--out", tmp_path, "--rows", 60)
+    quiet = call(
+        "explain", digits, "--quiet", "--no-pictures", "--out", tmp_path, "--rows", 60
+    )
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
 
 
@@ -86,13 +119,17 @@ def test_what_was_measured_is_kept_when_training_fails(
         raise ConfigError("Training diverged.")
 
     monkeypatch.setattr("colonnade.explain.report.retrain", diverge)
-    assert "Training diverged" in call.fails(2, "explain", tmp_path / "run", "--retrain", "--no-pictures")
+    assert "Training diverged" in call.fails(
+        2, "explain", tmp_path / "run", "--retrain", "--no-pictures"
+    )
     assert (tmp_path / "run" / "explain" / "explain.json").exists()
 
 
 def test_algorithms_without_heads_say_so(call: Caller, tmp_path: Path) -> None:
     settings = {**quick(), "algorithm": {"name": "fdml"}}
-    Federation.from_toml(write(tmp_path / "tables", settings=settings)).fit(tmp_path / "run")
+    Federation.from_toml(write(tmp_path / "tables", settings=settings)).fit(
+        tmp_path / "run"
+    )
     called = call("explain", tmp_path / "run", "--no-pictures")
     assert called.code == 0
     assert "fdml: heads stay at the parties" in called.out
@@ -104,16 +141,30 @@ def test_what_cannot_be_explained_is_one_message_and_code_2(
 ) -> None:
     assert "is not a run directory" in call.fails(2, "explain", tmp_path)
     assert "There is no folder" in call.fails(2, "explain", tmp_path / "none")
-    assert "--noise must be a number that is not negative" in call.fails(2, "explain", digits, "--noise", -1)
-    assert "--train-noise must be" in call.fails(2, "explain", digits, "--train-noise", "nan")
-    assert "--noisy names one of client_01" in call.fails(2, "explain", digits, "--retrain", "--noisy", "lab")
+    assert "--noise must be a number that is not negative" in call.fails(
+        2, "explain", digits, "--noise", -1
+    )
+    assert "--train-noise must be" in call.fails(
+        2, "explain", digits, "--train-noise", "nan"
+    )
+    assert "--noisy names one of client_01" in call.fails(
+        2, "explain", digits, "--retrain", "--noisy", "lab"
+    )
     assert "Add --retrain" in call.fails(2, "explain", digits, "--noisy", "client_01")
-    message = call.fails(2, "explain", digits, "--by", "weight", "--rows", 20, "--no-pictures")
+    message = call.fails(
+        2, "explain", digits, "--by", "weight", "--rows", 20, "--no-pictures"
+    )
     assert "can be ranked by head_change" in message
     (tmp_path / "file").write_text("")
-    for place, engine in ((tmp_path / "file", "in-process"), ("/proc", "in-process"), (tmp_path / "file", "flare")):
+    for place, engine in (
+        (tmp_path / "file", "in-process"),
+        ("/proc", "in-process"),
+        (tmp_path / "file", "flare"),
+    ):
         options = ("--rows", 20, "--no-pictures", "--out", place, "--engine", engine)
-        assert f"cannot be written to {place}: " in call.fails(2, "explain", digits, *options)
+        assert f"cannot be written to {place}: " in call.fails(
+            2, "explain", digits, *options
+        )
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     assert 'pip install "colonnade[plots]"' in call.fails(2, "explain", digits)
 
@@ -123,16 +174,25 @@ def test_tables_must_still_be_where_the_run_says(call: Caller, tmp_path: Path) -
     shutil.move(tmp_path / "tables" / "lab.csv", tmp_path / "lab.csv")
     assert "lab.csv" in call.fails(2, "explain", tmp_path / "run")
     federation().fit(tmp_path / "frames")
-    assert "[parties.clinic] must name its table" in call.fails(2, "explain", tmp_path / "frames")
-
-
-def test_each_of_several_label_owners_has_an_explanation_of_its_own_rows(tmp_path: Path, call: Caller) -> None:
-    Federation.from_toml(small_multi.write(tmp_path / "all", small_multi.quick(train={"epochs": 1}))).fit(
-        tmp_path / "run"
+    assert "[parties.clinic] must name its table" in call.fails(
+        2, "explain", tmp_path / "frames"
     )
+
+
+def test_each_of_several_label_owners_has_an_explanation_of_its_own_rows(
+    tmp_path: Path, call: Caller
+) -> None:
+    Federation.from_toml(
+        small_multi.write(tmp_path / "all", small_multi.quick(train={"epochs": 1}))
+    ).fit(tmp_path / "run")
     given = (tmp_path / "run", "--no-pictures", "--json")
-    north, south = (json.loads(call("explain", *given, "--as", name).out) for name in small_multi.LABELS)
+    north, south = (
+        json.loads(call("explain", *given, "--as", name).out)
+        for name in small_multi.LABELS
+    )
     assert north["rows"] != south["rows"]
     assert sorted(south["ranking"]) == sorted(small_multi.COLUMNS)
     assert "without --retrain" in call.fails(2, "explain", *given, "--retrain")
-    assert "train again with all columns" in call.fails(2, "explain", *given, "--retrain", "--engine", "flare-sim")
+    assert "train again with all columns" in call.fails(
+        2, "explain", *given, "--retrain", "--engine", "flare-sim"
+    )

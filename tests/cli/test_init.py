@@ -17,7 +17,8 @@ from colonnade.federation import Settings
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three tables in an empty folder: rows overlap in part, a column is constant, another names everybody."""
+    """Three tables in an empty folder: rows overlap in part, a column is constant,
+    another names everybody."""
     for number, (name, frame) in enumerate(frames(120).items()):
         some = frame.sample(frac=0.9, random_state=number)
         if name == "clinic":
@@ -32,7 +33,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines))
+    )
 
 
 def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) -> None:
@@ -50,23 +53,43 @@ def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) 
     assert list(settings.parties) == ["clinic", "lab", "scan"]
     assert settings.parties["clinic"].columns == ("age", "weight")
     assert settings.data.align == "private"
-    planned = json.loads(call("plan", "federation.toml", "--json", "--batches", "1").out)
-    done = json.loads(call("run", "federation.toml", "--json", "--set", "train.epochs=12").out)
+    planned = json.loads(
+        call("plan", "federation.toml", "--json", "--batches", "1").out
+    )
+    done = json.loads(
+        call("run", "federation.toml", "--json", "--set", "train.epochs=12").out
+    )
     assert planned["rows"] == done["rows"]
     assert done["metrics"]["test"]["accuracy"] > 0.6
 
 
-def test_answers_are_asked_again_until_they_can_be(call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_asked_again_until_they_can_be(
+    call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("coincurve")
     pytest.importorskip("dp_accounting")
     answer(
         monkeypatch,
-        "y", "y", "n",  # scan.csv does not take part
-        "the clinic", "hospital", "",  # a name has no space
-        "age", "",  # no id
-        "shoes", "hospital.diagnosis", "",
-        "", "nonsense", "fdml", "many", "2", "y", "-3", "4",
-    )  # fmt: skip
+        "y",
+        "y",
+        "n",  # scan.csv does not take part
+        "the clinic",
+        "hospital",
+        "",  # a name has no space
+        "age",
+        "",  # no id
+        "shoes",
+        "hospital.diagnosis",
+        "",
+        "",
+        "nonsense",
+        "fdml",
+        "many",
+        "2",
+        "y",
+        "-3",
+        "4",
+    )
     called = call("init", "--out", "two.toml")
     assert called.code == 0, called.err
     for part in (
@@ -77,7 +100,9 @@ def test_answers_are_asked_again_until_they_can_be(call: Caller, folder: Path, m
         "at least 1",
         "above 0",
     ):
-        assert part in called.out.replace("\n", " ") or "no column 'age'" in called.out, part
+        assert (
+            part in called.out.replace("\n", " ") or "no column 'age'" in called.out
+        ), part
     settings = Settings.from_toml(folder / "two.toml")
     assert list(settings.parties) == ["hospital", "lab"]
     assert (settings.algorithm, settings.train.epochs) == ("fdml", 2)
@@ -93,12 +118,19 @@ def test_a_file_is_not_replaced_without_force(call: Caller, folder: Path) -> Non
     assert (folder / "federation.toml").read_text() != "mine"
 
 
-def test_tables_elsewhere_are_named_from_where_the_file_is(call: Caller, folder: Path) -> None:
+def test_tables_elsewhere_are_named_from_where_the_file_is(
+    call: Caller, folder: Path
+) -> None:
     (folder / "there").mkdir()
-    assert call("init", "clinic.csv", "lab.parquet", "--yes", "--out", "there/f.toml").code == 0
+    assert (
+        call("init", "clinic.csv", "lab.parquet", "--yes", "--out", "there/f.toml").code
+        == 0
+    )
     text = (folder / "there" / "f.toml").read_text()
     assert 'table = "../clinic.csv"' in text
-    assert Settings.from_toml(folder / "there" / "f.toml").parties["lab"].table == str(folder / "lab.parquet")
+    assert Settings.from_toml(folder / "there" / "f.toml").parties["lab"].table == str(
+        folder / "lab.parquet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,25 +142,41 @@ def test_tables_elsewhere_are_named_from_where_the_file_is(call: Caller, folder:
         (["clinic.csv", "scan.csv", "--out", "no/f.toml"], "There is no folder no"),
     ],
 )
-def test_bad_arguments(arguments: list[str], words: str, call: Caller, folder: Path) -> None:
+def test_bad_arguments(
+    arguments: list[str], words: str, call: Caller, folder: Path
+) -> None:
     assert words in call.fails(2, "init", *arguments, "--yes")
     assert not list(folder.glob("*.toml"))
 
 
-def test_an_empty_folder(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_folder(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "There is no table in this folder" in call.fails(2, "init")
 
 
-def test_files_that_are_no_tables_are_left_out_and_said(call: Caller, folder: Path) -> None:
+def test_files_that_are_no_tables_are_left_out_and_said(
+    call: Caller, folder: Path
+) -> None:
     pytest.importorskip("coincurve")
     (folder / "bad.csv").write_text("word\nx\ny\n")
     called = call("init", "--yes")
     assert called.code == 0, called.err
-    assert "bad.csv is left out: bad.csv has 2 rows and 1 columns" in " ".join(called.out.split())
-    assert list(Settings.from_toml(folder / "federation.toml").parties) == ["clinic", "lab", "scan"]
-    assert "bad.csv has 2 rows" in call.fails(2, "init", "clinic.csv", "bad.csv", "--yes", "--force")
-    named = call("init", "clinic.csv", "scan.csv", "--yes", "--force", "--label", "diagnoss")
+    assert "bad.csv is left out: bad.csv has 2 rows and 1 columns" in " ".join(
+        called.out.split()
+    )
+    assert list(Settings.from_toml(folder / "federation.toml").parties) == [
+        "clinic",
+        "lab",
+        "scan",
+    ]
+    assert "bad.csv has 2 rows" in call.fails(
+        2, "init", "clinic.csv", "bad.csv", "--yes", "--force"
+    )
+    named = call(
+        "init", "clinic.csv", "scan.csv", "--yes", "--force", "--label", "diagnoss"
+    )
     assert "(did you mean 'diagnosis'?)" in named.err
 
 
@@ -136,9 +184,17 @@ def test_the_label_may_be_named(call: Caller, folder: Path) -> None:
     pytest.importorskip("coincurve")
     assert call("init", "--yes", "--label", "clinic.age").code == 0
     settings = Settings.from_toml(folder / "federation.toml")
-    assert (settings.parties["clinic"].label, settings.data.task) == ("age", "regression")
-    assert "it is in no table" in call.fails(2, "init", "--yes", "--force", "--label", "nothing")
-    assert Settings.from_toml(folder / "federation.toml").parties["clinic"].label == "age"  # as it was
+    assert (settings.parties["clinic"].label, settings.data.task) == (
+        "age",
+        "regression",
+    )
+    assert "it is in no table" in call.fails(
+        2, "init", "--yes", "--force", "--label", "nothing"
+    )
+    # as it was
+    assert (
+        Settings.from_toml(folder / "federation.toml").parties["clinic"].label == "age"
+    )
 
 
 def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
@@ -147,29 +203,44 @@ def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
     clinic["churned"] = ["yes", None] * (len(clinic) // 2)
     clinic["visits"] = ["?", *map(str, range(1, len(clinic)))]
     clinic["calls"] = ["many", *map(str, range(1, len(clinic)))]
-    clinic["patient"] = clinic["patient"].str.lower().where(clinic.index < 20, clinic["patient"])
+    clinic["patient"] = (
+        clinic["patient"].str.lower().where(clinic.index < 20, clinic["patient"])
+    )
     clinic.to_csv(folder / "clinic.csv", index=False)
     said = " ".join(call("init", "--yes").out.split())
-    assert "clinic.csv: 'churned' sounds like a label, and 54 of 108 rows have none." in said
+    assert (
+        "clinic.csv: 'churned' sounds like a label, and 54 of 108 rows have none."
+        in said
+    )
     assert "'clinic': the column 'visits' is read as numbers." in said
     assert "'clinic': the column 'calls' has 1 cells that are no numbers" in said
     assert "The label is 'diagnosis' of 'clinic', as guessed: by its name." in said
-    assert "would be if those that differ in capitals or spaces alone were the same" in said
+    assert (
+        "would be if those that differ in capitals or spaces alone were the same"
+        in said
+    )
     assert Settings.from_toml(folder / "federation.toml").alignment.ids == "normalised"
 
 
-def test_whole_numbers_are_classes_or_numbers_as_one_says(call: Caller, folder: Path) -> None:
+def test_whole_numbers_are_classes_or_numbers_as_one_says(
+    call: Caller, folder: Path
+) -> None:
     clinic = pd.read_csv(folder / "clinic.csv").drop(columns="diagnosis")
     clinic["g3"] = [number % 18 for number in range(len(clinic))]
     clinic.loc[:3, "g3"] = None
     clinic.to_csv(folder / "clinic.csv", index=False)
     said = " ".join(call("init", "--yes").out.split())
-    assert "'g3' has 18 different whole numbers, and is taken for a number to predict" in said
+    assert (
+        "'g3' has 18 different whole numbers, and is taken for a number to predict"
+        in said
+    )
     assert "'clinic' has 4 rows without a label in 'g3'; they are left out." in said
     assert Settings.from_toml(folder / "federation.toml").data.task == "regression"
     assert call("init", "--yes", "--force", "--task", "classification").code == 0
     assert Settings.from_toml(folder / "federation.toml").data.task == "classification"
-    assert "--task is one of classification, regression" in call.fails(2, "init", "--yes", "--force", "--task", "both")
+    assert "--task is one of classification, regression" in call.fails(
+        2, "init", "--yes", "--force", "--task", "both"
+    )
 
 
 def test_where_nobody_answers_it_is_one_message_and_code_2(
@@ -178,7 +249,10 @@ def test_where_nobody_answers_it_is_one_message_and_code_2(
     answer(monkeypatch)
     called = call("init")
     assert called.code == 2
-    assert "Nobody answers: the input has ended. Take every guess with --yes." in called.err
+    assert (
+        "Nobody answers: the input has ended. Take every guess with --yes."
+        in called.err
+    )
 
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt

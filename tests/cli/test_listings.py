@@ -15,7 +15,9 @@ def test_algorithms(call: Caller) -> None:
     assert list(told) == list(ALGORITHMS)
     for name, algorithm in ALGORITHMS.items():
         assert told[name]["reveals"] == algorithm.reveals
-        assert told[name]["settings"] == {key: getattr(algorithm.config(), key) for key in told[name]["settings"]}
+        assert told[name]["settings"] == {
+            key: getattr(algorithm.config(), key) for key in told[name]["settings"]
+        }
         assert told[name]["for_tables"] == dict(algorithm.for_tables)
         assert told[name]["about"].endswith(".")
     shown = call("algorithms")
@@ -26,14 +28,18 @@ def test_algorithms(call: Caller) -> None:
     assert "reveals by residual" in shown.out
 
 
-def test_one_algorithm_is_shown_as_tables_have_it_and_as_its_paper_has_it(call: Caller) -> None:
+def test_one_algorithm_is_shown_as_tables_have_it_and_as_its_paper_has_it(
+    call: Caller,
+) -> None:
     shown = " ".join(call("algorithms", "vimadmm").out.replace("│", " ").split())
     settings, _, papers = shown.partition("with a named data set")
     assert "local_steps = 5, optimizer = 'adam'" in settings
     assert "local_steps = 20, optimizer = 'sgd'" in papers
     assert "splitnn" not in shown
     assert list(json.loads(call("algorithms", "vimadmm", "--json").out)) == ["vimadmm"]
-    assert "There is no algorithm 'vimadm' (did you mean 'vimadmm'?)" in call.fails(2, "algorithms", "vimadm")
+    assert "There is no algorithm 'vimadm' (did you mean 'vimadmm'?)" in call.fails(
+        2, "algorithms", "vimadm"
+    )
 
 
 def test_datasets(call: Caller) -> None:
@@ -47,5 +53,7 @@ def test_datasets(call: Caller) -> None:
     assert "60,000" in shown.out
     said = " ".join(shown.out.split())
     for name, entry in CATALOGUE.items():
-        assert (f"{name} cannot be downloaded freely: its owner gives it out at" in said) == bool(entry.supply)
+        assert (
+            f"{name} cannot be downloaded freely: its owner gives it out at" in said
+        ) == bool(entry.supply)
         assert told[name]["supply"] == entry.supply

@@ -1,4 +1,5 @@
-"""`colonnade reproduce` and `colonnade bench`: figures for people and machines, and code 6 when one is missed."""
+"""`colonnade reproduce` and `colonnade bench`: figures for people and machines, and
+code 6 when one is missed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from colonnade.benchmark import Result
 
 @pytest.fixture
 def plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path / "plans"))
+    monkeypatch.setattr(
+        "colonnade.reproduction.expected.folder",
+        lambda: plan_folder(tmp_path / "plans"),
+    )
 
 
 def test_without_a_name_they_are_listed(call: Caller, plans: None) -> None:
@@ -41,8 +45,12 @@ def test_a_figure_that_holds_is_code_0(call: Caller, plans: None) -> None:
     assert "seed 0" in shown.err  # the bar
 
 
-def test_measurements_and_curves_are_kept(call: Caller, plans: None, tmp_path: Path) -> None:
-    assert call("reproduce", "tiny", "--quick", "--out", str(tmp_path / "kept")).code == 0
+def test_measurements_and_curves_are_kept(
+    call: Caller, plans: None, tmp_path: Path
+) -> None:
+    assert (
+        call("reproduce", "tiny", "--quick", "--out", str(tmp_path / "kept")).code == 0
+    )
     made = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert made == ["cells", "measured.json", "tiny.png", "tiny.svg"]
     (one,) = json.loads((tmp_path / "kept" / "measured.json").read_text())
@@ -56,15 +64,17 @@ def test_a_figure_that_is_missed_is_code_6(call: Caller, plans: None) -> None:
     assert call("reproduce", "impossible", "--quick", "--json").code == 6
 
 
-def test_all_of_them_are_run_and_one_that_misses_decides(call: Caller, plans: None, tmp_path: Path) -> None:
-    told = call("reproduce", "--all", "--quick", "--json", "--out", str(tmp_path / "kept"))
+def test_all_of_them_are_run_and_one_that_misses_decides(
+    call: Caller, plans: None, tmp_path: Path
+) -> None:
+    told = call(
+        "reproduce", "--all", "--quick", "--json", "--out", str(tmp_path / "kept")
+    )
     assert told.code == 6
     found = json.loads(told.out)
-    assert {name: [one["holds"] for one in measured] for name, measured in found.items()} == {
-        "tiny": [True],
-        "impossible": [False],
-        "answer": [False],
-    }
+    assert {
+        name: [one["holds"] for one in measured] for name, measured in found.items()
+    } == {"tiny": [True], "impossible": [False], "answer": [False]}
     assert {path.name for path in (tmp_path / "kept").iterdir()} == set(found)
     shown = call("reproduce", "--all", "--quick")
     assert shown.code == 6
@@ -77,9 +87,12 @@ def test_of_all_one_that_fails_leaves_the_others_alone(
 ) -> None:
     folder = plan_folder(tmp_path / "plans")
     told = json.loads((folder / "paper" / "expected.json").read_text())
-    (folder / "paper" / "expected.json").write_text(json.dumps({name: told[name] for name in ("answer", "tiny")}))
+    (folder / "paper" / "expected.json").write_text(
+        json.dumps({name: told[name] for name in ("answer", "tiny")})
+    )
     (folder / "paper" / "answer.py").write_text(
-        "from colonnade.errors import DataError\n\ndef run(study):\n    raise DataError('no table is there')\n"
+        "from colonnade.errors import DataError\n\ndef run(study):\n    raise"
+        " DataError('no table is there')\n"
     )
     monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: folder)
     called = call("reproduce", "--all", "--quick")
@@ -88,24 +101,36 @@ def test_of_all_one_that_fails_leaves_the_others_alone(
 
 
 def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
-    assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(2, "reproduce", "tinny")
+    assert "There is no reproduction 'tinny' (did you mean 'tiny'?)" in call.fails(
+        2, "reproduce", "tinny"
+    )
     message = call.fails(2, "bench", "croe")
     assert "There is no benchmark 'croe' (did you mean 'core'?)" in message
 
 
-def test_where_none_is_installed_that_is_said(call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_is_installed_that_is_said(
+    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("colonnade.benchmark.folder", lambda: tmp_path / "none")
-    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: tmp_path / "none")
+    monkeypatch.setattr(
+        "colonnade.reproduction.expected.folder", lambda: tmp_path / "none"
+    )
     for command in ("bench", "reproduce"):
-        assert f"none is installed: {tmp_path / 'none'} is not there." in call.fails(2, command, "nope")
+        assert f"none is installed: {tmp_path / 'none'} is not there." in call.fails(
+            2, command, "nope"
+        )
 
 
-def test_bench_gives_tables_and_json(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_gives_tables_and_json(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = json.loads(call("bench", "core", "--quick", "--json").out)
     assert [set(line) for line in told] == [
         {"benchmark", "on", "what", "measured", "against", "target", "holds", "numbers"}
     ] * len(told)
-    assert {"microseconds", "milliseconds"} == {key for line in told for key in line["numbers"]}
+    assert {"microseconds", "milliseconds"} == {
+        key for line in told for key in line["numbers"]
+    }
     results = [
         Result("a call", "3 µs", "2 µs", "≤ 5 µs", True),
         Result("a frame", "9 ms", "", "≤ 5 ms", False),

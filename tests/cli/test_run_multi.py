@@ -1,4 +1,5 @@
-"""`colonnade run`, `predict`, `privacy` and the rest where several organisations hold labels."""
+"""`colonnade run`, `predict`, `privacy` and the rest where several organisations hold
+labels."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_run_shows_every_label_owner(call: Caller, finished: Path, tmp_path: Path) -> None:
+def test_run_shows_every_label_owner(
+    call: Caller, finished: Path, tmp_path: Path
+) -> None:
     called = call("run", finished / "federation.toml", "--out", tmp_path / "run")
     assert called.code == 0, called
     parts = (
@@ -35,7 +38,15 @@ def test_run_shows_every_label_owner(call: Caller, finished: Path, tmp_path: Pat
     for part in parts:
         assert part in called.out
     assert equal(checkpoint_of(tmp_path / "run"), checkpoint_of(finished / "run"))
-    told = call("run", finished / "federation.toml", "--out", tmp_path / "json", "--json", "--seed", 4)
+    told = call(
+        "run",
+        finished / "federation.toml",
+        "--out",
+        tmp_path / "json",
+        "--json",
+        "--seed",
+        4,
+    )
     assert json.loads(told.out)["seed"] == 4
     assert told.err == ""
 
@@ -47,10 +58,15 @@ def test_resume_trains_the_rounds_that_are_left(call: Caller, tmp_path: Path) ->
     assert call("run", path, "--out", tmp_path / "run", "--resume", "--quiet").code == 0
     assert call("run", path, "--out", tmp_path / "whole", "--quiet").code == 0
     assert [record["epoch"] for record in records(tmp_path / "run")] == [1, 2, 3]
-    assert records(tmp_path / "run")[-1]["losses"] == records(tmp_path / "whole")[-1]["losses"]
+    assert (
+        records(tmp_path / "run")[-1]["losses"]
+        == records(tmp_path / "whole")[-1]["losses"]
+    )
 
 
-def test_predict_as_any_label_owner_with_either_model(call: Caller, finished: Path, tmp_path: Path) -> None:
+def test_predict_as_any_label_owner_with_either_model(
+    call: Caller, finished: Path, tmp_path: Path
+) -> None:
     frames()["south"][["patient"]].iloc[:4].to_csv(tmp_path / "rows.csv", index=False)
     rows = "predict", finished / "run", "--rows", tmp_path / "rows.csv", "--json"
     told = {
@@ -58,25 +74,41 @@ def test_predict_as_any_label_owner_with_either_model(call: Caller, finished: Pa
         for owner in ("north", "south")
         for model in ("aggregated", "own")
     }
-    assert told["north", "aggregated"] == told["south", "aggregated"]  # new to north, and the model is everybody's
+    # new to north, and the model is everybody's
+    assert told["north", "aggregated"] == told["south", "aggregated"]
     assert told["north", "own"] != told["south", "own"] != told["south", "aggregated"]
     assert json.loads(call(*rows).out) == told["north", "aggregated"]
     loaded = load(finished / "run")
     ids = [one["patient"] for one in told["south", "own"]]
     expected = loaded.predict(ids, owner="south", model="own").scores[:, 0]
-    assert [one["score_ill"] for one in told["south", "own"]] == pytest.approx(expected, abs=1e-6)
+    assert [one["score_ill"] for one in told["south", "own"]] == pytest.approx(
+        expected, abs=1e-6
+    )
     assert "'nort' is no label owner here" in call.fails(2, *rows, "--as", "nort")
-    assert "called 'mine': it predicts by one of aggregated, own" in call.fails(2, *rows, "--model", "mine")
+    assert "called 'mine': it predicts by one of aggregated, own" in call.fails(
+        2, *rows, "--model", "mine"
+    )
 
 
-def test_new_rows_come_from_tables_named_on_the_line(call: Caller, finished: Path, tmp_path: Path) -> None:
+def test_new_rows_come_from_tables_named_on_the_line(
+    call: Caller, finished: Path, tmp_path: Path
+) -> None:
     for name in ("lab", "scan"):
         new = frames()[name].head(3).assign(patient=["N1", "N2", "N3"])
         new.to_csv(tmp_path / f"{name}.csv", index=False)
-    tables = [part for name in ("lab", "scan") for part in ("--table", f"{name}={tmp_path / name}.csv")]
+    tables = [
+        part
+        for name in ("lab", "scan")
+        for part in ("--table", f"{name}={tmp_path / name}.csv")
+    ]
     called = call("predict", finished / "run", "--rows", tmp_path / "lab.csv", *tables)
     assert called.code == 0, called
-    assert [line.split(",")[0] for line in called.out.splitlines()] == ["patient", "N1", "N2", "N3"]
+    assert [line.split(",")[0] for line in called.out.splitlines()] == [
+        "patient",
+        "N1",
+        "N2",
+        "N3",
+    ]
 
 
 def test_a_spent_budget_is_exit_code_four(call: Caller, tmp_path: Path) -> None:
@@ -89,12 +121,20 @@ def test_a_spent_budget_is_exit_code_four(call: Caller, tmp_path: Path) -> None:
     assert " of 4.6 is spent" in call("privacy", tmp_path / "run").out
 
 
-def test_privacy_of_a_run_and_of_a_file(call: Caller, finished: Path, tmp_path: Path) -> None:
+def test_privacy_of_a_run_and_of_a_file(
+    call: Caller, finished: Path, tmp_path: Path
+) -> None:
     told = json.loads(call("privacy", finished / "run", "--json").out)["privacy"]
     assert {(one["party"], one["protects"]) for one in told} == {
-        ("lab", "columns"), ("scan", "columns"), ("north", "labels"), ("south", "labels")
-    }  # fmt: skip
-    planned = call("privacy", write(tmp_path, quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}])))
+        ("lab", "columns"),
+        ("scan", "columns"),
+        ("north", "labels"),
+        ("south", "labels"),
+    }
+    planned = call(
+        "privacy",
+        write(tmp_path, quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}])),
+    )
     assert "a row at most 6 times" in planned.out
 
 
@@ -109,7 +149,17 @@ def test_single_runs_say_what_is_not_theirs(call: Caller, tmp_path: Path) -> Non
 
     small.federation().fit(tmp_path / "run")
     (tmp_path / "rows.csv").write_text("patient\nP001\n")
-    told = call.fails(2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--as", "lab")
+    told = call.fails(
+        2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--as", "lab"
+    )
     assert "'lab' is no label owner here; there are clinic" in told
-    told = call.fails(2, "predict", tmp_path / "run", "--rows", tmp_path / "rows.csv", "--model", "own")
+    told = call.fails(
+        2,
+        "predict",
+        tmp_path / "run",
+        "--rows",
+        tmp_path / "rows.csv",
+        "--model",
+        "own",
+    )
     assert "called 'own': here is one joint model" in told

@@ -1,4 +1,5 @@
-"""`colonnade site` and `colonnade ledger`: an organisation's own files, over all its runs."""
+"""`colonnade site` and `colonnade ledger`: an organisation's own files, over all its
+runs."""
 
 from __future__ import annotations
 
@@ -42,20 +43,32 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_what_was_released_is_added_up_over_all_runs_as_the_ledgers_have_it(base: Path) -> None:
+def test_what_was_released_is_added_up_over_all_runs_as_the_ledgers_have_it(
+    base: Path,
+) -> None:
     found = crossings(base / "lab" / OWN)
-    assert [one.run for one in found] == ["first"] * (len(found) // 2) + ["second"] * (len(found) // 2)
+    assert [one.run for one in found] == ["first"] * (len(found) // 2) + ["second"] * (
+        len(found) // 2
+    )
     written = [
         json.loads(line)
         for name in (LEDGER, AFTER)
         for line in (
-            (base / "lab" / "runs" / "first" / PARTIES / "lab" / name).read_text().splitlines()
+            (base / "lab" / "runs" / "first" / PARTIES / "lab" / name)
+            .read_text()
+            .splitlines()
             if (base / "lab" / "runs" / "first" / PARTIES / "lab" / name).exists()
             else []
         )
     ]
-    sent = [one for one in written if one["direction"] == "out" and one["name"] == "embedding"]
-    (mine,) = crossings(base / "lab" / "runs", run="first", direction="sent", release="embedding")
+    sent = [
+        one
+        for one in written
+        if one["direction"] == "out" and one["name"] == "embedding"
+    ]
+    (mine,) = crossings(
+        base / "lab" / "runs", run="first", direction="sent", release="embedding"
+    )
     assert mine.times == len(sent)
     assert mine.bytes == sum(one["bytes"] for one in sent)
     assert mine.rows == sum(one["shape"][0] for one in sent)
@@ -64,12 +77,25 @@ def test_what_was_released_is_added_up_over_all_runs_as_the_ledgers_have_it(base
     assert mine.mechanism == "gaussian, clip 1, sigma 3"
     each = crossings(base / "lab" / "runs" / "first", each=True)
     assert len(each) == len(written)
-    assert [row["release"] for row in csv.DictReader(io.StringIO(to_csv(each)))] == [one["name"] for one in written]
+    assert [row["release"] for row in csv.DictReader(io.StringIO(to_csv(each)))] == [
+        one["name"] for one in written
+    ]
 
 
-def test_the_ledger_command_filters_and_writes_files(base: Path, call: Caller, tmp_path: Path) -> None:
+def test_the_ledger_command_filters_and_writes_files(
+    base: Path, call: Caller, tmp_path: Path
+) -> None:
     out = tmp_path / "sent.csv"
-    called = call("ledger", base / "lab" / OWN, "--direction", "sent", "--format", "csv", "--out", out)
+    called = call(
+        "ledger",
+        base / "lab" / OWN,
+        "--direction",
+        "sent",
+        "--format",
+        "csv",
+        "--out",
+        out,
+    )
     assert called.code == 0
     assert {row["direction"] for row in csv.DictReader(out.open())} == {"sent"}
     own_role = ("--peer", "clinic", "--direction", "kept", "--format", "json")
@@ -82,9 +108,13 @@ def test_the_ledger_command_filters_and_writes_files(base: Path, call: Caller, t
 
 @pytest.mark.parametrize(
     ("option", "word", "meant"),
-    [("--run", "frist", "first"), ("--party", "labb", "lab"), ("--peer", "clinc", "clinic"),
-     ("--release", "embeding", "embedding")],
-)  # fmt: skip
+    [
+        ("--run", "frist", "first"),
+        ("--party", "labb", "lab"),
+        ("--peer", "clinc", "clinic"),
+        ("--release", "embeding", "embedding"),
+    ],
+)
 def test_of_a_name_that_no_ledger_knows_it_is_not_said_that_nothing_crossed(
     option: str, word: str, meant: str, base: Path, call: Caller
 ) -> None:
@@ -94,7 +124,9 @@ def test_of_a_name_that_no_ledger_knows_it_is_not_said_that_nothing_crossed(
     assert f"did you mean '{meant}'?" in called.err
 
 
-def test_a_damaged_ledger_is_an_error_and_a_line_cut_short_is_not(base: Path, tmp_path: Path, call: Caller) -> None:
+def test_a_damaged_ledger_is_an_error_and_a_line_cut_short_is_not(
+    base: Path, tmp_path: Path, call: Caller
+) -> None:
     folder = tmp_path / "run" / PARTIES / "lab"
     folder.mkdir(parents=True)
     whole = (base / "lab" / "runs" / "first" / PARTIES / "lab" / LEDGER).read_text()
@@ -109,7 +141,10 @@ def test_a_damaged_ledger_is_an_error_and_a_line_cut_short_is_not(base: Path, tm
 def test_status_says_what_the_files_say(base: Path, call: Caller) -> None:
     told = json.loads(call("site", "status", base / "lab" / OWN, "--json").out)
     assert told["healthy"]
-    assert [(one["name"], one["state"]) for one in told["runs"]] == [("first", "finished"), ("second", "finished")]
+    assert [(one["name"], one["state"]) for one in told["runs"]] == [
+        ("first", "finished"),
+        ("second", "finished"),
+    ]
     held = hold(base / "lab" / "runs" / "first" / LOCK, "")
     try:
         assert state_of("lab", base / "lab" / "runs").runs[0].state == "training"
@@ -119,10 +154,15 @@ def test_status_says_what_the_files_say(base: Path, call: Caller) -> None:
     assert "ready" in shown
 
 
-def test_a_draining_site_takes_no_new_run_and_takes_them_again(base: Path, call: Caller) -> None:
+def test_a_draining_site_takes_no_new_run_and_takes_them_again(
+    base: Path, call: Caller
+) -> None:
     own = base / "lab" / OWN
     assert call("site", "drain", own).code == 0
-    assert [call("site", "status", own, *as_).code for as_ in ((), ("--json",))] == [3, 3]
+    assert [call("site", "status", own, *as_).code for as_ in ((), ("--json",))] == [
+        3,
+        3,
+    ]
     with pytest.raises(PartyError, match="draining"):
         drive(sites(base)["clinic"], "third")
     assert not (base / "lab" / "runs" / "third").exists()
@@ -135,16 +175,39 @@ def test_a_draining_site_takes_no_new_run_and_takes_them_again(base: Path, call:
 BELL = "\x1b]0;owned\x07"
 
 
-def test_what_a_sender_calls_its_tensors_runs_nowhere(base: Path, call: Caller, tmp_path: Path) -> None:
-    """Neither in a spreadsheet, nor in a terminal, nor as markup. A name comes with the tensor."""
-    entry = json.loads(next(iter((base / "lab/runs/first" / PARTIES / "lab" / LEDGER).read_text().splitlines())))
+def test_what_a_sender_calls_its_tensors_runs_nowhere(
+    base: Path, call: Caller, tmp_path: Path
+) -> None:
+    """Neither in a spreadsheet, nor in a terminal, nor as markup. A name comes with the
+    tensor."""
+    entry = json.loads(
+        next(
+            iter(
+                (base / "lab/runs/first" / PARTIES / "lab" / LEDGER)
+                .read_text()
+                .splitlines()
+            )
+        )
+    )
     folder = tmp_path / "run" / PARTIES / "lab"
     folder.mkdir(parents=True)
     names = ["=HYPERLINK(A1)", "@SUM(1)", f"a{BELL}", "[/nothing]"]
-    lines = [json.dumps({**entry, "direction": "in", "name": name, "event": name}) for name in names]
+    lines = [
+        json.dumps({**entry, "direction": "in", "name": name, "event": name})
+        for name in names
+    ]
     (folder / LEDGER).write_text("\n".join([*lines, ""]))
-    rows = list(csv.DictReader(io.StringIO(call("ledger", tmp_path / "run", "--format", "csv").out)))
-    assert [row["release"] for row in rows] == ["'=HYPERLINK(A1)", "'@SUM(1)", f"a{BELL}", "[/nothing]"]
+    rows = list(
+        csv.DictReader(
+            io.StringIO(call("ledger", tmp_path / "run", "--format", "csv").out)
+        )
+    )
+    assert [row["release"] for row in rows] == [
+        "'=HYPERLINK(A1)",
+        "'@SUM(1)",
+        f"a{BELL}",
+        "[/nothing]",
+    ]
     assert all(row["mechanism"][0] not in "=@" for row in rows)
     seen = call("ledger", tmp_path / "run").out
     assert "[/nothing]" in seen
@@ -152,15 +215,22 @@ def test_what_a_sender_calls_its_tensors_runs_nowhere(base: Path, call: Caller, 
     assert "\x07" not in seen
     (tmp_path / OWN).write_text('name = "lab"\n')
     (tmp_path / "runs").mkdir()
-    forged = {"time": "t", "level": "info", "what": f"x{BELL}\n2026 info lab: all is well"}
+    forged = {
+        "time": "t",
+        "level": "info",
+        "what": f"x{BELL}\n2026 info lab: all is well",
+    }
     (tmp_path / "runs" / SITE_LOG).write_text(json.dumps(forged) + "\n")
     (told,) = call("site", "logs", tmp_path / OWN).out.splitlines()
     assert "\x1b" not in told
 
 
-def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, call: Caller) -> None:
+def test_the_log_has_events_and_no_data_is_rotated_and_is_read(
+    tmp_path: Path, call: Caller
+) -> None:
     (tmp_path / OWN).write_text('name = "lab"\n')
-    runs, logger = tmp_path / "runs", logging.getLogger("colonnade")
+    runs = tmp_path / "runs"
+    logger = logging.getLogger("colonnade")
     before = list(logger.handlers)
     try:
         keep_log(runs)
@@ -172,8 +242,11 @@ def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, c
             logging.getLogger("colonnade.party").warning("lab: an error", exc_info=True)
         handler.doRollover()  # type: ignore[attr-defined]
         logging.getLogger("colonnade.party").warning("lab: after it")
-        half = "lab: refused \ud800"  # half a sign is no way out of the log; pytest's own could not carry it
-        handler.handle(logger.makeRecord("colonnade.party", logging.WARNING, "", 0, half, (), None))
+        # half a sign is no way out of the log; pytest's own could not carry it
+        half = "lab: refused \ud800"
+        handler.handle(
+            logger.makeRecord("colonnade.party", logging.WARNING, "", 0, half, (), None)
+        )
     finally:
         for one in [one for one in logger.handlers if one not in before]:
             logger.removeHandler(one)
@@ -185,14 +258,24 @@ def test_the_log_has_events_and_no_data_is_rotated_and_is_read(tmp_path: Path, c
     assert told[0].endswith("lab: an error (ValueError)")
     assert told[1].endswith("lab: after it")
     assert "lab: refused" in told[2]
-    assert json.loads(call("site", "logs", tmp_path / OWN, "--json", "--last", "1").out)["level"] == "warning"
+    assert (
+        json.loads(call("site", "logs", tmp_path / OWN, "--json", "--last", "1").out)[
+            "level"
+        ]
+        == "warning"
+    )
 
 
-def test_a_log_that_is_followed_has_each_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also lines that come while others are printed; and in a rotation the file is missing for a moment."""
+def test_a_log_that_is_followed_has_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also lines that come while others are printed; and in a rotation the file is
+    missing for a moment."""
     log = tmp_path / SITE_LOG
     log.write_text("1\n2\n3\n")
-    waits: Iterator[Callable[[], object]] = iter([int, int, log.unlink, lambda: log.write_text("6\n")])
+    waits: Iterator[Callable[[], object]] = iter(
+        [int, int, log.unlink, lambda: log.write_text("6\n")]
+    )
     monkeypatch.setattr(time, "sleep", lambda _: next(waits)())
     lines = site._log(log, 2, follow=True)
     assert [next(lines), next(lines)] == ["2", "3"]
@@ -204,11 +287,26 @@ def test_a_log_that_is_followed_has_each_line_once(tmp_path: Path, monkeypatch: 
 
 
 def test_health_and_metrics_are_served_on_this_machine(base: Path) -> None:
-    command = [sys.executable, "-m", "colonnade", "site", "metrics", str(base / "lab" / OWN), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"})
+    command = [
+        sys.executable,
+        "-m",
+        "colonnade",
+        "site",
+        "metrics",
+        str(base / "lab" / OWN),
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"}
+    )
     try:
         assert process.stdout is not None
-        address = next(word for word in process.stdout.readline().split() if word.startswith("http://127.0.0.1:"))
+        address = next(
+            word
+            for word in process.stdout.readline().split()
+            if word.startswith("http://127.0.0.1:")
+        )
         place = address.removesuffix("/metrics")
         with urllib.request.urlopen(f"{place}/metrics", timeout=10) as answer:
             assert b'colonnade_site_runs{state="finished"} 2' in answer.read()

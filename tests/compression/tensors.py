@@ -29,11 +29,20 @@ def changed(packed: Packed, **settings: Any) -> Packed:
 
 @st.composite
 def tensors(draw: st.DrawFn, largest: float = 1e6) -> Tensor:
-    """[rows, P] of float32 or float64 at any scale, with equal entries, zeros and extremes among them."""
-    rows, values, seed = draw(st.integers(1, 6)), draw(st.integers(1, 12)), draw(st.integers(0, 10**6))
-    numbers = torch.rand(rows, values, generator=generator(seed), dtype=torch.float64) * 2 - 1
+    """[rows, P] of float32 or float64 at any scale, with equal entries, zeros and
+    extremes among them."""
+    rows = draw(st.integers(1, 6))
+    values = draw(st.integers(1, 12))
+    seed = draw(st.integers(0, 10**6))
+    numbers = (
+        torch.rand(rows, values, generator=generator(seed), dtype=torch.float64) * 2 - 1
+    )
     numbers *= draw(st.sampled_from([largest, 100.0, 1.0, 1e-3, 1e-30]))
     special = st.sampled_from([0.0, 1.0, -1.0, largest, float(numbers[0, 0])])
-    for row, column, value in draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), special), max_size=4)):
+    for row, column, value in draw(
+        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), special), max_size=4)
+    ):
         numbers[row % rows, column % values] = value
-    return numbers.to(torch.float32).to(draw(st.sampled_from([torch.float32, torch.float64])))
+    return numbers.to(torch.float32).to(
+        draw(st.sampled_from([torch.float32, torch.float64]))
+    )

@@ -1,4 +1,5 @@
-"""Numbers of any width come back, and take the bytes they must: against Python's own whole numbers."""
+"""Numbers of any width come back, and take the bytes they must: against Python's own
+whole numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +17,17 @@ def by_hand(row: list[int], bits: int) -> bytes:
     return whole.to_bytes(-(-len(row) * bits // 8), "little")
 
 
-@given(st.integers(1, WIDEST), st.integers(0, 5), st.integers(0, 40), st.integers(0, 10**6))
+@given(
+    st.integers(1, WIDEST), st.integers(0, 5), st.integers(0, 40), st.integers(0, 10**6)
+)
 @settings(max_examples=100)
-def test_rows_are_packed_side_by_side_and_come_back(bits: int, rows: int, count: int, seed: int) -> None:
+def test_rows_are_packed_side_by_side_and_come_back(
+    bits: int, rows: int, count: int, seed: int
+) -> None:
     random = np.random.default_rng(seed)
-    array = random.integers(0, 2**bits, (rows, count), dtype=np.uint64).astype(np.uint32)
+    array = random.integers(0, 2**bits, (rows, count), dtype=np.uint64).astype(
+        np.uint32
+    )
     packed = pack(array, bits)
     assert packed.dtype == np.uint8
     assert packed.shape == (rows, row_bytes(count, bits))
@@ -47,6 +54,9 @@ def test_what_is_packed_need_not_lie_in_one_piece(bits: int) -> None:
     assert np.array_equal(unpack(wide[:, 4:], 4, bits), values[::2, ::3])
 
 
-@pytest.mark.parametrize(("count", "bits"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (256, 8), (257, 9), (2**32, 32)])
+@pytest.mark.parametrize(
+    ("count", "bits"),
+    [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (256, 8), (257, 9), (2**32, 32)],
+)
 def test_so_many_bits_tell_so_many_values_apart(count: int, bits: int) -> None:
     assert width_of(count) == bits

@@ -1,4 +1,5 @@
-"""All codecs alike: refused numbers, the wire, hostile bytes, and whole federations under an outbox rule."""
+"""All codecs alike: refused numbers, the wire, hostile bytes, and whole federations
+under an outbox rule."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.compression.tensors import generator
 from tests.conformance.battery import Everything
-from tests.conformance.toy import TRANSPORTS, Toy, assert_bit_equal, difference, federation
+from tests.conformance.toy import (
+    TRANSPORTS,
+    Toy,
+    assert_bit_equal,
+    difference,
+    federation,
+)
 from tests.core.frames import Values
 from tests.federation import small
 
@@ -36,7 +43,13 @@ each_codec = pytest.mark.parametrize(("codec", "size"), SMALL, ids=repr)
 
 
 def test_who_imports_the_package_can_read_and_write_all_of_them() -> None:
-    ours = {"half": Half, "integers": Integers, "quantize": Quantize, "top_k": TopK, "vector_quantize": VectorQuantize}
+    ours = {
+        "half": Half,
+        "integers": Integers,
+        "quantize": Quantize,
+        "top_k": TopK,
+        "vector_quantize": VectorQuantize,
+    }
     for name, codec in ours.items():
         assert type(CODECS[name]) is codec
         assert CODECS[name].name == name
@@ -45,8 +58,12 @@ def test_who_imports_the_package_can_read_and_write_all_of_them() -> None:
 
 @each_codec
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused_by_name(codec: Codec, size: int, bad: float) -> None:
-    with pytest.raises(ConfigError, match=f"The codec '{codec.name}' encodes finite numbers; 1 of 6"):
+def test_what_is_not_finite_is_refused_by_name(
+    codec: Codec, size: int, bad: float
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"The codec '{codec.name}' encodes finite numbers; 1 of 6"
+    ):
         codec.encode(torch.tensor([[1.0, bad, 0.0], [1.0, 2.0, 3.0]]), generator())
 
 
@@ -55,11 +72,16 @@ def test_what_is_not_finite_is_refused_by_name(codec: Codec, size: int, bad: flo
 
 def framed(codec: Codec) -> bytes:
     tensor = torch.arange(24.0).reshape(4, 6)
-    released = Outbox("bank", generator(), default=Rule(codec=codec)).release(tensor, "x")
+    released = Outbox("bank", generator(), default=Rule(codec=codec)).release(
+        tensor, "x"
+    )
     return wire.encode(Envelope("bank", 1, Values(released)))
 
 
-FRAMES = [framed(codec) for codec in (Quantize(5), TopK(2), VectorQuantize(30), Half(), Integers(0, 1, 24))]
+FRAMES = [
+    framed(codec)
+    for codec in (Quantize(5), TopK(2), VectorQuantize(30), Half(), Integers(0, 1, 24))
+]
 
 
 def header_and_body(frame: bytes) -> tuple[dict[str, Any], bytes]:
@@ -69,7 +91,13 @@ def header_and_body(frame: bytes) -> tuple[dict[str, Any], bytes]:
 
 def with_header(header: dict[str, Any], body: bytes) -> bytes:
     text = json.dumps(header).encode()
-    return wire.MAGIC + len(text).to_bytes(4, "little") + text + bytes(-(8 + len(text)) % 64) + body
+    return (
+        wire.MAGIC
+        + len(text).to_bytes(4, "little")
+        + text
+        + bytes(-(8 + len(text)) % 64)
+        + body
+    )
 
 
 def decodes_or_refuses(frame: bytes) -> bool:
@@ -82,12 +110,41 @@ def decodes_or_refuses(frame: bytes) -> bool:
 
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
-    [None, True, -1, 0, 1, 2, 3, 7, 2**31, 2**40, 2**62, 10**30, 0.5, -1e308, 1e308, math.nan, math.inf, "16", [], {}]
+    [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2,
+        3,
+        7,
+        2**31,
+        2**40,
+        2**62,
+        10**30,
+        0.5,
+        -1e308,
+        1e308,
+        math.nan,
+        math.inf,
+        "16",
+        [],
+        {},
+    ]
 )
-SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 6, 12, 24, 2**20, 2**40, 2**61]), max_size=4)
+SHAPES = st.lists(
+    st.sampled_from([0, 1, 2, 4, 6, 12, 24, 2**20, 2**40, 2**61]), max_size=4
+)
 
 
-@given(st.sampled_from(FRAMES), JUNK, st.integers(0, 9), SHAPES | st.none(), st.sampled_from(["float32", "float64"]))
+@given(
+    st.sampled_from(FRAMES),
+    JUNK,
+    st.integers(0, 9),
+    SHAPES | st.none(),
+    st.sampled_from(["float32", "float64"]),
+)
 @settings(max_examples=100)
 def test_no_setting_shape_or_length_from_outside_does_harm(
     frame: bytes, junk: Any, place: int, shape: list[int] | None, dtype: str
@@ -111,21 +168,27 @@ def test_no_setting_shape_or_length_from_outside_does_harm(
 
 @given(st.sampled_from(FRAMES), st.integers(0, 63), st.integers(1, 255))
 @settings(max_examples=100)
-def test_any_byte_of_the_data_may_be_any_other(frame: bytes, place: int, flip: int) -> None:
+def test_any_byte_of_the_data_may_be_any_other(
+    frame: bytes, place: int, flip: int
+) -> None:
     header, body = header_and_body(frame)
     changed = bytearray(body)
     changed[place % len(body)] ^= flip
     decodes_or_refuses(with_header(header, bytes(changed)))
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=["quantize", "top_k", "vector_quantize", "half", "integers"])
+@pytest.mark.parametrize(
+    "frame", FRAMES, ids=["quantize", "top_k", "vector_quantize", "half", "integers"]
+)
 def test_too_few_and_too_many_bytes_are_refused(frame: bytes) -> None:
     header, body = header_and_body(frame)
     assert decodes_or_refuses(with_header(header, body))
     size = header["tensors"][0]["bytes"]
     for other in {0, 1, size - 1, size + 1}:
         header["tensors"][0]["bytes"] = other
-        assert not decodes_or_refuses(with_header(header, body[:other] + bytes(-other % 64)))
+        assert not decodes_or_refuses(
+            with_header(header, body[:other] + bytes(-other % 64))
+        )
 
 
 # Federations
@@ -139,9 +202,16 @@ def compressed(algorithm: Any, codec: Codec, transport: str) -> Toy:
 
 
 @each_codec
-@pytest.mark.parametrize("algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM], ids=["splitnn", "vimadmm"])
-def test_an_algorithm_streams_through_a_codec_whatever_carries_it(algorithm: Any, codec: Codec, size: int) -> None:
-    toys = {name: compressed(algorithm, codec, name) for name in ("by reference", "through bytes", "cohorts")}
+@pytest.mark.parametrize(
+    "algorithm", [splitnn.ALGORITHM, vimadmm.ALGORITHM], ids=["splitnn", "vimadmm"]
+)
+def test_an_algorithm_streams_through_a_codec_whatever_carries_it(
+    algorithm: Any, codec: Codec, size: int
+) -> None:
+    toys = {
+        name: compressed(algorithm, codec, name)
+        for name in ("by reference", "through bytes", "cohorts")
+    }
     plain = federation(algorithm, dtype=torch.float64)
     losses = {name: toy.run(4) for name, toy in toys.items()}
     assert losses["by reference"] == losses["through bytes"] != plain.run(4)
@@ -151,43 +221,76 @@ def test_an_algorithm_streams_through_a_codec_whatever_carries_it(algorithm: Any
     for toy in toys.values():
         for name, party in toy.parties.items():
             sent = [entry for entry in party.ledger.entries if entry.direction == "out"]
-            assert [(entry.bytes, entry.codec) for entry in sent] == [(size, codec.name)] * 4
+            assert [(entry.bytes, entry.codec) for entry in sent] == [
+                (size, codec.name)
+            ] * 4
             assert toy.driver.ledger.total("in", name) == 4 * size
 
 
 OUTBOX = {
-    "quantize": {"name": "quantize", "levels": 4, "low": 0.0, "high": 2.0, "rounding": "dithered"},
+    "quantize": {
+        "name": "quantize",
+        "levels": 4,
+        "low": 0.0,
+        "high": 2.0,
+        "rounding": "dithered",
+    },
     "top_k": {"name": "top_k", "keep": 2},
     "vector_quantize": {"name": "vector_quantize", "points": 64},
     "half": {"name": "half", "type": "bfloat16"},
 }
-BYTES = {"quantize": 16 * 1, "top_k": 16 * (2 * 4 + 1), "vector_quantize": 16 * 2, "half": 16 * 8}
+BYTES = {
+    "quantize": 16 * 1,
+    "top_k": 16 * (2 * 4 + 1),
+    "vector_quantize": 16 * 2,
+    "half": 16 * 8,
+}
 
 
 @pytest.mark.parametrize("name", OUTBOX)
 def test_a_federation_file_chooses_a_codec(name: str) -> None:
     outbox = {"embedding": {"codec": OUTBOX[name]}}
-    federation = small.federation(settings=small.quick(parties={"lab": {"outbox": outbox}}))
+    federation = small.federation(
+        settings=small.quick(parties={"lab": {"outbox": outbox}})
+    )
     federation.fit()
-    entries = [e for e in federation.ledgers["lab"].entries if e.direction == "out" and e.shape == (16, 4)]
+    entries = [
+        e
+        for e in federation.ledgers["lab"].entries
+        if e.direction == "out" and e.shape == (16, 4)
+    ]
     assert {(entry.codec, entry.bytes) for entry in entries} == {(name, BYTES[name])}
-    assert {e.codec for e in federation.ledgers["clinic"].entries if e.direction == "out"} == {"identity"}
+    assert {
+        e.codec for e in federation.ledgers["clinic"].entries if e.direction == "out"
+    } == {"identity"}
 
 
 def test_a_mistake_in_a_rule_is_named_with_its_place() -> None:
     given: dict[str, Any] = {"embedding": {"codec": {"name": "quantize", "levels": 1}}}
     with pytest.raises(
-        ConfigError, match=r"\[parties\.lab\.outbox\] embedding: codec: quantize: levels must be .* found 1"
+        ConfigError,
+        match=(
+            r"\[parties\.lab\.outbox\] embedding: codec: quantize: levels must be .*"
+            r" found 1"
+        ),
     ):
-        rules.rules_from(given, owner="lab", releases=("embedding",), from_columns=("embedding",))
+        rules.rules_from(
+            given, owner="lab", releases=("embedding",), from_columns=("embedding",)
+        )
     with pytest.raises(ConfigError, match=r"codec 'integers' cannot be made: .*'low'"):
         rules.rules_from(
-            {"embedding": {"codec": "integers"}}, owner="lab", releases=("embedding",), from_columns=("embedding",)
+            {"embedding": {"codec": "integers"}},
+            owner="lab",
+            releases=("embedding",),
+            from_columns=("embedding",),
         )
 
 
 def test_a_party_whose_training_diverged_says_so() -> None:
     toy = compressed(splitnn.ALGORITHM, Quantize(16), "by reference")
     toy.parties["bob"].features.fill_(math.nan)
-    with pytest.raises(PartyError, match=r"'bob' failed while .* The codec 'quantize' encodes finite numbers"):
+    with pytest.raises(
+        PartyError,
+        match=r"'bob' failed while .* The codec 'quantize' encodes finite numbers",
+    ):
         toy.run(1)

@@ -15,14 +15,25 @@ from colonnade.errors import ConfigError, WireError
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((), (1, 1)), ((5,), (1, 5)), ((0,), (1, 0)), ((3, 4), (3, 4)), ((3, 4, 5), (3, 20)), ((0, 4), (0, 4))],
+    [
+        ((), (1, 1)),
+        ((5,), (1, 5)),
+        ((0,), (1, 0)),
+        ((3, 4), (3, 4)),
+        ((3, 4, 5), (3, 20)),
+        ((0, 4), (0, 4)),
+    ],
 )
-def test_a_row_is_an_entry_of_the_first_axis(shape: tuple[int, ...], expected: tuple[int, int]) -> None:
+def test_a_row_is_an_entry_of_the_first_axis(
+    shape: tuple[int, ...], expected: tuple[int, int]
+) -> None:
     assert rows.rows_of(shape) == expected
     assert tuple(rows.in_rows(torch.zeros(shape), "x").shape) == expected
 
 
-@pytest.mark.parametrize(("count", "values"), [(0, 3), (1, 10**9), (10, 0), (7, 5000), (100_000, 1)])
+@pytest.mark.parametrize(
+    ("count", "values"), [(0, 3), (1, 10**9), (10, 0), (7, 5000), (100_000, 1)]
+)
 def test_pieces_are_all_rows_once_and_in_order(count: int, values: int) -> None:
     pieces = list(rows.pieces(count, values))
     found = [row for piece in pieces for row in range(count)[piece]]
@@ -34,20 +45,44 @@ def test_pieces_are_all_rows_once_and_in_order(count: int, values: int) -> None:
 def test_what_is_not_finite_is_refused_with_the_codecs_name(bad: float) -> None:
     tensor = torch.ones(3, 4)
     tensor[1, 2] = bad
-    with pytest.raises(ConfigError, match="The codec 'zip' encodes finite numbers; 1 of 12 values are NaN or infinite"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "The codec 'zip' encodes finite numbers; 1 of 12 values are NaN or infinite"
+        ),
+    ):
         rows.in_rows(tensor, "zip")
-    with pytest.raises(ConfigError, match=r"The codec 'zip' encodes floating-point tensors; found torch\.int64"):
+    with pytest.raises(
+        ConfigError,
+        match=r"The codec 'zip' encodes floating-point tensors; found torch\.int64",
+    ):
         rows.in_rows(torch.ones(2, dtype=torch.int64), "zip")
 
 
-def packed(data: bytes = b"", shape: tuple[int, ...] = (), dtype: str = "float32", settings: Any = None) -> Packed:
+def packed(
+    data: bytes = b"",
+    shape: tuple[int, ...] = (),
+    dtype: str = "float32",
+    settings: Any = None,
+) -> Packed:
     return Packed("zip", data, shape, dtype, {} if settings is None else settings)
 
 
 def test_length_and_shape_must_agree() -> None:
-    assert rows.rows_in(packed(b"abcdef", (3, 9)), 2).tolist() == [[97, 98], [99, 100], [101, 102]]
-    for data, shape in ((b"abcde", (3, 9)), (b"", (3, 9)), (b"ab", (2**40,)), (b"", (0, 2**61, 2**61))):
-        with pytest.raises(WireError, match=r"A 'zip' tensor of shape .* does not have"):
+    assert rows.rows_in(packed(b"abcdef", (3, 9)), 2).tolist() == [
+        [97, 98],
+        [99, 100],
+        [101, 102],
+    ]
+    for data, shape in (
+        (b"abcde", (3, 9)),
+        (b"", (3, 9)),
+        (b"ab", (2**40,)),
+        (b"", (0, 2**61, 2**61)),
+    ):
+        with pytest.raises(
+            WireError, match=r"A 'zip' tensor of shape .* does not have"
+        ):
             rows.rows_in(packed(data, shape), 2)
     assert rows.rows_in(packed(b"", (0, 2**40)), 2).shape == (0, 2)
 

@@ -1,4 +1,5 @@
-"""The lattice covers its square, each pair goes to the nearest point, and bytes follow the formula."""
+"""The lattice covers its square, each pair goes to the nearest point, and bytes follow
+the formula."""
 
 from __future__ import annotations
 
@@ -24,15 +25,20 @@ POINTS = st.sampled_from([4, 6, 16, 30, 64, 255, 256, 1024])
 def test_no_pair_moves_further_than_the_lattice_allows(x: Tensor, points: int) -> None:
     rows, values = x.shape
     packed, back = trip(VectorQuantize(points), x)
-    assert len(packed.data) == rows * math.ceil(math.ceil(values / 2) * math.ceil(math.log2(points)) / 8)
+    assert len(packed.data) == rows * math.ceil(
+        math.ceil(values / 2) * math.ceil(math.log2(points)) / 8
+    )
     assert back.dtype == x.dtype
-    low, high = float(x.min()), float(x.max())
+    low = float(x.min())
+    high = float(x.max())
     side = lattice(points)[2] * (high - low)
     error = (back - x).double()
     if values % 2:
         error = torch.cat([error, torch.zeros(rows, 1, dtype=torch.float64)], dim=1)
     longest = float(error.reshape(rows, -1, 2).norm(dim=-1).max())
-    assert longest <= side / math.sqrt(3) + 4 * torch.finfo(x.dtype).eps * max(abs(low), abs(high))
+    assert longest <= side / math.sqrt(3) + 4 * torch.finfo(x.dtype).eps * max(
+        abs(low), abs(high)
+    )
 
 
 @pytest.mark.parametrize("points", [4, 16, 256])
@@ -47,7 +53,9 @@ def test_each_pair_goes_to_the_nearest_point(points: int) -> None:
 
 @given(tensors(), POINTS)
 @settings(max_examples=100)
-def test_what_was_quantized_in_the_owners_range_stays_as_it_is(x: Tensor, points: int) -> None:
+def test_what_was_quantized_in_the_owners_range_stays_as_it_is(
+    x: Tensor, points: int
+) -> None:
     codec = VectorQuantize(points, -10.0, 20.0)
     _, once = trip(codec, x[:, : x.shape[1] // 2 * 2])
     assert torch.equal(trip(codec, once)[1], once)
@@ -57,14 +65,21 @@ def test_what_was_quantized_in_the_owners_range_stays_as_it_is(x: Tensor, points
 def test_the_lattice_is_hexagonal_and_the_finest_of_so_many_points(points: int) -> None:
     across, down, side = lattice(points)
     assert across * down <= points
-    finest = min(max(1 / (a - 1), 1 / (ROW * (points // a - 1))) for a in range(2, points // 2 + 1))
+    finest = min(
+        max(1 / (a - 1), 1 / (ROW * (points // a - 1)))
+        for a in range(2, points // 2 + 1)
+    )
     assert side == finest
     assert side * (across - 1) >= 1 - 1e-12
     assert side * ROW * (down - 1) >= 1 - 1e-12
     if points <= 64:
         codebook = torch.from_numpy(_codebook(points, 0.0, 1.0))
-        apart = torch.cdist(codebook, codebook) + 10 * torch.eye(len(codebook), dtype=torch.float64)
-        assert torch.allclose(apart.min(dim=1).values, torch.tensor(side, dtype=torch.float64))
+        apart = torch.cdist(codebook, codebook) + 10 * torch.eye(
+            len(codebook), dtype=torch.float64
+        )
+        assert torch.allclose(
+            apart.min(dim=1).values, torch.tensor(side, dtype=torch.float64)
+        )
 
 
 def test_with_many_points_it_beats_a_scalar_quantizer_of_equal_bytes() -> None:
@@ -85,7 +100,8 @@ def test_an_odd_last_value_is_quantized_too() -> None:
 
 
 def test_pairs_at_the_lower_end_stay_what_they_are() -> None:
-    """After a ReLU most are pairs of zeros: a lattice that lies elsewhere would move them all in one direction."""
+    """After a ReLU most are pairs of zeros: a lattice that lies elsewhere would move
+    them all in one direction."""
     x = torch.randn(50, 20, generator=generator()).relu()
     _, back = trip(VectorQuantize(16), x)
     zeros = (x.reshape(50, 10, 2) == 0).all(-1)
@@ -108,14 +124,28 @@ def test_a_tensor_of_equal_values_is_exact() -> None:
         ({"low": 3.0, "high": 1.0}, "low below high"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], text: str) -> None:
+def test_a_setting_that_means_nothing_is_refused(
+    settings: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigError, match=f"vector_quantize: .*{text}"):
         VectorQuantize(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"points": 3}, {"points": 2**20}, {"points": 8}, {"points": None}, {"low": 9.0},
-                                      {"high": math.inf}, {"low": -1e308, "high": 1e308}])  # fmt: skip
-def test_settings_from_outside_that_do_not_fit_are_refused(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"points": 3},
+        {"points": 2**20},
+        {"points": 8},
+        {"points": None},
+        {"low": 9.0},
+        {"high": math.inf},
+        {"low": -1e308, "high": 1e308},
+    ],
+)
+def test_settings_from_outside_that_do_not_fit_are_refused(
+    settings: dict[str, Any],
+) -> None:
     packed, _ = trip(VectorQuantize(256), torch.randn(4, 6, generator=generator()))
     with pytest.raises(WireError):
         VectorQuantize().decode(changed(packed, **settings))

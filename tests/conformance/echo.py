@@ -1,4 +1,5 @@
-"""Parties that only answer, for testing what carries the calls; all their messages are here."""
+"""Parties that only answer, for testing what carries the calls; all their messages are
+here."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Remember(Request[Done]):
 
 
 class Break(Request[Value]):
-    """Parties whose first number is below `below` fail; the others add 1 to what they hold."""
+    """Parties whose first number is below `below` fail; the others add 1 to what they
+    hold."""
 
     below: float
     batch: str = "train/0/0"
@@ -76,7 +78,13 @@ class Unserved(Request[Done]):
 class Echo(roles.FeatureOwner):
     """Holds numbers and a linear model; a different delay for each party."""
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: object = None) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: object = None,
+    ) -> None:
         super().__init__(organisation, features, model, config)
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
         self.held = torch.zeros_like(features)
@@ -85,12 +93,22 @@ class Echo(roles.FeatureOwner):
 
     @serves
     def multiply(self, request: Multiply) -> Value:
-        return Value(self.outbox.release(self.features * request.by.tensor + request.plus, "value", request.batch))
+        return Value(
+            self.outbox.release(
+                self.features * request.by.tensor + request.plus, "value", request.batch
+            )
+        )
 
     @serves
     def nest(self, request: Nest) -> Nested:
-        listed = tuple(self.outbox.release(self.features * part.tensor, "listed") for part in request.listed)
-        named = {k: self.outbox.release(self.features + part.tensor, "named") for k, part in request.named.items()}
+        listed = tuple(
+            self.outbox.release(self.features * part.tensor, "listed")
+            for part in request.listed
+        )
+        named = {
+            k: self.outbox.release(self.features + part.tensor, "named")
+            for k, part in request.named.items()
+        }
         again = self.outbox.release(-self.features, "again")
         return Nested(listed, named, {"two": (again, again), "none": ()}, len(listed))
 
@@ -137,4 +155,6 @@ def echoes(names: tuple[str, ...] = NAMES, columns: int = 4) -> dict[str, Echo]:
 
 def asker(transport: Transport, names: tuple[str, ...] = NAMES) -> tuple[Peers, Outbox]:
     """Somebody who may ask them, and who releases what it sends."""
-    return Peers("asker", names, transport, Ledger("asker")), Outbox("asker", Generator().manual_seed(0))
+    return Peers("asker", names, transport, Ledger("asker")), Outbox(
+        "asker", Generator().manual_seed(0)
+    )

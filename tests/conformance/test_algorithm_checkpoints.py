@@ -1,4 +1,5 @@
-"""Saved and loaded mid-run, every algorithm continues as if it had not been (8 of "Definition of done")."""
+"""Saved and loaded mid-run, every algorithm continues as if it had not been (8 of
+"Definition of done")."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def save(toy: Toy, folder: Path) -> None:
     toy.states()  # hands a cohort's state back
     for name, party in (toy.parties | {"the driver": toy.driver}).items():
         own = party.organisation.state()
-        write_state(folder / name, {"role": party.state(), "seat": own, "done": toy.batches.done})
+        write_state(
+            folder / name,
+            {"role": party.state(), "seat": own, "done": toy.batches.done},
+        )
 
 
 def load(toy: Toy, folder: Path) -> None:
@@ -55,20 +59,26 @@ def load(toy: Toy, folder: Path) -> None:
 def test_saved_and_loaded_it_continues_bit_equal(
     algorithm: AnyAlgorithm, task: Task, transport: str, after: int, tmp_path: Path
 ) -> None:
-    whole, second = (federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2))
+    whole, second = (
+        federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2)
+    )
     expected = whole.run(after)
     save(whole, tmp_path)  # and goes on as if it had not been saved
     expected += whole.run(STEPS - after)
     load(second, tmp_path)
     assert second.run(STEPS - after) == expected[after:]
     assert_bit_equal(whole.states(), second.states())
-    assert {n: p.organisation.state()["seat"]["released"] for n, p in whole.parties.items()} == {
+    assert {
+        n: p.organisation.state()["seat"]["released"] for n, p in whole.parties.items()
+    } == {
         n: p.organisation.state()["seat"]["released"] for n, p in second.parties.items()
     }
 
 
 @every_algorithm
-def test_noise_continues_where_it_stood(algorithm: AnyAlgorithm, tmp_path: Path) -> None:
+def test_noise_continues_where_it_stood(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
     rule = Rule(Gaussian(0.3, 1.0))
     whole, first, second = (ruled(algorithm, rule) for _ in range(3))
     expected = whole.run(5)
@@ -81,9 +91,15 @@ def test_noise_continues_where_it_stood(algorithm: AnyAlgorithm, tmp_path: Path)
 
 @every_algorithm_with_optimizers
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(("saved_from", "continued_in"), [(cohorts, sequential), (sequential, cohorts)])
+@pytest.mark.parametrize(
+    ("saved_from", "continued_in"), [(cohorts, sequential), (sequential, cohorts)]
+)
 def test_a_checkpoint_does_not_know_whether_it_was_stacked(
-    algorithm: AnyAlgorithm, optimizer: str, saved_from: Wrap, continued_in: Wrap, tmp_path: Path
+    algorithm: AnyAlgorithm,
+    optimizer: str,
+    saved_from: Wrap,
+    continued_in: Wrap,
+    tmp_path: Path,
 ) -> None:
     config = config_for(algorithm, optimizer=optimizer, learning_rate=0.02)
     whole, first, second = (

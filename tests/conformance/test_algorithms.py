@@ -1,6 +1,8 @@
-"""What every algorithm in the registry must do, whatever it computes (DESIGN, "Definition of done").
+"""What every algorithm in the registry must do, whatever it computes (DESIGN,
+"Definition of done").
 
-Faults (6) are in `test_algorithm_faults.py`, checkpoints (8) in `test_algorithm_checkpoints.py`.
+Faults (6) are in `test_algorithm_faults.py`, checkpoints (8) in
+`test_algorithm_checkpoints.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ from colonnade.core.checks import Checked, from_mapping
 from colonnade.errors import ConfigError
 from colonnade.transport import InProcess, Recording
 
-FLOAT32 = 1e-5  # stacked against one by one, relative, after STEPS steps; measured: at most 1.4e-6
+# stacked against one by one, relative, after STEPS steps; measured: at most 1.4e-6
+FLOAT32 = 1e-5
 
 
 def recorded(parties: Mapping[str, Party]) -> Transport:
@@ -57,21 +60,32 @@ def recorded(parties: Mapping[str, Party]) -> Transport:
 
 @functools.cache
 def one_by_one(
-    algorithm: AnyAlgorithm, task: Task, columns: tuple[int, ...] = (4, 4, 4), dtype: torch.dtype = torch.float32
+    algorithm: AnyAlgorithm,
+    task: Task,
+    columns: tuple[int, ...] = (4, 4, 4),
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[list[float], dict[str, State], Tensor]:
-    """What the others are measured against: STEPS steps by reference, one party after the other."""
+    """What the others are measured against: STEPS steps by reference, one party after
+    the other."""
     toy = federation(algorithm, task=task, columns=columns, dtype=dtype)
     return toy.run(STEPS), toy.states(), toy.predict()
 
 
 # 1. One federation, whatever carries its calls
 
-OTHERS = [t for t in TRANSPORTS if t not in (*STACKS, "through bytes", "threads", "retrying")]
+OTHERS = [
+    t for t in TRANSPORTS if t not in (*STACKS, "through bytes", "threads", "retrying")
+]
 
 
 @every_task
-@pytest.mark.parametrize("transport", ["through bytes", "threads", "retrying", *(in_long_runs(t) for t in OTHERS)])
-def test_what_carries_the_calls_cannot_change_a_bit(algorithm: AnyAlgorithm, task: Task, transport: str) -> None:
+@pytest.mark.parametrize(
+    "transport",
+    ["through bytes", "threads", "retrying", *(in_long_runs(t) for t in OTHERS)],
+)
+def test_what_carries_the_calls_cannot_change_a_bit(
+    algorithm: AnyAlgorithm, task: Task, transport: str
+) -> None:
     losses, states, predicted = one_by_one(algorithm, task)
     other = federation(algorithm, TRANSPORTS[transport], task=task)
     assert other.run(STEPS) == losses
@@ -101,7 +115,9 @@ def test_a_cohort_computes_what_its_members_would(
     assert [len(cohort.members) for cohort in stacked.cohorts()] == sizes
     assert stacked.run(STEPS) == pytest.approx(losses, rel=tolerance)
     together = algorithm in STACKED.values()
-    assert all(cohort.alike and cohort.fresh != together for cohort in stacked.cohorts()), "it did not run stacked"
+    assert all(
+        cohort.alike and cohort.fresh != together for cohort in stacked.cohorts()
+    ), "it did not run stacked"
     assert difference(states, stacked.states()) <= tolerance
     assert difference(predicted, stacked.predict()) <= tolerance
 
@@ -111,7 +127,9 @@ def test_a_cohort_computes_what_its_members_would(
 def test_the_members_of_a_cohort_keep_the_ledgers_they_would_keep_alone(
     algorithm: AnyAlgorithm, columns: tuple[int, ...]
 ) -> None:
-    plain, stacked = (federation(algorithm, wrap, columns=columns) for wrap in (sequential, cohorts))
+    plain, stacked = (
+        federation(algorithm, wrap, columns=columns) for wrap in (sequential, cohorts)
+    )
     for toy in (plain, stacked):
         toy.run(2)
         toy.predict()
@@ -122,7 +140,9 @@ def test_the_members_of_a_cohort_keep_the_ledgers_they_would_keep_alone(
 
 
 @every_algorithm
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(algorithm: AnyAlgorithm) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    algorithm: AnyAlgorithm,
+) -> None:
     losses = [federation(algorithm, seed=seed).run(3) for seed in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]
 
@@ -134,48 +154,84 @@ def test_no_global_random_numbers_are_used(algorithm: AnyAlgorithm) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-# 3. Every tensor that crossed has a receipt, and every byte is in two ledgers and in the transcript
+# 3. Every tensor that crossed has a receipt, and every byte is in two ledgers and in
+#    the transcript
 
 
 @every_algorithm
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
-def test_ledgers_and_transcripts_agree_on_every_byte(algorithm: AnyAlgorithm, transport: str) -> None:
-    toy = federation(algorithm, lambda parties: Recording(TRANSPORTS[transport](parties)))
+def test_ledgers_and_transcripts_agree_on_every_byte(
+    algorithm: AnyAlgorithm, transport: str
+) -> None:
+    toy = federation(
+        algorithm, lambda parties: Recording(TRANSPORTS[transport](parties))
+    )
     toy.run(3)
     toy.predict()
     recording: Recording = toy.transport
     here = toy.driver
     answers = any(release.of != "columns" for release in algorithm.releases.values())
     for name, party in toy.parties.items():
-        up, down = recording.of(here.name).total(name), recording.of(name).total(here.name)
+        up = recording.of(here.name).total(name)
+        down = recording.of(name).total(here.name)
         assert up > 0
         assert (down > 0) == answers, "where nothing follows labels, nothing comes back"
-        assert here.ledger.total("in", name) == party.ledger.total("out", here.name) == up
-        assert here.ledger.total("out", name) == party.ledger.total("in", here.name) == down
+        assert (
+            here.ledger.total("in", name) == party.ledger.total("out", here.name) == up
+        )
+        assert (
+            here.ledger.total("out", name)
+            == party.ledger.total("in", here.name)
+            == down
+        )
     assert here.ledger.total("own") == 0
 
 
 @every_algorithm
-def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(algorithm: AnyAlgorithm) -> None:
+def test_every_tensor_that_crossed_has_a_receipt_in_both_ledgers(
+    algorithm: AnyAlgorithm,
+) -> None:
     toy = federation(algorithm, recorded)
     toy.run(3)
-    ledgers = {party.name: party.ledger for party in [toy.driver, *toy.parties.values()]}
+    ledgers = {
+        party.name: party.ledger for party in [toy.driver, *toy.parties.values()]
+    }
     had_come = {
-        receiver: {(seen.sender, r.receipt.number) for seen in transcript for r in seen.message.released()}
+        receiver: {
+            (seen.sender, r.receipt.number)
+            for seen in transcript
+            for r in seen.message.released()
+        }
         for receiver, transcript in toy.transport.transcripts.items()
     }
     for receiver, transcript in toy.transport.transcripts.items():
-        crossed = [(seen.sender, released) for seen in transcript for released in seen.message.released()]
-        arrived = [entry for entry in ledgers[receiver].entries if entry.direction == "in"]
+        crossed = [
+            (seen.sender, released)
+            for seen in transcript
+            for released in seen.message.released()
+        ]
+        arrived = [
+            entry for entry in ledgers[receiver].entries if entry.direction == "in"
+        ]
         assert len(arrived) == len(crossed)
         for sender, released in crossed:
             r = released.receipt
-            assert r.owner == sender or (r.owner, r.number) in had_come[sender], "passed on, and never received"
+            assert r.owner == sender or (r.owner, r.number) in had_come[sender], (
+                "passed on, and never received"
+            )
             assert r.number >= 1
             same = ("out", receiver, r.owner, r.number)
-            left = [e for e in ledgers[sender].entries if (e.direction, e.peer, e.owner, e.number) == same]
-            assert [(e.name, e.bytes, e.shape) for e in left] == [(r.name, r.bytes, tuple(released.tensor.shape))]
-            assert (r.number, r.name) in {(e.number, e.name) for e in arrived if e.peer == sender}
+            left = [
+                e
+                for e in ledgers[sender].entries
+                if (e.direction, e.peer, e.owner, e.number) == same
+            ]
+            assert [(e.name, e.bytes, e.shape) for e in left] == [
+                (r.name, r.bytes, tuple(released.tensor.shape))
+            ]
+            assert (r.number, r.name) in {
+                (e.number, e.name) for e in arrived if e.peer == sender
+            }
             assert not released.tensor.requires_grad
 
 
@@ -195,8 +251,14 @@ def test_a_release_number_is_given_once(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm)
     toy.run(2)
     for party in [toy.driver, *toy.parties.values()]:
-        mine = {(e.number, e.name, e.batch) for e in party.ledger.entries if e.owner == party.name}
-        assert sorted(number for number, _, _ in mine) == list(range(1, party.outbox.released + 1))
+        mine = {
+            (e.number, e.name, e.batch)
+            for e in party.ledger.entries
+            if e.owner == party.name
+        }
+        assert sorted(number for number, _, _ in mine) == list(
+            range(1, party.outbox.released + 1)
+        )
 
 
 # 4. Noise of none is no noise
@@ -204,13 +266,17 @@ def test_a_release_number_is_given_once(algorithm: AnyAlgorithm) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("transport", ["by reference", "through bytes", "cohorts"])
-def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: AnyAlgorithm, transport: str) -> None:
+def test_gaussian_with_no_noise_and_no_clipping_is_plain(
+    algorithm: AnyAlgorithm, transport: str
+) -> None:
     plain = federation(algorithm, TRANSPORTS[transport])
     gaussian = ruled(algorithm, Rule(Gaussian(0.0, math.inf)), TRANSPORTS[transport])
     assert plain.run(STEPS) == gaussian.run(STEPS)
     assert_bit_equal(plain.states(), gaussian.states())
     for party in plain.parties.values():
-        events = {entry.event for entry in party.ledger.entries if entry.direction == "out"}
+        events = {
+            entry.event for entry in party.ledger.entries if entry.direction == "out"
+        }
         assert events == {"non-private"}
     for party in gaussian.parties.values():
         sent = [entry for entry in party.ledger.entries if entry.direction == "out"]
@@ -221,7 +287,9 @@ def test_gaussian_with_no_noise_and_no_clipping_is_plain(algorithm: AnyAlgorithm
 @every_algorithm
 def test_noise_is_the_owners_and_reproduces(algorithm: AnyAlgorithm) -> None:
     rule = Rule(Gaussian(0.5, 1.0))
-    plain, noisy, again = federation(algorithm), ruled(algorithm, rule), ruled(algorithm, rule)
+    plain = federation(algorithm)
+    noisy = ruled(algorithm, rule)
+    again = ruled(algorithm, rule)
     losses = [toy.run(4) for toy in (plain, noisy, again)]
     assert losses[0] != losses[1] == losses[2]
     assert_bit_equal(noisy.states(), again.states())
@@ -231,17 +299,21 @@ def test_noise_is_the_owners_and_reproduces(algorithm: AnyAlgorithm) -> None:
 
 
 @every_task
-def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(algorithm: AnyAlgorithm, task: Task) -> None:
-    """The mean loss of the last of 12 epochs is at most 3/4 of the first's, or of a model's that says nothing where the
-    first epoch learns all there is; on 60 held-out rows, accuracy is 10 points above the majority's, and a regression
-    leaves less than half of the variance."""
+def test_the_loss_falls_and_held_out_rows_are_better_than_a_constant(
+    algorithm: AnyAlgorithm, task: Task
+) -> None:
+    """The mean loss of the last of 12 epochs is at most 3/4 of the first's, or of a
+    model's that says nothing where the first epoch learns all there is; on 60 held-out
+    rows, accuracy is 10 points above the majority's, and a regression leaves less than
+    half of the variance."""
     toy = federation(algorithm, task=task, epochs=12)
     losses = toy.run()
     per = toy.batches.per_epoch
     assert len(losses) == 12 * per
     begun = toy.untrained() if algorithm.once else sum(losses[:per])
     assert sum(losses[-per:]) <= 0.75 * begun
-    decided, truth = toy.driver.loss.decide(toy.predict()), toy.truth()
+    decided = toy.driver.loss.decide(toy.predict())
+    truth = toy.truth()
     if task == "regression":
         assert float((decided - truth).square().mean()) < 0.5 * float(truth.var())
     else:
@@ -277,7 +349,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("algorithm", "field"), SETTINGS)
-def test_a_setting_refuses_a_bad_value_with_its_rule_and_the_value(algorithm: AnyAlgorithm, field: str) -> None:
+def test_a_setting_refuses_a_bad_value_with_its_rule_and_the_value(
+    algorithm: AnyAlgorithm, field: str
+) -> None:
     checked = vars(algorithm.config)[field]
     assert isinstance(checked, Checked), f"{field} is not checked"
     for value in BAD:
@@ -292,15 +366,22 @@ def test_a_setting_refuses_a_bad_value_with_its_rule_and_the_value(algorithm: An
 
 
 @every_algorithm
-def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: AnyAlgorithm) -> None:
+def test_settings_cannot_change_and_unknown_ones_are_refused(
+    algorithm: AnyAlgorithm,
+) -> None:
     config = algorithm.config()
     field = dataclasses.fields(config)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, field, getattr(config, field))
     with pytest.raises(ConfigError) as caught:
         from_mapping(algorithm.config, {f"{field}x": 1}, where="[algorithm]")
-    assert f"[algorithm] has no setting '{field}x' (did you mean '{field}'?)" in str(caught.value)
-    assert from_mapping(algorithm.config, dataclasses.asdict(config), where="[algorithm]") == config
+    assert f"[algorithm] has no setting '{field}x' (did you mean '{field}'?)" in str(
+        caught.value
+    )
+    assert (
+        from_mapping(algorithm.config, dataclasses.asdict(config), where="[algorithm]")
+        == config
+    )
 
 
 # 9. Prediction only looks
@@ -308,12 +389,17 @@ def test_settings_cannot_change_and_unknown_ones_are_refused(algorithm: AnyAlgor
 
 @every_task
 @pytest.mark.parametrize("transport", ["by reference", "cohorts"])
-def test_prediction_changes_nothing(algorithm: AnyAlgorithm, task: Task, transport: str) -> None:
-    undisturbed, toy = (federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2))
+def test_prediction_changes_nothing(
+    algorithm: AnyAlgorithm, task: Task, transport: str
+) -> None:
+    undisturbed, toy = (
+        federation(algorithm, TRANSPORTS[transport], task=task) for _ in range(2)
+    )
     expected = undisturbed.run(4)
     losses = toy.run(2)
     before = toy.states()
-    one, other = toy.predict("validation"), toy.predict("validation")
+    one = toy.predict("validation")
+    other = toy.predict("validation")
     assert one.shape == (20, LOSSES[task].outputs)
     assert not one.requires_grad
     assert torch.equal(one, other)
@@ -326,13 +412,22 @@ def test_prediction_changes_nothing(algorithm: AnyAlgorithm, task: Task, transpo
 def test_predictions_do_not_depend_on_the_chunks(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, dtype=torch.float64)
     toy.run(2)
-    whole = [toy.algorithm.predict(toy.driver, toy.peers, rows) for rows in toy.batches.chunks("test")]
-    single = [toy.algorithm.predict(toy.driver, toy.peers, rows) for rows in toy.batches.chunks("test", 1)]
+    whole = [
+        toy.algorithm.predict(toy.driver, toy.peers, rows)
+        for rows in toy.batches.chunks("test")
+    ]
+    single = [
+        toy.algorithm.predict(toy.driver, toy.peers, rows)
+        for rows in toy.batches.chunks("test", 1)
+    ]
     assert len(single) == 60
     assert torch.allclose(torch.cat(whole), torch.cat(single), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", [algorithm for name, algorithm in EVERY.items() if name not in TOGETHER])
+@pytest.mark.parametrize(
+    "algorithm",
+    [algorithm for name, algorithm in EVERY.items() if name not in TOGETHER],
+)
 def test_one_party_alone_is_a_federation_too(algorithm: AnyAlgorithm) -> None:
     toy = federation(algorithm, columns=(6,))
     losses = toy.run()

@@ -1,4 +1,5 @@
-"""What every codec must do. A codec joins by a line in CODECS_UNDER_TEST, with the error it may make."""
+"""What every codec must do. A codec joins by a line in CODECS_UNDER_TEST, with the
+error it may make."""
 
 from __future__ import annotations
 
@@ -23,10 +24,22 @@ CODECS_UNDER_TEST: list[tuple[Codec, float]] = [
     (Half("bfloat16"), 2**-8),
     (Integers(-256, 0.25, 2049), 0.0),
 ]
-SHAPES: list[tuple[int, ...]] = [(), (1,), (5,), (0,), (0, 4), (4, 0), (1, 7), (33, 7), (3, 5, 7)]
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (1,),
+    (5,),
+    (0,),
+    (0, 4),
+    (4, 0),
+    (1, 7),
+    (33, 7),
+    (3, 5, 7),
+]
 
 every_codec = pytest.mark.parametrize(
-    ("codec", "error"), CODECS_UNDER_TEST, ids=[repr(codec) for codec, _ in CODECS_UNDER_TEST]
+    ("codec", "error"),
+    CODECS_UNDER_TEST,
+    ids=[repr(codec) for codec, _ in CODECS_UNDER_TEST],
 )
 
 
@@ -34,10 +47,20 @@ class CodecBatteryMessage(Message):
     value: Released
 
 
-def random(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+def random(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Tensor:
     """Quarters, since a codec may ask for values on a grid."""
-    values = (torch.randn(shape, generator=Generator().manual_seed(seed)) * 200).round() / 4
-    return values > 0 if dtype == torch.bool else values.abs().to(dtype) if dtype == torch.uint8 else values.to(dtype)
+    values = (
+        torch.randn(shape, generator=Generator().manual_seed(seed)) * 200
+    ).round() / 4
+    return (
+        values > 0
+        if dtype == torch.bool
+        else values.abs().to(dtype)
+        if dtype == torch.uint8
+        else values.to(dtype)
+    )
 
 
 @every_codec
@@ -58,7 +81,9 @@ def test_a_round_trip_keeps_shape_type_and_values(
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_identity_keeps_every_type_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_identity_keeps_every_type_to_the_bit(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     tensor = random(shape, dtype)
     packed = Identity().encode(tensor)
     assert len(packed.data) == tensor.nbytes
@@ -73,7 +98,9 @@ def test_identity_keeps_special_numbers(special: float) -> None:
 
 
 @every_codec
-def test_what_is_packed_is_bytes_and_names_its_codec(codec: Codec, error: float) -> None:
+def test_what_is_packed_is_bytes_and_names_its_codec(
+    codec: Codec, error: float
+) -> None:
     packed = codec.encode(random((9, 4)), Generator().manual_seed(0))
     assert packed.codec == codec.name
     assert isinstance(packed.data, bytes)
@@ -83,13 +110,17 @@ def test_what_is_packed_is_bytes_and_names_its_codec(codec: Codec, error: float)
 
 
 @every_codec
-def test_any_receiver_reads_it_from_the_packed_form_alone(codec: Codec, error: float) -> None:
+def test_any_receiver_reads_it_from_the_packed_form_alone(
+    codec: Codec, error: float
+) -> None:
     packed = codec.encode(random((9, 4)), Generator().manual_seed(0))
     assert torch.equal(CODECS[codec.name].decode(packed), codec.decode(packed))
 
 
 @every_codec
-def test_the_same_generator_state_packs_the_same_bytes(codec: Codec, error: float) -> None:
+def test_the_same_generator_state_packs_the_same_bytes(
+    codec: Codec, error: float
+) -> None:
     tensor = random((9, 4))
     one, other = (codec.encode(tensor, Generator().manual_seed(7)) for _ in range(2))
     assert one == other
@@ -97,17 +128,29 @@ def test_the_same_generator_state_packs_the_same_bytes(codec: Codec, error: floa
 
 @every_codec
 @pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
-def test_the_layout_in_memory_does_not_matter(codec: Codec, error: float, layout: str) -> None:
+def test_the_layout_in_memory_does_not_matter(
+    codec: Codec, error: float, layout: str
+) -> None:
     base = random((8, 6))
-    tensor = {"transposed": base.T, "strided": base[::2, ::3], "expanded": base[:1].expand(5, 6)}[layout]
-    one, other = (codec.encode(t, Generator().manual_seed(0)) for t in (tensor, tensor.contiguous()))
+    tensor = {
+        "transposed": base.T,
+        "strided": base[::2, ::3],
+        "expanded": base[:1].expand(5, 6),
+    }[layout]
+    one, other = (
+        codec.encode(t, Generator().manual_seed(0))
+        for t in (tensor, tensor.contiguous())
+    )
     assert one == other
 
 
 @every_codec
-def test_what_was_decoded_is_its_own_and_can_be_written_to(codec: Codec, error: float) -> None:
+def test_what_was_decoded_is_its_own_and_can_be_written_to(
+    codec: Codec, error: float
+) -> None:
     packed = codec.encode(random((4, 3)), Generator().manual_seed(0))
-    one, other = codec.decode(packed), codec.decode(packed)
+    one = codec.decode(packed)
+    other = codec.decode(packed)
     kept = other.clone()
     one.zero_()
     assert torch.equal(other, kept)

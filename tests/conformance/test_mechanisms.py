@@ -22,7 +22,9 @@ MECHANISMS: list[Mechanism] = [
 ]
 
 every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
-every_shape = pytest.mark.parametrize("shape", [(1, 6), (40, 6), (0, 6), (40, 1)], ids=str)
+every_shape = pytest.mark.parametrize(
+    "shape", [(1, 6), (40, 6), (0, 6), (40, 1)], ids=str
+)
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -32,7 +34,9 @@ def random(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor
 @every_mechanism
 @every_shape
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shape_and_type_stay(mechanism: Mechanism, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shape_and_type_stay(
+    mechanism: Mechanism, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     safe, _ = mechanism.apply(random(shape, dtype), Generator().manual_seed(0))
     assert safe.shape == shape
     assert safe.dtype == dtype
@@ -41,16 +45,21 @@ def test_shape_and_type_stay(mechanism: Mechanism, shape: tuple[int, ...], dtype
 
 @every_mechanism
 @every_shape
-def test_the_private_tensor_is_never_changed(mechanism: Mechanism, shape: tuple[int, ...]) -> None:
+def test_the_private_tensor_is_never_changed(
+    mechanism: Mechanism, shape: tuple[int, ...]
+) -> None:
     private = random(shape)
-    kept, version = private.clone(), private._version
+    kept = private.clone()
+    version = private._version
     mechanism.apply(private, Generator().manual_seed(0))
     assert torch.equal(private, kept)
     assert private._version == version
 
 
 @every_mechanism
-def test_it_is_a_function_of_the_tensor_and_the_generators_state(mechanism: Mechanism) -> None:
+def test_it_is_a_function_of_the_tensor_and_the_generators_state(
+    mechanism: Mechanism,
+) -> None:
     before = torch.random.get_rng_state()
     generator = Generator().manual_seed(5)
     state = generator.get_state()
@@ -59,7 +68,9 @@ def test_it_is_a_function_of_the_tensor_and_the_generators_state(mechanism: Mech
     other, same = mechanism.apply(random((40, 6)), generator)
     assert torch.equal(one, other)
     assert event == same
-    assert torch.equal(before, torch.random.get_rng_state()), "it drew global random numbers"
+    assert torch.equal(before, torch.random.get_rng_state()), (
+        "it drew global random numbers"
+    )
 
 
 @every_mechanism
@@ -67,17 +78,25 @@ def test_it_says_what_it_cost(mechanism: Mechanism) -> None:
     _, event = mechanism.apply(random((40, 6)), Generator().manual_seed(0))
     assert isinstance(event, DpEvent)
     assert event.kind
-    assert all(isinstance(key, str) and isinstance(value, float) for key, value in event.parameters.items())
+    assert all(
+        isinstance(key, str) and isinstance(value, float)
+        for key, value in event.parameters.items()
+    )
 
 
 @every_mechanism
 def test_the_cost_does_not_depend_on_the_data(mechanism: Mechanism) -> None:
-    events = [mechanism.apply(random((40, 6)) * scale, Generator().manual_seed(0))[1] for scale in (0.0, 1.0, 1e6)]
+    events = [
+        mechanism.apply(random((40, 6)) * scale, Generator().manual_seed(0))[1]
+        for scale in (0.0, 1.0, 1e6)
+    ]
     assert events[0] == events[1] == events[2]
 
 
 @every_mechanism
-def test_what_leaves_the_outbox_shares_no_memory_and_no_graph(mechanism: Mechanism) -> None:
+def test_what_leaves_the_outbox_shares_no_memory_and_no_graph(
+    mechanism: Mechanism,
+) -> None:
     outbox = Outbox("ada", Generator().manual_seed(0), {"x": Rule(mechanism)})
     private = random((4, 3)).requires_grad_()
     released = outbox.release(private * 1.0, "x")
@@ -87,7 +106,9 @@ def test_what_leaves_the_outbox_shares_no_memory_and_no_graph(mechanism: Mechani
     kept = released.tensor.clone()
     values.add_(1.0)
     assert torch.equal(released.tensor, kept)
-    assert released.receipt.event == mechanism.apply(values, Generator().manual_seed(0))[1]
+    assert (
+        released.receipt.event == mechanism.apply(values, Generator().manual_seed(0))[1]
+    )
 
 
 def test_plain_is_the_tensor_itself_and_says_non_private() -> None:

@@ -1,4 +1,5 @@
-"""A party serves what its algorithm asks for, and nothing else: what nobody asks in a run is a door left open."""
+"""A party serves what its algorithm asks for, and nothing else: what nobody asks in a
+run is a door left open."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from colonnade.core.message import Ping
 HOUSEKEEPING = {roles.Introduce.kind, Ping.kind}
 
 
-@pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.nested is None])
+@pytest.mark.parametrize(
+    "name", [name for name, algorithm in ALGORITHMS.items() if algorithm.nested is None]
+)
 def test_whatever_a_feature_owner_serves_is_asked_in_some_run(name: str) -> None:
     algorithm = ALGORITHMS[name]
     others = [variant(algorithm, **settings) for settings in ALSO.get(name, [])]
@@ -23,7 +26,13 @@ def test_whatever_a_feature_owner_serves_is_asked_in_some_run(name: str) -> None
         toy = federation(way, TRANSPORTS["recording"])
         toy.run(2)
         toy.predict()
-        asked |= {seen.message.kind for party in toy.parties for seen in toy.transport.of(party)}
+        asked |= {
+            seen.message.kind
+            for party in toy.parties
+            for seen in toy.transport.of(party)
+        }
     party = next(iter(toy.parties.values()))
-    own = {request.kind for request, who in party.reserved.items() if who == {party.name}}
+    own = {
+        request.kind for request, who in party.reserved.items() if who == {party.name}
+    }
     assert {request.kind for request in party.served()} - own <= asked

@@ -1,7 +1,9 @@
-"""One file and one registration: everything works on an algorithm that nothing else was ever told of.
+"""One file and one registration: everything works on an algorithm that nothing else was
+ever told of.
 
-`toy_neural` is a network whose releases have names of their own. `toy_rounds` has no torch model and no optimizer, its
-step is a round over all rows, and a party's part is a table of thresholds.
+`toy_neural` is a network whose releases have names of their own. `toy_rounds` has no
+torch model and no optimizer, its step is a round over all rows, and a party's part is a
+table of thresholds.
 """
 
 from __future__ import annotations
@@ -37,8 +39,16 @@ from colonnade.planning.questions import algorithms_for
 from colonnade.sites.driving import drive
 
 ROOT = Path(__file__).parents[2]
-TOYS: dict[str, AnyAlgorithm] = {"toy_neural": toy_neural.ALGORITHM, "toy_rounds": toy_rounds.ALGORITHM}
-BATTERY = ("test_algorithms.py", "test_algorithm_checkpoints.py", "test_algorithm_faults.py", "test_served.py")
+TOYS: dict[str, AnyAlgorithm] = {
+    "toy_neural": toy_neural.ALGORITHM,
+    "toy_rounds": toy_rounds.ALGORITHM,
+}
+BATTERY = (
+    "test_algorithms.py",
+    "test_algorithm_checkpoints.py",
+    "test_algorithm_faults.py",
+    "test_served.py",
+)
 each_toy = pytest.mark.parametrize("name", TOYS)
 
 
@@ -58,14 +68,19 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 def tables(name: str, **changes: Any) -> dict[str, Any]:
     return {
-        **quick(train={"epochs": 4, "early_stop": False, **changes.pop("train", {})}, **changes),
+        **quick(
+            train={"epochs": 4, "early_stop": False, **changes.pop("train", {})},
+            **changes,
+        ),
         "algorithm": {"name": name},
     }
 
 
 def script(file: str) -> ModuleType:
     """A program of the documentation, as a module."""
-    spec = importlib.util.spec_from_file_location(f"toys_{file}", ROOT / "docs" / f"{file}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"toys_{file}", ROOT / "docs" / f"{file}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -76,14 +91,14 @@ def script(file: str) -> ModuleType:
 @pytest.mark.long
 @each_toy
 def test_the_batteries_take_it(name: str) -> None:
-    """In a process of its own, where the registration comes before the batteries are collected."""
+    """In a process of its own, where the registration comes before the batteries are
+    collected."""
     chosen = [f"tests/conformance/{file}" for file in BATTERY]
     program = (
-        "import sys, pytest\n"
-        "from colonnade.algorithms import ALGORITHMS\n"
-        f"from tests.conformance import {name}\n"
-        f"ALGORITHMS['{name}'] = {name}.ALGORITHM\n"
-        f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', '{name}', *{chosen!r}]))\n"
+        "import sys, pytest\nfrom colonnade.algorithms import ALGORITHMS\nfrom"
+        f" tests.conformance import {name}\nALGORITHMS['{name}'] ="
+        f" {name}.ALGORITHM\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovider',"
+        f" '-k', '{name}', *{chosen!r}]))\n"
     )
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     ran = subprocess.run(
@@ -98,7 +113,9 @@ def test_the_batteries_take_it(name: str) -> None:
 
 
 @each_toy
-def test_it_runs_resumes_and_predicts_bit_equal(name: str, call: Caller, tmp_path: Path) -> None:
+def test_it_runs_resumes_and_predicts_bit_equal(
+    name: str, call: Caller, tmp_path: Path
+) -> None:
     whole = Federation.from_toml(write(tmp_path / "whole", frames(90), tables(name)))
     whole.fit()
     file = write(tmp_path / "half", frames(90), tables(name, train={"epochs": 2}))
@@ -128,9 +145,18 @@ def test_organisations_train_it_between_their_sites(name: str, tmp_path: Path) -
 
 def test_the_network_is_exported_and_the_tables_are_refused(tmp_path: Path) -> None:
     for name in TOYS:
-        Federation.from_toml(write(tmp_path / name, frames(90), tables(name))).fit(tmp_path / name / "run")
-    assert {path.name for path in export(tmp_path / "toy_neural" / "run", tmp_path / "out")} == {"clinic", "lab"}
-    with pytest.raises(ConfigError, match="'toy_rounds' has no model to export: its parties hold tables of thresholds"):
+        Federation.from_toml(write(tmp_path / name, frames(90), tables(name))).fit(
+            tmp_path / name / "run"
+        )
+    assert {
+        path.name for path in export(tmp_path / "toy_neural" / "run", tmp_path / "out")
+    } == {"clinic", "lab"}
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "'toy_rounds' has no model to export: its parties hold tables of thresholds"
+        ),
+    ):
         export(tmp_path / "toy_rounds" / "run", tmp_path / "out2")
 
 
@@ -140,13 +166,18 @@ def test_a_plan_says_its_bytes_exactly(name: str, tmp_path: Path) -> None:
     planned = plan(Settings.from_toml(file), batches=2)
     ran = Federation.from_toml(file)
     ran.fit()
-    assert planned.bytes == {n: {way: book.total(way) for way in ("out", "in")} for n, book in ran.ledgers.items()}
+    assert planned.bytes == {
+        n: {way: book.total(way) for way in ("out", "in")}
+        for n, book in ran.ledgers.items()
+    }
     assert planned.rounds == ran.batches.done
 
 
 @each_toy
 def test_its_releases_are_attacked_by_what_they_are(name: str, tmp_path: Path) -> None:
-    Federation.from_toml(write(tmp_path, frames(160), tables(name))).fit(tmp_path / "run")
+    Federation.from_toml(write(tmp_path, frames(160), tables(name))).fit(
+        tmp_path / "run"
+    )
     found = audit_run(tmp_path / "run", rows=16)
     assert found.not_attacked == []
     attacked = {release for one in found.findings for release in one.releases}
@@ -171,14 +202,19 @@ def test_it_is_offered_listed_and_documented(name: str, call: Caller) -> None:
     assert "| `learning_rate` |" in pages.settings("algorithm.toy_neural")
     assert f"**`{name}`**" in pages.settings("algorithm.*")
     assert not [line for line in pages.unexplained_settings() if name in line]
-    model, diagrams = script("threat_model"), script("diagrams")
+    model = script("threat_model")
+    diagrams = script("diagrams")
     text = model.DOCUMENT.read_text(encoding="utf-8")
     renewed = model.renewed(text)
     assert model.renewed(renewed) == renewed
-    assert [found[0] for found in model.BLOCK.findall(renewed)] == list(model.subjects())
+    assert [found[0] for found in model.BLOCK.findall(renewed)] == list(
+        model.subjects()
+    )
     for release, tells in TOYS[name].reveals.items():
         assert f"| `{release}` | {tells} |" in renewed
-        assert any(tells in words for line in diagrams.script(name) for words in line.words)
+        assert any(
+            tells in words for line in diagrams.script(name) for words in line.words
+        )
     assert diagrams.draw(name).startswith("<svg")
     choose: Any = benchmark._load("choose")
     assert choose.choices()[name].sends == TOYS[name].from_columns[0]

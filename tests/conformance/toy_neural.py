@@ -1,6 +1,8 @@
-"""Toy: SplitNN under names of its own, to show that nothing else needs to know an algorithm or what it releases.
+"""Toy: SplitNN under names of its own, to show that nothing else needs to know an
+algorithm or what it releases.
 
-After arXiv:1812.00564. What crosses: hidden units up, slopes down. What a party learns: labels follow from slopes.
+After arXiv:1812.00564. What crosses: hidden units up, slopes down. What a party learns:
+labels follow from slopes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class LabelOwner(embedding.LabelOwner):
     def meet(self, cards: Mapping[str, roles.Introduction]) -> None:
         super().meet(cards)
         seed = self.organisation.start(seed_for(self.generator.initial_seed(), "head"))
-        self.model = embedding.head(sum(self.widths.values()), self.loss.outputs, 0, seed).to(self.device)
+        self.model = embedding.head(
+            sum(self.widths.values()), self.loss.outputs, 0, seed
+        ).to(self.device)
         self.optimizer = make_optimizer(self.model.parameters(), self.config)
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
@@ -50,9 +54,16 @@ class LabelOwner(embedding.LabelOwner):
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
         replies = peers.ask(embedding.Embed(batch.name))
-        loss, slopes = driver.learn({k: r.values.tensor.detach() for k, r in replies.items()}, batch.name)
-        sent = {k: driver.outbox.release(slope, "slope", batch.name) for k, slope in slopes.items()}
-        peers.ask_each({k: embedding.Descend(batch.name, slope) for k, slope in sent.items()})
+        loss, slopes = driver.learn(
+            {k: r.values.tensor.detach() for k, r in replies.items()}, batch.name
+        )
+        sent = {
+            k: driver.outbox.release(slope, "slope", batch.name)
+            for k, slope in slopes.items()
+        }
+        peers.ask_each(
+            {k: embedding.Descend(batch.name, slope) for k, slope in sent.items()}
+        )
         yield Step(batch, loss)
 
 
@@ -64,8 +75,18 @@ ALGORITHM = Algorithm(
     train=train,
     predict=embedding.predict,
     releases={
-        "hidden": Release(Kind.EMBEDDING, of="columns", per_row=True, tells="what hidden units leave of the columns"),
-        "slope": Release(Kind.GRADIENT, of="labels", per_row=True, tells="labels can be guessed from each row's slope"),
+        "hidden": Release(
+            Kind.EMBEDDING,
+            of="columns",
+            per_row=True,
+            tells="what hidden units leave of the columns",
+        ),
+        "slope": Release(
+            Kind.GRADIENT,
+            of="labels",
+            per_row=True,
+            tells="labels can be guessed from each row's slope",
+        ),
     },
     head=lambda given: heads.concatenating(given, hidden=0),
     combine=LabelOwner.outputs,

@@ -1,4 +1,5 @@
-"""Toy: boosted stumps. No torch model, no optimizer; a step is a round over all rows, and a party's part is a table.
+"""Toy: boosted stumps. No torch model, no optimizer; a step is a round over all rows,
+and a party's part is a table.
 
 In the manner of SecureBoost (arXiv:1901.08755), without its encryption. In each round:
 
@@ -6,7 +7,8 @@ In the manner of SecureBoost (arXiv:1901.08755), without its encryption. In each
     label owner:  o = sum_k votes_k; the slope dl/do of each row    Fit  -> Done
     party k:      some stumps more, each against what is left of the slopes
 
-What crosses: votes up, slopes down. What a party learns: a slope is the probability minus the label.
+What crosses: votes up, slopes down. What a party learns: a slope is the probability
+minus the label.
 """
 
 from __future__ import annotations
@@ -58,24 +60,36 @@ class Fit(Request[Done]):
 
 
 class FeatureOwner(roles.FeatureOwner):
-    """Holds columns and a table of stumps: column, threshold, and what is said below and above it."""
+    """Holds columns and a table of stumps: column, threshold, and what is said below
+    and above it."""
 
     config: Config
     stackable = False
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Config,
+    ) -> None:
         super().__init__(organisation, features, model, config)
         self.table: list[dict[str, Tensor]] = []
 
     @serves
     def vote(self, request: Vote) -> Votes:
         x = self.x(request.batch)
-        said = torch.stack([stump_says(stump, x) for stump in self.table]).sum(0) if self.table else x[:, :1] * 0
+        said = (
+            torch.stack([stump_says(stump, x) for stump in self.table]).sum(0)
+            if self.table
+            else x[:, :1] * 0
+        )
         return Votes(self.outbox.release(said, "votes", request.batch))
 
     @serves
     def fit(self, request: Fit) -> Done:
-        x, slopes = self.x(request.batch), request.slopes.tensor
+        x = self.x(request.batch)
+        slopes = request.slopes.tensor
         left = -slopes * len(slopes) / request.parties
         for _ in range(self.config.stumps):
             stump = best_stump(x, left, self.config.shrink)
@@ -98,7 +112,9 @@ class LabelOwner(roles.LabelOwner):
 
     def outputs(self, votes: Mapping[str, Tensor]) -> Tensor:
         """o, the sum of all votes; a party without a stump has said nothing yet."""
-        return torch.stack([v.expand(-1, self.loss.outputs) for v in votes.values()]).sum(0)
+        return torch.stack(
+            [v.expand(-1, self.loss.outputs) for v in votes.values()]
+        ).sum(0)
 
     def slopes(self, votes: Mapping[str, Tensor], batch: str) -> tuple[float, Tensor]:
         o = self.outputs(votes).detach().requires_grad_()
@@ -113,29 +129,54 @@ def stump_says(stump: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def best_stump(x: Tensor, target: Tensor, shrink: float) -> dict[str, Tensor]:
-    """Of the medians and quartiles of all columns, the threshold whose sides differ most."""
+    """Of the medians and quartiles of all columns, the threshold whose sides differ
+    most."""
     found: list[tuple[float, dict[str, Tensor]]] = []
     for column in range(x.shape[1]):
-        for threshold in torch.quantile(x[:, column], torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype)):
+        for threshold in torch.quantile(
+            x[:, column], torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype)
+        ):
             above = x[:, column] > threshold
             if 0 < int(above.sum()) < len(above):
                 means = [target[side].mean(0) for side in (~above, above)]
-                gain = sum(float(m.square().sum() * side.sum()) for m, side in zip(means, (~above, above), strict=True))
+                gain = sum(
+                    float(m.square().sum() * side.sum())
+                    for m, side in zip(means, (~above, above), strict=True)
+                )
                 stump = {"column": torch.tensor(column), "threshold": threshold}
-                found.append((gain, {**stump, "below": shrink * means[0], "above": shrink * means[1]}))
+                found.append(
+                    (
+                        gain,
+                        {
+                            **stump,
+                            "below": shrink * means[0],
+                            "above": shrink * means[1],
+                        },
+                    )
+                )
     return max(found, key=lambda one: one[0])[1]
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
-        votes = {k: reply.values.tensor for k, reply in peers.ask(Vote(batch.name)).items()}
+        votes = {
+            k: reply.values.tensor for k, reply in peers.ask(Vote(batch.name)).items()
+        }
         loss, slopes = driver.slopes(votes, batch.name)
-        peers.ask(Fit(batch.name, driver.outbox.release(slopes, "slopes", batch.name), len(peers)))
+        peers.ask(
+            Fit(
+                batch.name,
+                driver.outbox.release(slopes, "slopes", batch.name),
+                len(peers),
+            )
+        )
         yield Step(batch, loss)
 
 
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
-    return driver.outputs({k: reply.values.tensor for k, reply in peers.ask(Vote(rows.name)).items()})
+    return driver.outputs(
+        {k: reply.values.tensor for k, reply in peers.ask(Vote(rows.name)).items()}
+    )
 
 
 ALGORITHM = Algorithm(
@@ -146,8 +187,18 @@ ALGORITHM = Algorithm(
     train=train,
     predict=predict,
     releases={
-        "votes": Release(Kind.LOGITS, of="columns", per_row=True, tells="what each row's columns say about its label"),
-        "slopes": Release(Kind.LOGIT_GRADIENT, of="labels", per_row=True, tells="the probability minus the label"),
+        "votes": Release(
+            Kind.LOGITS,
+            of="columns",
+            per_row=True,
+            tells="what each row's columns say about its label",
+        ),
+        "slopes": Release(
+            Kind.LOGIT_GRADIENT,
+            of="labels",
+            per_row=True,
+            tells="the probability minus the label",
+        ),
     },
     in_batches=False,
     local_model=None,

@@ -45,13 +45,21 @@ class Fragile:
     name = "test-fragile"
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
-        return Packed(self.name, bytes([1, 2, 3, 4]), tuple(tensor.shape), "float32", {"levels": 4, "word": "x"})
+        return Packed(
+            self.name,
+            bytes([1, 2, 3, 4]),
+            tuple(tensor.shape),
+            "float32",
+            {"levels": 4, "word": "x"},
+        )
 
     def decode(self, packed: Packed) -> Tensor:
         levels = packed.settings["levels"]
         assert packed.data == bytes([1, 2, 3, 4])
         assert isinstance(levels, int)
-        return torch.full(packed.shape, 12.0 / levels) + [0.0, 1.0, 2.0, 3.0, 4.0][levels]
+        return (
+            torch.full(packed.shape, 12.0 / levels) + [0.0, 1.0, 2.0, 3.0, 4.0][levels]
+        )
 
 
 def outbox(rule: Rule | None = None) -> Outbox:

@@ -33,7 +33,9 @@ def answers() -> Answers:
         "jacobian": Release(Kind.EMBEDDING, of="columns", per_row=False, tells=""),
         "key": KEY,
     }
-    return Answers(batches().rows, {"lab": 3}, releases=releases, wide={"embedding", "log_odds"})
+    return Answers(
+        batches().rows, {"lab": 3}, releases=releases, wide={"embedding", "log_odds"}
+    )
 
 
 @pytest.fixture
@@ -44,18 +46,32 @@ def rows() -> int:
 def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
     answers.check("lab", Embed(BATCH), reply(torch.randn(rows, 3)))
     answers.check("lab", Embed(BATCH), reply(torch.zeros(rows, 3, dtype=torch.int64)))
-    answers.check("lab", Embed(BATCH), reply(torch.randn(2, 9), name="jacobian"))  # has another shape by nature
-    answers.check("lab", Embed(BATCH), reply(torch.randn(rows, 77), name="distances"))  # as wide as there are rows
+    # has another shape by nature
+    answers.check("lab", Embed(BATCH), reply(torch.randn(2, 9), name="jacobian"))
+    # as wide as there are rows
+    answers.check("lab", Embed(BATCH), reply(torch.randn(rows, 77), name="distances"))
 
 
 @pytest.mark.parametrize(
     ("made", "cause"),
     [
-        (lambda rows: reply(torch.randn(rows, 3), "train/0/1"), r"it answered for batch train/0/1"),
-        (lambda rows: reply(torch.randn(rows - 1, 3)), r"it sent \[\d+, 3\] values, and \[\d+, 3\] were asked for"),
+        (
+            lambda rows: reply(torch.randn(rows, 3), "train/0/1"),
+            r"it answered for batch train/0/1",
+        ),
+        (
+            lambda rows: reply(torch.randn(rows - 1, 3)),
+            r"it sent \[\d+, 3\] values, and \[\d+, 3\] were asked for",
+        ),
         (lambda rows: reply(torch.randn(rows, 4)), r"it sent \[\d+, 4\] values"),
-        (lambda rows: reply(torch.randn(9, 9), name="log_odds"), r"it sent \[9, 9\] values, .* asked for as log_odds"),
-        (lambda rows: reply(torch.randn(9, 9), name="distances"), r"it sent \[9, 9\] values, and \[4, \.\.\.\] were"),
+        (
+            lambda rows: reply(torch.randn(9, 9), name="log_odds"),
+            r"it sent \[9, 9\] values, .* asked for as log_odds",
+        ),
+        (
+            lambda rows: reply(torch.randn(9, 9), name="distances"),
+            r"it sent \[9, 9\] values, and \[4, \.\.\.\] were",
+        ),
         (
             lambda rows: reply(torch.randn(9, 9), name="slope"),
             r"it sent \[9, 9\] values in embedding.Embedding.values as",
@@ -65,12 +81,27 @@ def test_what_fits_is_taken(answers: Answers, rows: int) -> None:
             r"as 'key', and only what .* as 'embedding' or 'log_odds' or",
         ),
         (lambda rows: reply(torch.randn(rows)), r"it sent \[\d+\] values"),
-        (lambda rows: reply(torch.full((rows, 3), float("nan"))), r"(\d+) of the \1 values it sent as embedding"),
-        (lambda rows: reply(torch.eye(rows, 3) / 0), r"are no numbers \(NaN or infinite\)"),
-        (lambda rows: reply(torch.full((2, 9), torch.inf), name="jacobian"), r"sent as jacobian are no numbers"),
+        (
+            lambda rows: reply(torch.full((rows, 3), float("nan"))),
+            r"(\d+) of the \1 values it sent as embedding",
+        ),
+        (
+            lambda rows: reply(torch.eye(rows, 3) / 0),
+            r"are no numbers \(NaN or infinite\)",
+        ),
+        (
+            lambda rows: reply(torch.full((2, 9), torch.inf), name="jacobian"),
+            r"sent as jacobian are no numbers",
+        ),
     ],
 )
-def test_what_does_not_fit_names_party_request_and_batch(answers: Answers, rows: int, made: object, cause: str) -> None:
+def test_what_does_not_fit_names_party_request_and_batch(
+    answers: Answers, rows: int, made: object, cause: str
+) -> None:
     with pytest.raises(PartyError, match=cause) as caught:
         answers.check("lab", Embed(BATCH), made(rows))  # type: ignore[operator]
-    assert (caught.value.party, caught.value.request, caught.value.batch) == ("lab", "embedding.Embed", BATCH)
+    assert (caught.value.party, caught.value.request, caught.value.batch) == (
+        "lab",
+        "embedding.Embed",
+        BATCH,
+    )

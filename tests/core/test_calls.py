@@ -1,4 +1,5 @@
-"""Each call is answered once; an old one never again, however the deliveries are ordered."""
+"""Each call is answered once; an old one never again, however the deliveries are
+ordered."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class Reply(Message):
 def deliver(numbers: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Which deliveries were executed, answered from memory, and refused."""
     calls: Calls | None = None
-    executed, remembered, refused = [], [], []
+    executed = []
+    remembered = []
+    refused = []
     for number in numbers:
         if calls is not None and number <= calls.newest:
             try:
@@ -38,9 +41,14 @@ def deliver(numbers: list[int]) -> tuple[list[int], list[int], list[int]]:
     return executed, remembered, refused
 
 
-@given(st.lists(st.integers(0, 3 * WINDOW), max_size=60) | st.lists(st.integers(0, 12), max_size=60))
+@given(
+    st.lists(st.integers(0, 3 * WINDOW), max_size=60)
+    | st.lists(st.integers(0, 12), max_size=60)
+)
 @settings(max_examples=100)
-def test_no_number_is_ever_executed_twice_and_new_ones_in_the_window_always_are(numbers: list[int]) -> None:
+def test_no_number_is_ever_executed_twice_and_new_ones_in_the_window_always_are(
+    numbers: list[int],
+) -> None:
     executed, _, _ = deliver(numbers)
     assert len(executed) == len(set(executed))
     newest = -1
@@ -52,7 +60,9 @@ def test_no_number_is_ever_executed_twice_and_new_ones_in_the_window_always_are(
 
 @given(st.lists(st.integers(0, 2**62), max_size=60, unique=True).map(sorted))
 @settings(max_examples=100)
-def test_growing_numbers_are_all_executed_and_their_replay_as_a_whole_is_refused(numbers: list[int]) -> None:
+def test_growing_numbers_are_all_executed_and_their_replay_as_a_whole_is_refused(
+    numbers: list[int],
+) -> None:
     executed, remembered, refused = deliver(numbers + numbers)
     assert executed == numbers
     assert refused == numbers[:-1]
@@ -73,7 +83,9 @@ def known() -> Calls:
     return calls
 
 
-def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then() -> None:
+def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then() -> (
+    None
+):
     late = [1000, *range(1001 - WINDOW, 1000), *range(1001, 1000 + WINDOW)]
     executed, _, refused = deliver([*late, *late])
     assert executed == late
@@ -81,7 +93,12 @@ def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then()
 
 
 def test_a_refusal_names_both_and_cuts_a_long_sender_short() -> None:
-    with pytest.raises(BoundaryError, match=r"'bank' refuses a call of 'shop' that is older .*number 3, .*newest is 9"):
+    with pytest.raises(
+        BoundaryError,
+        match=(
+            r"'bank' refuses a call of 'shop' that is older .*number 3, .*newest is 9"
+        ),
+    ):
         known().repeated(3, "bank", "shop")
     with pytest.raises(BoundaryError) as caught:
         known().repeated(3, "bank", "x" * 10_000)

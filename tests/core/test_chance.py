@@ -18,12 +18,17 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=["secret", "seeded"
 
 
 @each_source
-def test_numbers_are_uniform_and_normal_and_of_each_other_independent(source: Source) -> None:
-    assert kstest(uniform((200, 100), source).flatten().numpy(), "uniform").pvalue > 1e-5
+def test_numbers_are_uniform_and_normal_and_of_each_other_independent(
+    source: Source,
+) -> None:
+    assert (
+        kstest(uniform((200, 100), source).flatten().numpy(), "uniform").pvalue > 1e-5
+    )
     drawn = normal((100_000,), source)
     assert drawn.dtype == torch.float64
     assert kstest(drawn.numpy(), "norm").pvalue > 1e-5
-    pairs = torch.stack([drawn[:50_000], drawn[50_000:]])  # the two that come of one radius and one angle
+    # the two that come of one radius and one angle
+    pairs = torch.stack([drawn[:50_000], drawn[50_000:]])
     for values in (pairs, pairs.square(), pairs.abs()):
         assert abs(float(torch.corrcoef(values)[0, 1])) < 0.03
 
@@ -45,18 +50,35 @@ def test_ends_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_is_no_state_to_copy_or_to_work_out() -> None:
     secret = Secret()
-    assert not torch.equal(uniform((40,), secret), uniform((40,), copy.deepcopy(secret)))
+    assert not torch.equal(
+        uniform((40,), secret), uniform((40,), copy.deepcopy(secret))
+    )
     assert vars(secret) == {}
 
 
 def test_why_a_torch_generator_protects_nobody() -> None:
-    """Its numbers are linear in its state over two elements: what 624 words drew tells all that come after."""
+    """Its numbers are linear in its state over two elements: what 624 words drew tells
+    all that come after."""
     source = Generator().manual_seed(5)
-    drawn = torch.empty(624, dtype=torch.int64).random_(-(2**63), None, generator=source).numpy().view(np.uint64)
-    words = np.stack([drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)], axis=1).flatten().astype(np.uint32)
+    drawn = (
+        torch.empty(624, dtype=torch.int64)
+        .random_(-(2**63), None, generator=source)
+        .numpy()
+        .view(np.uint64)
+    )
+    words = (
+        np.stack([drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)], axis=1)
+        .flatten()
+        .astype(np.uint32)
+    )
     twister = np.random.MT19937()
     told = twister.state
-    told["state"] = {"key": np.array([_untempered(int(word)) for word in words[:624]], dtype=np.uint32), "pos": 624}
+    told["state"] = {
+        "key": np.array(
+            [_untempered(int(word)) for word in words[:624]], dtype=np.uint32
+        ),
+        "pos": 624,
+    }
     twister.state = told
     assert (twister.random_raw(624) == words[624:]).all()
 
@@ -73,10 +95,15 @@ def _untempered(y: int) -> int:
     return z & 0xFFFFFFFF
 
 
-def test_a_secret_generator_begins_with_what_the_system_gives_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were only its seed secret, torch would take 32 bits of that, and 2^32 models can be tried."""
+def test_a_secret_generator_begins_with_what_the_system_gives_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were only its seed secret, torch would take 32 bits of that, and 2^32 models can
+    be tried."""
     short, long = (Generator().manual_seed(seed) for seed in (7, 7 + 2**32))
-    assert torch.equal(torch.rand(5, generator=short), torch.rand(5, generator=long)), "torch has not changed"
+    assert torch.equal(torch.rand(5, generator=short), torch.rand(5, generator=long)), (
+        "torch has not changed"
+    )
     words = np.random.default_rng(1).integers(0, 2**32, 624, dtype=np.uint32)
     given = {8: b"\x01" * 8, 4 * 624: words.tobytes()}
     monkeypatch.setattr(os, "urandom", given.__getitem__)
@@ -87,10 +114,13 @@ def test_a_secret_generator_begins_with_what_the_system_gives_all_of_it(monkeypa
 
 
 def test_no_two_secret_generators_draw_the_same() -> None:
-    one, other = secret_generator(), secret_generator()
+    one = secret_generator()
+    other = secret_generator()
     assert one.initial_seed() != other.initial_seed()
     assert not torch.equal(torch.rand(8, generator=one), torch.rand(8, generator=other))
     again = Generator()
     again.set_state(one.get_state())
-    assert torch.equal(torch.randn(700, generator=one), torch.randn(700, generator=again)), "and it can be saved"
+    assert torch.equal(
+        torch.randn(700, generator=one), torch.randn(700, generator=again)
+    ), "and it can be saved"
     assert again.initial_seed() == one.initial_seed()

@@ -1,4 +1,5 @@
-"""Ciphertexts cross only through an outbox, with a receipt, a ledger line and a place in the frame."""
+"""Ciphertexts cross only through an outbox, with a receipt, a ledger line and a place
+in the frame."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def outbox(**rules: Rule) -> Outbox:
 
 
 def message(box: Outbox) -> Sealed:
-    one, two = (box.encrypt(torch.ones(n), "sums", "train/0/0", key=Xor()) for n in (2, 3))
+    one, two = (
+        box.encrypt(torch.ones(n), "sums", "train/0/0", key=Xor()) for n in (2, 3)
+    )
     return Sealed(one, {"x": (two, one)}, box.release(torch.ones(1), "plain"), two)
 
 
@@ -88,24 +91,38 @@ def test_what_did_not_go_through_an_outbox_does_not_fit_a_message() -> None:
 
 
 def test_only_an_outbox_and_the_wire_seal_ciphertexts() -> None:
-    users = {path.name for path in PACKAGE.rglob("*.py") if "Ciphertext._seal(" in path.read_text(encoding="utf-8")}
+    users = {
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        if "Ciphertext._seal(" in path.read_text(encoding="utf-8")
+    }
     assert users == {"release.py", "wire.py"}
 
 
 def test_a_mechanism_comes_before_encryption_and_is_in_the_receipt() -> None:
     box = outbox(sums=Rule(Halve()))
     sealed = box.encrypt(torch.full((2,), 4.0), "sums", key=Xor())
-    assert bytes(byte ^ 77 for byte in sealed.encrypted.data) == torch.full((2,), 2.0).numpy().tobytes()
+    assert (
+        bytes(byte ^ 77 for byte in sealed.encrypted.data)
+        == torch.full((2,), 2.0).numpy().tobytes()
+    )
     assert sealed.receipt.event == DpEvent("halved", {"by": 2.0})
-    assert outbox().encrypt(torch.ones(2), "sums", key=Xor()).receipt.event == DpEvent("encrypted (xor)")
+    assert outbox().encrypt(torch.ones(2), "sums", key=Xor()).receipt.event == DpEvent(
+        "encrypted (xor)"
+    )
 
 
 def test_a_rule_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(ConfigError, match="outbox rule for 'sums' of 'ada' has the codec 'small'"):
+    with pytest.raises(
+        ConfigError, match="outbox rule for 'sums' of 'ada' has the codec 'small'"
+    ):
         outbox(sums=Rule(codec=Small())).encrypt(torch.ones(2), "sums", key=Xor())
     box = outbox(total=Rule(Halve()))
     computed = box.encrypt(torch.ones(2), "sums", key=Xor()).encrypted
-    with pytest.raises(ConfigError, match=r"outbox rule for 'total' of 'ada' has the mechanism .* leaves encrypted"):
+    with pytest.raises(
+        ConfigError,
+        match=r"outbox rule for 'total' of 'ada' has the mechanism .* leaves encrypted",
+    ):
         box.pass_on(computed, "total")
     assert box.pass_on(computed, "sums", event=NON_PRIVATE).receipt.event == NON_PRIVATE
 
@@ -116,12 +133,18 @@ def test_receipts_are_numbered_with_the_other_releases() -> None:
     assert numbers == [1, 2, 1, 3, 2]
     assert box.released == 3
     key = box.publish(b"public bytes", "public_key")
-    assert (key.receipt.number, key.receipt.event.kind, key.receipt.bytes) == (4, "public", 12)
+    assert (key.receipt.number, key.receipt.event.kind, key.receipt.bytes) == (
+        4,
+        "public",
+        12,
+    )
     assert key.tensor.numpy().tobytes() == b"public bytes"
 
 
 def test_a_line_per_ciphertext_in_the_ledger_and_its_bytes_in_the_transcript() -> None:
-    ledger, transcript, sent = Ledger("ada"), Transcript("bob"), message(outbox())
+    ledger = Ledger("ada")
+    transcript = Transcript("bob")
+    sent = message(outbox())
     ledger.write("out", "bob", sent)
     transcript.add("ada", sent)
     lines = [(e.name, e.shape, e.bytes, e.codec, e.event) for e in ledger.entries]
@@ -140,7 +163,11 @@ def test_frames_carry_ciphertexts_and_bad_ones_are_refused() -> None:
         assert isinstance(mine, Ciphertext) is isinstance(theirs, Ciphertext)
         if isinstance(mine, Ciphertext) and isinstance(theirs, Ciphertext):
             assert mine.encrypted == theirs.encrypted
-    for good, bad in ((b'"bound":5.0', b'"bound":"x"'), (b'"scheme":"xor"', b'"scheme":[1,2]'), (b'"ada"', b'"adaa')):
+    for good, bad in (
+        (b'"bound":5.0', b'"bound":"x"'),
+        (b'"scheme":"xor"', b'"scheme":[1,2]'),
+        (b'"ada"', b'"adaa'),
+    ):
         with pytest.raises(WireError):
             decode(frame.replace(good, bad))
     for cut in (9, 60, len(frame) - 1):
@@ -154,7 +181,9 @@ class Counting:
     def __init__(self) -> None:
         self.counted: list[tuple[str, str | None, int, str]] = []
 
-    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+    def charge(
+        self, name: str, batch: str | None, size: int, event: DpEvent
+    ) -> float | None:
         self.counted.append((name, batch, size, event.kind))
         return None
 
@@ -173,6 +202,9 @@ def test_what_is_passed_on_and_can_be_read_is_counted() -> None:
     assert meter.counted == [], "nobody can read it"
     box.pass_on(hidden, "sums", "train/0/0", event=NON_PRIVATE)
     box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums", "train/0/1")
-    assert meter.counted == [("sums", "train/0/0", 3, "non-private"), ("sums", "train/0/1", 3, "non-private")]
+    assert meter.counted == [
+        ("sums", "train/0/0", 3, "non-private"),
+        ("sums", "train/0/1", 3, "non-private"),
+    ]
     box.pass_on(dataclasses.replace(hidden, scheme="plain"), "sums", to="ada")
     assert len(meter.counted) == 2, "inside an organisation nothing crosses"

@@ -1,4 +1,5 @@
-"""Mapped arrays hold what others hold, lie where nobody finds them, and say when there is no room."""
+"""Mapped arrays hold what others hold, lie where nobody finds them, and say when there
+is no room."""
 
 from __future__ import annotations
 
@@ -12,28 +13,48 @@ import torch
 
 from colonnade.core import Batches
 from colonnade.core.batches import shuffled
-from colonnade.core.files import MAP_FROM, let_go, mapped_array, mapped_folder, mapped_from, mapped_stack, mapped_zeros
+from colonnade.core.files import (
+    MAP_FROM,
+    let_go,
+    mapped_array,
+    mapped_folder,
+    mapped_from,
+    mapped_stack,
+    mapped_zeros,
+)
 from colonnade.errors import ConfigError, InputError
 
 
-@pytest.mark.parametrize(("megabytes", "expected"), [("0", True), ("0.0001", True), ("1", False)])
-def test_the_size_decides(monkeypatch: pytest.MonkeyPatch, megabytes: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("megabytes", "expected"), [("0", True), ("0.0001", True), ("1", False)]
+)
+def test_the_size_decides(
+    monkeypatch: pytest.MonkeyPatch, megabytes: str, expected: bool
+) -> None:
     monkeypatch.setenv(MAP_FROM, megabytes)
-    assert isinstance(mapped_array((100, 3), np.float32), np.memmap) is expected  # 1,200 bytes
+    # 1,200 bytes
+    assert isinstance(mapped_array((100, 3), np.float32), np.memmap) is expected
     assert not isinstance(mapped_array((0, 3)), np.memmap)
 
 
 @pytest.mark.parametrize("wrong", ["much", "-1", "nan", ""])
-def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+def test_a_size_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
     monkeypatch.setenv(MAP_FROM, wrong)
-    with pytest.raises(ConfigError, match="COLONNADE_MAP_FROM is the size in megabytes"):
+    with pytest.raises(
+        ConfigError, match="COLONNADE_MAP_FROM is the size in megabytes"
+    ):
         mapped_from()
 
 
 @pytest.mark.parametrize("megabytes", ["0", "64"])
-def test_what_is_written_is_read_even_after_letting_go(monkeypatch: pytest.MonkeyPatch, megabytes: str) -> None:
+def test_what_is_written_is_read_even_after_letting_go(
+    monkeypatch: pytest.MonkeyPatch, megabytes: str
+) -> None:
     monkeypatch.setenv(MAP_FROM, megabytes)
-    values, rows = torch.randn(50, 7), torch.tensor([3, 999, 41])
+    values = torch.randn(50, 7)
+    rows = torch.tensor([3, 999, 41])
     found = mapped_zeros((1000, 7))
     found[rows] = values[:3]
     let_go(found.numpy())
@@ -45,14 +66,20 @@ def test_what_is_written_is_read_even_after_letting_go(monkeypatch: pytest.Monke
     assert torch.equal(mapped_stack(flags), torch.stack(flags))
 
 
-def test_letting_go_takes_an_array_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letting_go_takes_an_array_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     status = Path("/proc/self/status")
     if not status.exists():
         pytest.skip("this system does not tell a process its memory so")
 
     def resident() -> int:
         lines = status.read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith(("RssFile", "RssShmem")))
+        return sum(
+            int(line.split()[1])
+            for line in lines
+            if line.startswith(("RssFile", "RssShmem"))
+        )
 
     monkeypatch.setenv(MAP_FROM, "0")
     values = mapped_array((4_000_000,))  # 32 MB
@@ -73,13 +100,19 @@ def test_the_file_has_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not reserve room")
+@pytest.mark.skipif(
+    not hasattr(os, "posix_fallocate"), reason="this system does not reserve room"
+)
 def test_a_disk_without_room_is_told_before_anything_is_written() -> None:
-    with pytest.raises(InputError, match=r"GB are needed in .* Make room there, or set TMPDIR"):
+    with pytest.raises(
+        InputError, match=r"GB are needed in .* Make room there, or set TMPDIR"
+    ):
         mapped_array((1 << 55,), np.float64)
 
 
-def test_a_permutation_is_torchs_own_and_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permutation_is_torchs_own_and_batches_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = torch.arange(100, 400, 3)
 
     def orders() -> list[torch.Tensor]:

@@ -105,21 +105,35 @@ def test_a_bare_tensor_is_refused_in_the_words_of_the_design() -> None:
         ("Optional", "named", lambda t: Optional(None, t)),
     ],
 )
-def test_a_bare_tensor_is_refused_wherever_it_hides(message: str, field: str, make: Any) -> None:
+def test_a_bare_tensor_is_refused_wherever_it_hides(
+    message: str, field: str, make: Any
+) -> None:
     for bare in (torch.zeros(2), torch.tensor(1), torch.nn.Parameter(torch.zeros(2))):
         with pytest.raises(BoundaryError) as caught:
             make(bare)
         assert str(caught.value) == BARE.format(f"test_message.{message}", field)
 
 
-UNSAFE = [ATensor, AnObject, AList, AnUnionWithATensor, ATensorInside, AFixedTuple, AMapByNumber]
+UNSAFE = [
+    ATensor,
+    AnObject,
+    AList,
+    AnUnionWithATensor,
+    ATensorInside,
+    AFixedTuple,
+    AMapByNumber,
+]
 
 
 @pytest.mark.parametrize("make", UNSAFE)
 def test_a_type_that_could_hold_anything_else_is_refused(make: Any) -> None:
-    with pytest.raises(BoundaryError, match=f"test_message.{make.__name__}.values is declared as .* may not cross"):
+    with pytest.raises(
+        BoundaryError,
+        match=f"test_message.{make.__name__}.values is declared as .* may not cross",
+    ):
         make(values=1)
-    with pytest.raises(BoundaryError):  # also the second time: a refused class is not remembered as good
+    # also the second time: a refused class is not remembered as good
+    with pytest.raises(BoundaryError):
         make(values=1)
 
 
@@ -138,7 +152,9 @@ def test_a_type_that_could_hold_anything_else_is_refused(make: Any) -> None:
         ("count", np.zeros(2), "Scalars.count must be int; found ndarray"),
     ],
 )
-def test_a_scalar_of_another_type_is_refused(field: str, wrong: object, text: str) -> None:
+def test_a_scalar_of_another_type_is_refused(
+    field: str, wrong: object, text: str
+) -> None:
     good: dict[str, Any] = {"text": "a", "count": 1, "value": 0.5, "flag": True}
     Scalars(**good)
     with pytest.raises(BoundaryError, match=text):
@@ -168,7 +184,9 @@ def test_a_container_in_a_union_is_checked_by_its_own_part() -> None:
 
 
 def test_released_gives_every_tensor_in_field_order() -> None:
-    a, b, c = released(1), released(2), released(3)
+    a = released(1)
+    b = released(2)
+    c = released(3)
     assert Several((a, b), {"x": c}).released() == [a, b, c]
     assert Nested({"x": (a,), "y": (b, c)}).released() == [a, b, c]
     assert One(a).released() == [a]
@@ -193,14 +211,24 @@ def test_two_modules_cannot_give_the_same_wire_name() -> None:
     def body(namespace: dict[str, Any]) -> None:
         namespace["__module__"] = "elsewhere.embedding"
 
-    with pytest.raises(TypeError, match=r"embedding.Embed: in colonnade.algorithms.embedding and elsewhere.embedding"):
+    with pytest.raises(
+        TypeError,
+        match=(
+            r"embedding.Embed: in colonnade.algorithms.embedding and"
+            r" elsewhere.embedding"
+        ),
+    ):
         new_class("Embed", (Message,), exec_body=body)
     assert MESSAGES["embedding.Embed"] is embedding.Embed
 
 
 def test_a_module_may_be_loaded_again() -> None:
     before = MESSAGES["test_message.Ask"]
-    again = new_class("Ask", (Message,), exec_body=lambda namespace: namespace.update(__module__=__name__))
+    again = new_class(
+        "Ask",
+        (Message,),
+        exec_body=lambda namespace: namespace.update(__module__=__name__),
+    )
     assert MESSAGES["test_message.Ask"] is again
     MESSAGES["test_message.Ask"] = before
 

@@ -1,4 +1,5 @@
-"""What an outbox asks of whoever keeps its owner's account, and what a seat and a ledger remember of it."""
+"""What an outbox asks of whoever keeps its owner's account, and what a seat and a
+ledger remember of it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import Batches, DpEvent, Encrypted, Ledger, Message, Organisation, Released, Rule, wire
+from colonnade.core import (
+    Batches,
+    DpEvent,
+    Encrypted,
+    Ledger,
+    Message,
+    Organisation,
+    Released,
+    Rule,
+    wire,
+)
 from colonnade.core.chance import Source, uniform
 from colonnade.core.release import Meter
 from colonnade.errors import BudgetExhausted
@@ -23,7 +34,9 @@ class Draws:
     """A mechanism that shows what it drew."""
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
-        return tensor + uniform(tensor.shape, source).float(), DpEvent("drawn", {"times": 1.0})
+        return tensor + uniform(tensor.shape, source).float(), DpEvent(
+            "drawn", {"times": 1.0}
+        )
 
 
 class Counts:
@@ -33,7 +46,9 @@ class Counts:
         self.most = most
         self.charged: list[tuple[str, str | None, int, str]] = []
 
-    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+    def charge(
+        self, name: str, batch: str | None, size: int, event: DpEvent
+    ) -> float | None:
         if len(self.charged) == self.most:
             raise BudgetExhausted("spent")
         self.charged.append((name, batch, size, event.kind))
@@ -58,7 +73,10 @@ def test_it_is_charged_what_leaves_once_with_its_rows_and_event() -> None:
     box = organisation(meter).outbox
     box.release(torch.zeros(4, 2), "x", "train/0/0")
     box.release(torch.zeros(3, 5), "head")
-    assert meter.charged == [("x", "train/0/0", 4, "drawn"), ("head", None, 3, "non-private")]
+    assert meter.charged == [
+        ("x", "train/0/0", 4, "drawn"),
+        ("head", None, 3, "non-private"),
+    ]
     box.release(torch.zeros(4, 2), "x", "train/0/0", to="ada")
     box.release(torch.tensor(1.0), "x", to="bob")
     assert meter.charged[2:] == [("x", None, 1, "drawn")]
@@ -71,7 +89,14 @@ class Toy:
         self.scheme = scheme
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
-        return Encrypted(self.scheme, owner, tuple(values.shape), "values", 1.0, values.numpy().tobytes())
+        return Encrypted(
+            self.scheme,
+            owner,
+            tuple(values.shape),
+            "values",
+            1.0,
+            values.numpy().tobytes(),
+        )
 
 
 class Secret(Toy):
@@ -85,11 +110,14 @@ class Secret(Toy):
         (Secret("toy"), "y", []),  # nobody but its owner can read it
         (Toy("toy"), "y", ["non-private"]),  # somebody else can
         (Secret("plain"), "y", ["non-private"]),  # everybody can
-        (Secret("toy"), "x", ["drawn"]),  # a mechanism let it through, so it is meant for somebody
+        # a mechanism let it through, so it is meant for somebody
+        (Secret("toy"), "x", ["drawn"]),
         (Toy("toy"), "x", ["drawn"]),
     ],
 )
-def test_what_only_its_owner_can_read_costs_nothing(key: Toy, name: str, charged: list[str]) -> None:
+def test_what_only_its_owner_can_read_costs_nothing(
+    key: Toy, name: str, charged: list[str]
+) -> None:
     meter = Counts(1)
     organisation(meter).outbox.encrypt(torch.zeros(4, 2), name, "train/0/0", key=key)
     assert [kind for *_, kind in meter.charged] == charged
@@ -105,7 +133,8 @@ def test_what_it_refuses_is_not_released() -> None:
 
 def test_noise_may_come_from_a_generator_of_its_own() -> None:
     """Then what else is drawn does not depend on it."""
-    one, other = organisation(), organisation()
+    one = organisation()
+    other = organisation()
     one.outbox.noise = Generator().manual_seed(9)
     before = one.generator.get_state()
     mine = one.outbox.release(torch.zeros(4, 2), "x").tensor
@@ -116,7 +145,8 @@ def test_noise_may_come_from_a_generator_of_its_own() -> None:
 def test_the_spend_is_in_the_owners_ledger_and_does_not_travel() -> None:
     made = organisation(Counts(9))
     answer = Answer(made.outbox.release(torch.zeros(4, 2), "x"))
-    mine, theirs = Ledger("ada"), Ledger("bob")
+    mine = Ledger("ada")
+    theirs = Ledger("bob")
     mine.write("out", "bob", answer)
     theirs.write("in", "ada", answer)
     assert [entry.epsilon for entry in (*mine.entries, *theirs.entries)] == [1.0, None]

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 
-from colonnade.core import Batches, Envelope, Ledger, Message, Organisation, Party, Peers, Released, Request, serves
+from colonnade.core import (
+    Batches,
+    Envelope,
+    Ledger,
+    Message,
+    Organisation,
+    Party,
+    Peers,
+    Released,
+    Request,
+    serves,
+)
 from colonnade.core.roles import R
 from colonnade.errors import NoAnswer, PartyError
 from colonnade.transport.in_process import InProcess
@@ -47,13 +58,16 @@ class Noting:
     """A transport that notes the envelopes it carries."""
 
     def __init__(self, inner: InProcess) -> None:
-        self.inner, self.seen = inner, list[tuple[str, int]]()
+        self.inner = inner
+        self.seen = list[tuple[str, int]]()
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         self.seen.append((to, envelope.number))
         return self.inner.exchange(to, envelope)
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
         self.seen += [(to, envelope.number) for to, envelope in envelopes.items()]
         return self.inner.exchange_each(envelopes)
 
@@ -63,9 +77,13 @@ class Table:
 
     def __init__(self, through_bytes: bool = False) -> None:
         batches = Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)
-        self.speakers = {name: Speaker(Organisation.at(name, batches)) for name in NAMES}
+        self.speakers = {
+            name: Speaker(Organisation.at(name, batches)) for name in NAMES
+        }
         self.organisation = Organisation.at("driver", batches)
-        self.transport = Noting(InProcess(self.speakers, through_bytes=through_bytes, parallel="never"))
+        self.transport = Noting(
+            InProcess(self.speakers, through_bytes=through_bytes, parallel="never")
+        )
         self.peers = Peers("driver", NAMES, self.transport, self.organisation.ledger)
 
     def say(self, size: int = 3, **how: float) -> Say:
@@ -78,13 +96,17 @@ def table(request: pytest.FixtureRequest) -> Table:
 
 
 def agree(table: Table) -> None:
-    """What the driver wrote down about a peer is what the peer wrote down about the driver."""
+    """What the driver wrote down about a peer is what the peer wrote down about the
+    driver."""
     mine: Ledger = table.organisation.ledger
     for name, speaker in table.speakers.items():
         assert mine.total("out", name) == speaker.ledger.total("in", "driver")
         assert mine.total("in", name) == speaker.ledger.total("out", "driver")
         about = [entry for entry in mine.entries if entry.peer == name]
-        swapped = [e._replace(direction="out" if e.direction == "in" else "in", peer="driver") for e in about]
+        swapped = [
+            e._replace(direction="out" if e.direction == "in" else "in", peer="driver")
+            for e in about
+        ]
         assert swapped == speaker.ledger.entries
 
 
@@ -99,19 +121,28 @@ def test_peers_keep_the_agreed_order() -> None:
 
 def test_ask_puts_one_question_to_all_and_answers_in_party_order(table: Table) -> None:
     replies = table.peers.ask(table.say())
-    assert [(name, reply.who) for name, reply in replies.items()] == [(name, name) for name in NAMES]
+    assert [(name, reply.who) for name, reply in replies.items()] == [
+        (name, name) for name in NAMES
+    ]
     agree(table)
 
 
 def test_ask_each_answers_in_the_order_of_the_questions(table: Table) -> None:
     replies = table.peers.ask_each({"shop": table.say(1), "zoo": table.say(2)})
-    assert [(name, len(reply.values.tensor)) for name, reply in replies.items()] == [("shop", 2), ("zoo", 4)]
+    assert [(name, len(reply.values.tensor)) for name, reply in replies.items()] == [
+        ("shop", 2),
+        ("zoo", 4),
+    ]
     assert table.speakers["bank"].heard == 0
     agree(table)
 
 
 def test_one_peer_can_be_asked_alone(table: Table) -> None:
-    assert table.peers["bank"].ask(table.say()).who == table.peers.ask_one("bank", table.say()).who == "bank"
+    assert (
+        table.peers["bank"].ask(table.say()).who
+        == table.peers.ask_one("bank", table.say()).who
+        == "bank"
+    )
     assert [speaker.heard for speaker in table.speakers.values()] == [0, 2, 0]
     agree(table)
 
@@ -147,7 +178,11 @@ def turns(seed: int, count: int = 20) -> Iterator[str]:
 
 def test_a_stream_with_seeded_turns_reproduces(table: Table) -> None:
     def run(seed: int) -> list[str]:
-        return [name for name, reply in table.peers.stream(lambda name: table.say(), turns(seed)) if reply.who == name]
+        return [
+            name
+            for name, reply in table.peers.stream(lambda name: table.say(), turns(seed))
+            if reply.who == name
+        ]
 
     assert run(1) == run(1) == list(turns(1))
     assert run(1) != run(2)
@@ -156,7 +191,10 @@ def test_a_stream_with_seeded_turns_reproduces(table: Table) -> None:
 
 def test_a_turn_without_a_question_is_skipped() -> None:
     table = Table()
-    answers = table.peers.stream(lambda name: None if name == "zoo" else table.say(), ["zoo", "bank", "zoo", "shop"])
+    answers = table.peers.stream(
+        lambda name: None if name == "zoo" else table.say(),
+        ["zoo", "bank", "zoo", "shop"],
+    )
     assert [name for name, _ in answers] == ["bank", "shop"]
 
 
@@ -183,12 +221,16 @@ def test_a_stream_without_turns_ends_and_delivers_every_answer(table: Table) -> 
         left[name] -= 1
         return table.say(wait=0.001)
 
-    answers = Counter(name for name, reply in table.peers.stream(make) if reply.who == name)
+    answers = Counter(
+        name for name, reply in table.peers.stream(make) if reply.who == name
+    )
     assert answers == Counter(wanted)
     assert {name: speaker.heard for name, speaker in table.speakers.items()} == wanted
     assert table.organisation.ledger.total("in") == 11 * 24
     for name, speaker in table.speakers.items():
-        assert speaker.ledger.total("in") == table.organisation.ledger.total("out", name)
+        assert speaker.ledger.total("in") == table.organisation.ledger.total(
+            "out", name
+        )
 
 
 def test_a_slow_party_does_not_hold_the_others_up() -> None:
@@ -197,15 +239,27 @@ def test_a_slow_party_does_not_hold_the_others_up() -> None:
 
     def make(name: str) -> Say | None:
         left[name] -= 1
-        return table.say(wait=0.3 if name == "zoo" else 0.0) if left[name] >= 0 else None
+        return (
+            table.say(wait=0.3 if name == "zoo" else 0.0) if left[name] >= 0 else None
+        )
 
-    assert [name for name, _ in table.peers.stream(make)] == ["bank", "bank", "bank", "zoo"]
+    assert [name for name, _ in table.peers.stream(make)] == [
+        "bank",
+        "bank",
+        "bank",
+        "zoo",
+    ]
 
 
 def test_a_stream_passes_a_failure_on() -> None:
     table = Table()
-    answers = table.peers.stream(lambda name: table.say(break_=name == "shop", wait=0.01))
-    with pytest.raises(PartyError, match=r"'shop' failed while answering test_peers.Say: ValueError: it broke"):
+    answers = table.peers.stream(
+        lambda name: table.say(break_=name == "shop", wait=0.01)
+    )
+    with pytest.raises(
+        PartyError,
+        match=r"'shop' failed while answering test_peers.Say: ValueError: it broke",
+    ):
         list(itertools.islice(answers, 100))
     assert table.speakers["shop"].heard == 0
 
@@ -214,7 +268,10 @@ def test_a_stream_passes_a_failure_on() -> None:
 def test_a_stream_that_ends_early_leaves_nobody_computing(fails: bool) -> None:
     table = Table()
     answers = table.peers.stream(
-        lambda name: table.say(break_=fails and name == "shop", wait=0.2 if name == "zoo" else 0.0), None
+        lambda name: table.say(
+            break_=fails and name == "shop", wait=0.2 if name == "zoo" else 0.0
+        ),
+        None,
     )
     if fails:
         with pytest.raises(PartyError, match="it broke"):
@@ -255,7 +312,12 @@ def test_a_second_driver_of_the_same_name_is_not_given_an_old_reply() -> None:
 def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> None:
     batches = Batches({"train": torch.arange(4)}, batch_size=2, epochs=1, seed=0)
     organisation = Organisation.at("bank", batches)
-    peers = Peers("bank", ["bank"], InProcess({"bank": Speaker(organisation)}), organisation.ledger)
+    peers = Peers(
+        "bank",
+        ["bank"],
+        InProcess({"bank": Speaker(organisation)}),
+        organisation.ledger,
+    )
     peers.ask(Say(organisation.outbox.release(torch.ones(2), "values")))
     assert [(entry.direction, entry.name) for entry in organisation.ledger.entries] == [
         ("own", "values"),
@@ -264,13 +326,17 @@ def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> Non
     assert organisation.ledger.total("own") == 3 * 2 * 4
 
 
-@pytest.mark.parametrize("own_way", [False, True], ids=["in threads", "the transport's own way"])
+@pytest.mark.parametrize(
+    "own_way", [False, True], ids=["in threads", "the transport's own way"]
+)
 def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
     table = Table()
     asked: list[str] = []
 
     class InTurn(Noting):
-        def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+        def attempt_each(
+            self, envelopes: Mapping[str, Envelope[Request[R]]]
+        ) -> dict[str, R | PartyError]:
             found: dict[str, R | PartyError] = {}
             for to, envelope in envelopes.items():
                 asked.append(to)
@@ -284,12 +350,20 @@ def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
         table.peers.transport = InTurn(table.transport.inner)
     requests = {name: table.say(break_=name == "bank") for name in NAMES}
     replies, failures = table.peers.attempt(requests)
-    assert [(name, reply.who) for name, reply in replies.items()] == [("zoo", "zoo"), ("shop", "shop")]
+    assert [(name, reply.who) for name, reply in replies.items()] == [
+        ("zoo", "zoo"),
+        ("shop", "shop"),
+    ]
     assert list(failures) == ["bank"]
     assert "it broke" in str(failures["bank"])
     assert asked == (NAMES if own_way else [])
-    directions = Counter((entry.direction, entry.peer) for entry in table.organisation.ledger.entries)
-    assert directions == {("out", name): 1 for name in NAMES} | {("in", "zoo"): 1, ("in", "shop"): 1}
+    directions = Counter(
+        (entry.direction, entry.peer) for entry in table.organisation.ledger.entries
+    )
+    assert directions == {("out", name): 1 for name in NAMES} | {
+        ("in", "zoo"): 1,
+        ("in", "shop"): 1,
+    }
     assert table.peers.attempt({}) == ({}, {})
 
 
@@ -306,14 +380,18 @@ def test_an_attempt_raises_what_is_no_failure_of_a_party_when_all_are_done() -> 
         table.peers.attempt({name: table.say(wait=0.05) for name in NAMES})
     assert table.speakers["shop"].heard == 1
     written = {(one.direction, one.peer) for one in table.organisation.ledger.entries}
-    assert written == {("out", name) for name in NAMES}, "what was sent is written down however it ended"
+    assert written == {("out", name) for name in NAMES}, (
+        "what was sent is written down however it ended"
+    )
 
 
 def test_who_answers_a_heartbeat_with_a_failure_is_there() -> None:
     table = Table()
 
     def exchange(to: str, envelope: Envelope[Request[R]]) -> R:
-        raise {"zoo": NoAnswer, "bank": PartyError, "shop": PartyError}[to](to, "Ping", None, "busy")
+        raise {"zoo": NoAnswer, "bank": PartyError, "shop": PartyError}[to](
+            to, "Ping", None, "busy"
+        )
 
     table.transport.exchange = exchange  # type: ignore[method-assign]
     beats = table.peers.heartbeat()

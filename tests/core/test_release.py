@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from colonnade.core import NON_PRIVATE, DpEvent, Identity, Outbox, Packed, Plain, Receipt, Released, Rule
+from colonnade.core import (
+    NON_PRIVATE,
+    DpEvent,
+    Identity,
+    Outbox,
+    Packed,
+    Plain,
+    Receipt,
+    Released,
+    Rule,
+)
 from colonnade.core.batches import purpose
 from colonnade.core.chance import Source, normal
 from colonnade.core.release import CODECS, DTYPES
@@ -39,10 +49,16 @@ class Halves:
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
         self.saw.append(tensor.clone())
-        return Packed(self.name, tensor.half().numpy().tobytes(), tuple(tensor.shape), "float32")
+        return Packed(
+            self.name, tensor.half().numpy().tobytes(), tuple(tensor.shape), "float32"
+        )
 
     def decode(self, packed: Packed) -> Tensor:
-        return torch.frombuffer(bytearray(packed.data), dtype=torch.float16).reshape(packed.shape).float()
+        return (
+            torch.frombuffer(bytearray(packed.data), dtype=torch.float16)
+            .reshape(packed.shape)
+            .float()
+        )
 
 
 class Slice:
@@ -74,7 +90,9 @@ def outbox(**rules: Rule) -> Outbox:
 
 
 def test_a_released_tensor_cannot_be_made_by_hand() -> None:
-    with pytest.raises(BoundaryError, match=r"made by an outbox, not by hand.\n    Release it"):
+    with pytest.raises(
+        BoundaryError, match=r"made by an outbox, not by hand.\n    Release it"
+    ):
         Released()
 
 
@@ -97,17 +115,26 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("rule", [Rule(), Rule(Slice()), Rule(Shift()), Rule(Plain(), Halves())])
-def test_what_is_released_does_not_follow_the_private_tensor(view: str, rule: Rule) -> None:
+@pytest.mark.parametrize(
+    "rule", [Rule(), Rule(Slice()), Rule(Shift()), Rule(Plain(), Halves())]
+)
+def test_what_is_released_does_not_follow_the_private_tensor(
+    view: str, rule: Rule
+) -> None:
     whole = torch.arange(12.0).reshape(3, 4)
     released = outbox(embedding=rule).release(VIEWS[view](whole), "embedding")
     before = released.tensor.clone()
     whole.fill_(-7)
     assert torch.equal(released.tensor, before)
-    assert released.tensor.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+    assert (
+        released.tensor.untyped_storage().data_ptr()
+        != whole.untyped_storage().data_ptr()
+    )
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule(Shift()), Rule(Learned()), Rule(Plain(), Halves())])
+@pytest.mark.parametrize(
+    "rule", [Rule(), Rule(Shift()), Rule(Learned()), Rule(Plain(), Halves())]
+)
 def test_nothing_of_the_graph_leaves(rule: Rule) -> None:
     weights = torch.ones(3, requires_grad=True)
     released = outbox(embedding=rule).release(weights * 2, "embedding")
@@ -133,7 +160,9 @@ def test_releasing_leaves_the_graph_of_the_private_tensor_alone() -> None:
         (None, "embedding"),
     ],
 )
-def test_the_rule_for_a_purpose_wins_over_the_rule_for_a_name(batch: str | None, of: str) -> None:
+def test_the_rule_for_a_purpose_wins_over_the_rule_for_a_name(
+    batch: str | None, of: str
+) -> None:
     rules = {"test.embedding": Rule(Shift(1)), "embedding": Rule(Shift(2))}
     box = Outbox("bank", Generator(), rules, default=Rule(Shift(3)))
     assert box.rule("embedding", batch) is rules[of]
@@ -162,11 +191,15 @@ def test_the_owner_s_rules_are_copied() -> None:
         ("clinic:test[0:512]", "test"),
     ],
 )
-def test_the_purpose_of_a_batch_is_in_its_name(batch: str | None, expected: str | None) -> None:
+def test_the_purpose_of_a_batch_is_in_its_name(
+    batch: str | None, expected: str | None
+) -> None:
     assert purpose(batch) == expected
 
 
-def test_the_codec_sees_what_the_mechanism_made_and_never_the_private_tensor(halves: Halves) -> None:
+def test_the_codec_sees_what_the_mechanism_made_and_never_the_private_tensor(
+    halves: Halves,
+) -> None:
     mechanism = Shift()
     private = torch.tensor([1.0, 2.0, 3.0])
     released = outbox(embedding=Rule(mechanism, halves)).release(private, "embedding")
@@ -181,23 +214,41 @@ def test_a_receipt_says_what_was_done_and_what_it_weighs(halves: Halves) -> None
     assert released.packed is not None
     assert len(released.packed.data) == 3 * 5 * 2
     event = DpEvent("shift", {"by": 2.0})
-    assert released.receipt == Receipt("bank", 1, "embedding", "train/0/0", event, "test-halves", 30)
+    assert released.receipt == Receipt(
+        "bank", 1, "embedding", "train/0/0", event, "test-halves", 30
+    )
 
 
-@given(shape=st.lists(st.integers(0, 4), max_size=3), dtype=st.sampled_from(sorted(DTYPES)))
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=3), dtype=st.sampled_from(sorted(DTYPES))
+)
 @settings(max_examples=50)
-def test_without_a_codec_a_tensor_weighs_its_own_bytes(shape: list[int], dtype: str) -> None:
+def test_without_a_codec_a_tensor_weighs_its_own_bytes(
+    shape: list[int], dtype: str
+) -> None:
     tensor = torch.zeros(shape, dtype=DTYPES[dtype])
     released = outbox().release(tensor, "embedding")
-    assert released.receipt.bytes == tensor.nbytes == len(Identity().encode(released.tensor).data)
+    assert (
+        released.receipt.bytes
+        == tensor.nbytes
+        == len(Identity().encode(released.tensor).data)
+    )
     assert released.packed is None
     assert released.receipt.codec == "identity"
 
 
-@given(shape=st.lists(st.integers(0, 4), max_size=3), dtype=st.sampled_from(sorted(DTYPES)), seed=st.integers(0, 99))
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=3),
+    dtype=st.sampled_from(sorted(DTYPES)),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=50)
-def test_identity_gives_back_the_very_tensor(shape: list[int], dtype: str, seed: int) -> None:
-    tensor = (torch.randn(shape, generator=Generator().manual_seed(seed)) * 3).to(DTYPES[dtype])
+def test_identity_gives_back_the_very_tensor(
+    shape: list[int], dtype: str, seed: int
+) -> None:
+    tensor = (torch.randn(shape, generator=Generator().manual_seed(seed)) * 3).to(
+        DTYPES[dtype]
+    )
     back = Identity().decode(Identity().encode(tensor))
     assert back.dtype == tensor.dtype
     assert back.shape == tensor.shape
@@ -211,7 +262,13 @@ def test_identity_sends_a_view_in_row_major_order() -> None:
 
 def test_receipts_count_the_owner_s_releases() -> None:
     box = outbox()
-    assert [box.release(torch.zeros(1), name).receipt.number for name in "abcab"] == [1, 2, 3, 4, 5]
+    assert [box.release(torch.zeros(1), name).receipt.number for name in "abcab"] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert box.released == 5
 
 
@@ -225,7 +282,9 @@ def test_plain_changes_nothing_and_claims_nothing() -> None:
 
 def test_inside_an_organisation_no_rule_applies() -> None:
     box = outbox(embedding=Rule(Shift()))
-    own, out, anybody = (box.release(torch.zeros(1), "embedding", to=to) for to in ("bank", "shop", None))
+    own, out, anybody = (
+        box.release(torch.zeros(1), "embedding", to=to) for to in ("bank", "shop", None)
+    )
     assert [r.tensor.item() for r in (own, out, anybody)] == [0, 1, 1]
     assert own.receipt.event == NON_PRIVATE
 
@@ -236,7 +295,9 @@ def test_the_mechanism_draws_from_the_owner_s_generator() -> None:
             return tensor + normal(tensor.shape, source).float(), NON_PRIVATE
 
     def noisy(seed: int) -> Tensor:
-        box = Outbox("bank", Generator().manual_seed(seed), {"embedding": Rule(Noise())})
+        box = Outbox(
+            "bank", Generator().manual_seed(seed), {"embedding": Rule(Noise())}
+        )
         return box.release(torch.zeros(4), "embedding").tensor
 
     assert torch.equal(noisy(1), noisy(1))
@@ -267,14 +328,22 @@ class Turning:
     name: str = "test-turning"
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
-        return Packed(self.name, tensor.flip(0).contiguous().numpy().tobytes(), tuple(tensor.shape), "float32")
+        return Packed(
+            self.name,
+            tensor.flip(0).contiguous().numpy().tobytes(),
+            tuple(tensor.shape),
+            "float32",
+        )
 
     def decode(self, packed: Packed) -> Tensor:
-        return torch.frombuffer(bytearray(packed.data), dtype=torch.float32).reshape(packed.shape)
+        return torch.frombuffer(bytearray(packed.data), dtype=torch.float32).reshape(
+            packed.shape
+        )
 
 
 def test_a_seal_comes_after_the_mechanism_and_only_the_owner_sees_before_it() -> None:
-    box, seal = outbox(logits=Rule(Shift())), Reversed()
+    box = outbox(logits=Rule(Shift()))
+    seal = Reversed()
     box.seal("logits", seal)
     sent = box.release(torch.tensor([1.0, 2.0]), "logits", "train/0/0")
     assert sent.tensor.tolist() == [3.0, 2.0]
@@ -298,14 +367,18 @@ def test_only_the_last_sealed_release_can_be_opened() -> None:
     box.seal("logits", Reversed())
     first, last = (box.release(torch.tensor([n]), "logits") for n in (1.0, 2.0))
     assert box.own(last).item() == 2.0
-    with pytest.raises(BoundaryError, match="'bank' opens only its last sealed release of 'logits'"):
+    with pytest.raises(
+        BoundaryError, match="'bank' opens only its last sealed release of 'logits'"
+    ):
         box.own(first)
 
 
 @pytest.mark.parametrize("name", ["logits", "test.logits"])
 def test_a_codec_and_a_seal_exclude_each_other(name: str, halves: Halves) -> None:
     box = outbox(**{name: Rule(codec=halves), "embedding": Rule(codec=halves)})
-    with pytest.raises(ConfigError, match=f"rule for '{name}' of .* has the codec 'test-halves'"):
+    with pytest.raises(
+        ConfigError, match=f"rule for '{name}' of .* has the codec 'test-halves'"
+    ):
         box.seal("logits", Reversed())
     later = outbox()
     later.seal("logits", Reversed())

@@ -20,7 +20,9 @@ class Counting:
     def __init__(self) -> None:
         self.charged: list[tuple[str, str | None, int]] = []
 
-    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
+    def charge(
+        self, name: str, batch: str | None, size: int, event: DpEvent
+    ) -> float | None:
         self.charged.append((name, batch, size))
         return None
 
@@ -31,7 +33,10 @@ class Counting:
 
 
 def outboxes(first: dict[str, Rule], second: dict[str, Rule]) -> list[Outbox]:
-    return [Outbox(name, Generator().manual_seed(0), rules) for name, rules in (("a", first), ("b", second))]
+    return [
+        Outbox(name, Generator().manual_seed(0), rules)
+        for name, rules in (("a", first), ("b", second))
+    ]
 
 
 @pytest.fixture
@@ -55,7 +60,9 @@ def test_it_is_each_owner_s_own_release(kind: str, halves: Halves) -> None:
         alone[0].meter, together[0].meter = meters
     expected = [box.release(tensor[i], "h", BATCHES[i]) for i, box in enumerate(alone)]
     whole, parts = release_stack(
-        tensor, "h", [(box, "driver", batch) for box, batch in zip(together, BATCHES, strict=True)]
+        tensor,
+        "h",
+        [(box, "driver", batch) for box, batch in zip(together, BATCHES, strict=True)],
     )
     for index, (mine, theirs) in enumerate(zip(parts, expected, strict=True)):
         assert torch.equal(mine.tensor, theirs.tensor)
@@ -69,7 +76,12 @@ def test_it_is_each_owner_s_own_release(kind: str, halves: Halves) -> None:
 def test_it_shares_no_memory_with_what_is_private() -> None:
     tensor = torch.zeros(2, 5, 3, requires_grad=True)
     whole, parts = release_stack(
-        tensor, "h", [(box, "driver", batch) for box, batch in zip(outboxes({}, {}), BATCHES, strict=True)]
+        tensor,
+        "h",
+        [
+            (box, "driver", batch)
+            for box, batch in zip(outboxes({}, {}), BATCHES, strict=True)
+        ],
     )
     with torch.no_grad():
         tensor.add_(1)
@@ -80,6 +92,8 @@ def test_it_shares_no_memory_with_what_is_private() -> None:
 def test_one_s_own_organisation_is_inside() -> None:
     shift = {"h": Rule(Shift())}
     a, b = outboxes(shift, shift)
-    whole, _ = release_stack(torch.zeros(2, 4, 3), "h", [(a, "a", BATCHES[0]), (b, "a", BATCHES[1])])
+    whole, _ = release_stack(
+        torch.zeros(2, 4, 3), "h", [(a, "a", BATCHES[0]), (b, "a", BATCHES[1])]
+    )
     assert (whole[0] == 0).all()
     assert (whole[1] == 1).all()

@@ -1,4 +1,5 @@
-"""Feature owners introduce themselves, label owners check that all agreed to the same rows."""
+"""Feature owners introduce themselves, label owners check that all agreed to the same
+rows."""
 
 from __future__ import annotations
 
@@ -19,14 +20,23 @@ def batches(seed: int = 0, rows: int = 10) -> Batches:
     return Batches(splits, batch_size=4, epochs=2, seed=seed)
 
 
-def feature_owner(model: nn.Module, features: Tensor, name: str = "bank", seed: int = 0) -> roles.FeatureOwner:
-    owner = roles.FeatureOwner(Organisation.at(name, batches(seed)), features, model, None)
+def feature_owner(
+    model: nn.Module, features: Tensor, name: str = "bank", seed: int = 0
+) -> roles.FeatureOwner:
+    owner = roles.FeatureOwner(
+        Organisation.at(name, batches(seed)), features, model, None
+    )
     owner.optimizer = torch.optim.SGD(owner.model.parameters(), 0.1, momentum=0.9)
     return owner
 
 
 def label_owner(rows: int = 10, seed: int = 0) -> roles.LabelOwner:
-    return roles.LabelOwner(Organisation.at("shop", batches(seed)), torch.arange(rows), CrossEntropy(10), None)
+    return roles.LabelOwner(
+        Organisation.at("shop", batches(seed)),
+        torch.arange(rows),
+        CrossEntropy(10),
+        None,
+    )
 
 
 def introduced(owner: roles.FeatureOwner) -> Introduction:
@@ -43,18 +53,25 @@ def test_introducing_oneself_trains_nothing() -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     introduced(feature_owner(model, torch.randn(10, 5)))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in model.state_dict().items()
+    )
 
 
 def test_meeting_gives_the_widths_in_party_order() -> None:
-    owners = {name: feature_owner(nn.Linear(5, w), torch.randn(10, 5), name) for name, w in (("b", 3), ("a", 2))}
+    owners = {
+        name: feature_owner(nn.Linear(5, w), torch.randn(10, 5), name)
+        for name, w in (("b", 3), ("a", 2))
+    }
     driver = label_owner()
     driver.meet({name: introduced(owner) for name, owner in owners.items()})
     assert list(driver.widths.items()) == [("b", 3), ("a", 2)]
 
 
 def test_parties_that_agreed_on_other_batches_are_refused() -> None:
-    cards = {"bank": introduced(feature_owner(nn.Linear(5, 3), torch.randn(10, 5), seed=1))}
+    cards = {
+        "bank": introduced(feature_owner(nn.Linear(5, 3), torch.randn(10, 5), seed=1))
+    }
     with pytest.raises(ConfigError) as caught:
         label_owner().meet(cards)
     text = str(caught.value)
@@ -65,7 +82,10 @@ def test_parties_that_agreed_on_other_batches_are_refused() -> None:
 
 def test_parties_with_another_number_of_rows_are_refused() -> None:
     cards = {"bank": introduced(feature_owner(nn.Linear(5, 3), torch.randn(11, 5)))}
-    with pytest.raises(ConfigError, match=r"'bank' and 'shop' .*: 11 rows with .* there, 10 with .* here"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'bank' and 'shop' .*: 11 rows with .* there, 10 with .* here",
+    ):
         label_owner().meet(cards)
 
 
@@ -76,10 +96,18 @@ def test_it_is_the_party_that_differs_which_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "training"), [("train/0/0", True), ("test[0:2]", False), ("train/1/1", True), ("train[0:2]", False)]
+    ("batch", "training"),
+    [
+        ("train/0/0", True),
+        ("test[0:2]", False),
+        ("train/1/1", True),
+        ("train[0:2]", False),
+    ],
 )
 @pytest.mark.parametrize("before", [True, False])
-def test_the_model_s_mode_follows_the_batch_s_purpose(batch: str, training: bool, before: bool) -> None:
+def test_the_model_s_mode_follows_the_batch_s_purpose(
+    batch: str, training: bool, before: bool
+) -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))
     owner = feature_owner(model.train(before), torch.randn(10, 5))
     assert owner.training(batch) is training
@@ -88,7 +116,8 @@ def test_the_model_s_mode_follows_the_batch_s_purpose(batch: str, training: bool
 
 def test_owners_look_up_the_same_rows() -> None:
     features = torch.arange(10.0)[:, None]
-    owner, driver = feature_owner(nn.Linear(1, 1), features), label_owner()
+    owner = feature_owner(nn.Linear(1, 1), features)
+    driver = label_owner()
     for batch in [*batches(), *batches().chunks("test", 3)]:
         assert torch.equal(owner.x(batch.name)[:, 0].long(), driver.y(batch.name))
 
@@ -115,4 +144,7 @@ def test_a_feature_owner_continues_bit_equal_from_a_checkpoint(tmp_path: Path) -
     other.load_state(files.read_state(tmp_path / "c"))
     step(one)
     step(other)
-    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
+    )

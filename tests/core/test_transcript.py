@@ -1,4 +1,5 @@
-"""A transcript keeps what reached one party and weighs it by encoding, apart from the ledgers."""
+"""A transcript keeps what reached one party and weighs it by encoding, apart from the
+ledgers."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from colonnade.core import Message, Outbox, Packed, Plain, Released, Request, Rule, Transcript
+from colonnade.core import (
+    Message,
+    Outbox,
+    Packed,
+    Plain,
+    Released,
+    Request,
+    Rule,
+    Transcript,
+)
 from colonnade.core.message import wire_bytes
 
 
@@ -24,14 +34,23 @@ class Bytes:
     name = "test-bytes"
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
-        return Packed(self.name, bytes(tensor.to(torch.uint8).flatten().tolist()), tuple(tensor.shape), "float32")
+        return Packed(
+            self.name,
+            bytes(tensor.to(torch.uint8).flatten().tolist()),
+            tuple(tensor.shape),
+            "float32",
+        )
 
     def decode(self, packed: Packed) -> Tensor:
-        return torch.tensor(list(packed.data), dtype=torch.float32).reshape(packed.shape)
+        return torch.tensor(list(packed.data), dtype=torch.float32).reshape(
+            packed.shape
+        )
 
 
 def part(owner: str, name: str, size: int, rule: Rule | None = None) -> Part:
-    return Part(Outbox(owner, Generator(), default=rule).release(torch.full((size,), 7.0), name))
+    return Part(
+        Outbox(owner, Generator(), default=rule).release(torch.full((size,), 7.0), name)
+    )
 
 
 @pytest.fixture
@@ -46,7 +65,13 @@ def transcript() -> Transcript:
 
 
 def test_it_keeps_the_order(transcript: Transcript) -> None:
-    assert [seen.sender for seen in transcript] == ["shop", "zoo", "shop", "shop", "bank"]
+    assert [seen.sender for seen in transcript] == [
+        "shop",
+        "zoo",
+        "shop",
+        "shop",
+        "bank",
+    ]
     assert [seen.batch for seen in transcript] == [None, None, None, "train/0/1", None]
     assert [seen.bytes for seen in transcript] == [12, 20, 4, 0, 400]
 

@@ -20,9 +20,21 @@ from colonnade.errors import WireError
 
 def sample() -> bytes:
     box = outbox(Rule(Noisy()))
-    tensors = [box.release(torch.randn(3, 2), "x", "train/0/1"), box.release(torch.arange(3), "y")]
+    tensors = [
+        box.release(torch.randn(3, 2), "x", "train/0/1"),
+        box.release(torch.arange(3), "y"),
+    ]
     message = Everything(
-        "é", 5, 0.5, True, None, tensors[0], tuple(tensors), {"a": tensors[1]}, (1.0, math.nan), {"b": (1, 2)}
+        "é",
+        5,
+        0.5,
+        True,
+        None,
+        tensors[0],
+        tuple(tensors),
+        {"a": tensors[1]},
+        (1.0, math.nan),
+        {"b": (1, 2)},
     )
     return wire.encode(Envelope("bank", 3, message))
 
@@ -31,7 +43,8 @@ FRAME = sample()
 
 
 def decodes_or_refuses(frame: bytes) -> bool:
-    """Whether a frame decodes; anything but a message or a WireError escapes and fails the test."""
+    """Whether a frame decodes; anything but a message or a WireError escapes and fails
+    the test."""
     try:
         envelope = wire.decode(frame)
     except WireError:
@@ -53,7 +66,9 @@ def test_the_sample_itself_is_good() -> None:
 
 
 def test_a_frame_cut_at_any_length_is_refused() -> None:
-    assert [length for length in range(len(FRAME)) if decodes_or_refuses(FRAME[:length])] == []
+    assert [
+        length for length in range(len(FRAME)) if decodes_or_refuses(FRAME[:length])
+    ] == []
 
 
 def test_a_frame_with_anything_after_it_is_refused() -> None:
@@ -65,8 +80,15 @@ def test_each_byte_of_the_header_may_be_any_other() -> None:
     generator = torch.Generator().manual_seed(0)
     end = 8 + int.from_bytes(FRAME[4:8], "little")
     for place in range(end):
-        for flip in (1, 0x80, 0xFF, int(torch.randint(1, 256, (), generator=generator))):
-            decodes_or_refuses(FRAME[:place] + bytes([FRAME[place] ^ flip]) + FRAME[place + 1 :])
+        for flip in (
+            1,
+            0x80,
+            0xFF,
+            int(torch.randint(1, 256, (), generator=generator)),
+        ):
+            decodes_or_refuses(
+                FRAME[:place] + bytes([FRAME[place] ^ flip]) + FRAME[place + 1 :]
+            )
 
 
 CUT = st.tuples(st.integers(0, len(FRAME)), st.integers(0, 8), st.binary(max_size=8))
@@ -74,7 +96,9 @@ CUT = st.tuples(st.integers(0, len(FRAME)), st.integers(0, 8), st.binary(max_siz
 
 @given(edits=st.lists(CUT, min_size=1, max_size=4))
 @settings(max_examples=500)
-def test_bytes_changed_removed_and_inserted_anywhere(edits: list[tuple[int, int, bytes]]) -> None:
+def test_bytes_changed_removed_and_inserted_anywhere(
+    edits: list[tuple[int, int, bytes]],
+) -> None:
     frame = FRAME
     for place, remove, insert in edits:
         frame = frame[:place] + insert + frame[place + remove :]
@@ -89,15 +113,25 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 def framed(header: bytes, body: bytes = b"") -> bytes:
-    return wire.MAGIC + len(header).to_bytes(4, "little") + header + bytes(-(8 + len(header)) % 64) + body
+    return (
+        wire.MAGIC
+        + len(header).to_bytes(4, "little")
+        + header
+        + bytes(-(8 + len(header)) % 64)
+        + body
+    )
 
 
 def header_of(frame: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(frame[8 : 8 + int.from_bytes(frame[4:8], "little")])
+    header: dict[str, Any] = json.loads(
+        frame[8 : 8 + int.from_bytes(frame[4:8], "little")]
+    )
     return header
 
 
-VALUES = wire.encode(Envelope("bank", 1, Values(outbox(Rule(Noisy())).release(torch.ones(4), "x"))))
+VALUES = wire.encode(
+    Envelope("bank", 1, Values(outbox(Rule(Noisy())).release(torch.ones(4), "x")))
+)
 
 
 def changed(*path: Any, to: Any) -> bytes:
@@ -112,14 +146,26 @@ def changed(*path: Any, to: Any) -> bytes:
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 PLACES: list[tuple[Any, ...]] = [
-    ("type",), ("from",), ("number",), ("fields",), ("tensors",), ("fields", "values"), ("fields", "values", "$tensor"),
-    ("fields", "more"), ("tensors", 0), *((("tensors", 0, key)) for key in header_of(VALUES)["tensors"][0]),
-    *(("tensors", 0, "receipt", place) for place in range(6)), ("tensors", 0, "shape", 0),
-]  # fmt: skip
+    ("type",),
+    ("from",),
+    ("number",),
+    ("fields",),
+    ("tensors",),
+    ("fields", "values"),
+    ("fields", "values", "$tensor"),
+    ("fields", "more"),
+    ("tensors", 0),
+    *((("tensors", 0, key)) for key in header_of(VALUES)["tensors"][0]),
+    *(("tensors", 0, "receipt", place) for place in range(6)),
+    ("tensors", 0, "shape", 0),
+]
 
 
 def test_the_unchanged_header_is_good() -> None:
@@ -128,7 +174,9 @@ def test_the_unchanged_header_is_good() -> None:
 
 @given(place=st.sampled_from(PLACES), junk=JUNK)
 @settings(max_examples=500)
-def test_any_part_of_the_header_may_be_any_json(place: tuple[Any, ...], junk: Any) -> None:
+def test_any_part_of_the_header_may_be_any_json(
+    place: tuple[Any, ...], junk: Any
+) -> None:
     decodes_or_refuses(changed(*place, to=junk))
 
 
@@ -156,7 +204,9 @@ def test_enormous_sizes_are_refused_without_allocating_them(size: float) -> None
         changed("tensors", 0, "shape", to=[size, size, size]),
         changed("tensors", 0, "shape", to=[1] * 100_000),
         changed("fields", "values", "$tensor", to=size),
-        VALUES[:4] + min(max(int(size), 0), 2**32 - 1).to_bytes(4, "little") + VALUES[8:],
+        VALUES[:4]
+        + min(max(int(size), 0), 2**32 - 1).to_bytes(4, "little")
+        + VALUES[8:],
     ]
     header = header_of(VALUES)
     header["tensors"][0] |= {"shape": [size], "bytes": size * 4}
@@ -183,11 +233,17 @@ def test_an_empty_tensor_may_have_a_long_side_but_takes_no_memory() -> None:
 
 @pytest.mark.parametrize("depth", [100, 900, 5_000, 200_000])
 @pytest.mark.parametrize(
-    ("left", "right"), [('{"$tuple":[', "]}"), ('{"$dict":{"a":', "}}"), ("[", "]"), ('{"a":', "}")]
+    ("left", "right"),
+    [('{"$tuple":[', "]}"), ('{"$dict":{"a":', "}}"), ("[", "]"), ('{"a":', "}")],
 )
 def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) -> None:
     deep = left * depth + "1" + right * depth
-    for text in (deep, '{"type":"frames.Ask","from":"a","number":1,"tensors":[],"fields":{"batch":' + deep + "}}"):
+    for text in (
+        deep,
+        '{"type":"frames.Ask","from":"a","number":1,"tensors":[],"fields":{"batch":'
+        + deep
+        + "}}",
+    ):
         refused(framed(text.encode()))
 
 
@@ -199,7 +255,10 @@ def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) ->
         (b"CLN2" + VALUES[4:], "starts with"),
         (b"\x80\x04" + VALUES, "starts with"),
         (wire.MAGIC + b"\xff\xff\xff\xff", "says that its header has"),
-        (wire.MAGIC + (len(VALUES) - 7).to_bytes(4, "little") + VALUES[8:], "says that its header has"),
+        (
+            wire.MAGIC + (len(VALUES) - 7).to_bytes(4, "little") + VALUES[8:],
+            "says that its header has",
+        ),
         (framed(b"\xff\xfe{}"), "not JSON"),
         (framed(b'{"type": "\xff"}'), "not JSON"),
         (framed(b"{"), "not JSON"),
@@ -209,7 +268,10 @@ def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) ->
         (changed("type", to="message.Message"), "does not exist here"),
         (changed("type", to="message.Request"), "does not exist here"),
         (changed("type", to=["a"]), "does not exist here"),
-        (changed("tensors", 0, "codec", to="zip"), "codec that is not known here: 'zip'"),
+        (
+            changed("tensors", 0, "codec", to="zip"),
+            "codec that is not known here: 'zip'",
+        ),
         (changed("tensors", 0, "dtype", to="complex64"), "unknown dtype"),
         (changed("tensors", 0, "shape", to=[-4]), "unknown dtype, shape or length"),
         (changed("tensors", 0, "shape", to=[True]), "unknown dtype, shape or length"),
@@ -218,23 +280,47 @@ def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) ->
         (changed("tensors", 0, "bytes", to=12), "does not have 12 bytes"),
         (changed("tensors", to=[]), "header accounts for"),
         (changed("tensors", 0, "receipt", 0, to=None), "without a proper receipt"),
-        (changed("tensors", 0, "receipt", to=[]), "does not describe its contents: ValueError"),
+        (
+            changed("tensors", 0, "receipt", to=[]),
+            "does not describe its contents: ValueError",
+        ),
         (changed("fields", "more", to=1), "does not describe its contents: TypeError"),
-        (changed("fields", "values", to={"$tuple": [{"$tensor": 0}]}), r"frames.Values.values must be Released; found"),
-        (changed("fields", "values", to=1), "must be named once by its fields; found .0."),
-        (changed("fields", "values", to={"$tensor": 1}), "must be named once by its fields; found .0."),
+        (
+            changed("fields", "values", to={"$tuple": [{"$tensor": 0}]}),
+            r"frames.Values.values must be Released; found",
+        ),
+        (
+            changed("fields", "values", to=1),
+            "must be named once by its fields; found .0.",
+        ),
+        (
+            changed("fields", "values", to={"$tensor": 1}),
+            "must be named once by its fields; found .0.",
+        ),
         (
             changed("fields", "values", to={"$tuple": [{"$tensor": 0}] * 2}),
             "must be named once by its fields; found .2.",
         ),
-        (changed("more", to=1), "A frame's header has fields, from, number, tensors, type, and nothing else"),
+        (
+            changed("more", to=1),
+            (
+                "A frame's header has fields, from, number, tensors, type, and nothing"
+                " else"
+            ),
+        ),
         (changed("tensors", 0, "more", to=1), "and nothing else"),
         (changed("fields", "values", to={"$tensor": 0, "$tuple": []}), "ValueError"),
         (changed("fields", "values", to={"$pickle": {"$tensor": 0}}), "ValueError"),
         (changed("tensors", 0, "receipt", 2, to="x" * 300), "without a proper receipt"),
-        (changed("tensors", 0, "receipt", 2, to="a\x1b[2J"), "without a proper receipt"),
+        (
+            changed("tensors", 0, "receipt", 2, to="a\x1b[2J"),
+            "without a proper receipt",
+        ),
         (changed("tensors", 0, "receipt", 3, to=["a"]), "without a proper receipt"),
-        (changed("tensors", 0, "receipt", 5, to={"sigma": "1"}), "without a proper receipt"),
+        (
+            changed("tensors", 0, "receipt", 5, to={"sigma": "1"}),
+            "without a proper receipt",
+        ),
         (changed("from", to=3), "must name its sender"),
         (changed("number", to="3"), "must name its sender"),
         (changed("number", to=None), "must name its sender"),
@@ -246,7 +332,9 @@ def test_a_refusal_says_what_is_wrong(frame: bytes, text: str) -> None:
 
 
 def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
-    with pytest.raises(WireError, match=f"at most 100 bytes; this one has {len(FRAME)}"):
+    with pytest.raises(
+        WireError, match=f"at most 100 bytes; this one has {len(FRAME)}"
+    ):
         wire.decode(FRAME, max_frame=100)
     assert wire.decode(FRAME, max_frame=len(FRAME)).sender == "bank"
 
@@ -257,22 +345,37 @@ def test_a_header_over_the_limit_is_refused() -> None:
         wire.decode(framed(json.dumps(header).encode(), VALUES[-64:]))
 
 
-def test_whatever_a_codec_does_with_hostile_bytes_is_a_wire_error(fragile: Fragile) -> None:
+def test_whatever_a_codec_does_with_hostile_bytes_is_a_wire_error(
+    fragile: Fragile,
+) -> None:
     message = Values(outbox(Rule(Plain(), fragile)).release(torch.zeros(2), "x"))
     good = header_of(wire.encode(Envelope("bank", 1, message)))
     wire.decode(framed(json.dumps(good).encode(), bytes([1, 2, 3, 4]) + bytes(60)))
     with pytest.raises(WireError, match="AssertionError"):
         wire.decode(framed(json.dumps(good).encode(), bytes(64)))
-    hostile: list[Any] = [{"levels": 0}, {"levels": 9}, {"levels": "9"}, {}, None, [], 3]  # division, index, key, type
+    # division, index, key, type
+    hostile: list[Any] = [
+        {"levels": 0},
+        {"levels": 9},
+        {"levels": "9"},
+        {},
+        None,
+        [],
+        3,
+    ]
     for about in hostile:
         good["tensors"][0]["settings"] = about
         with pytest.raises(WireError, match="does not describe its contents"):
-            wire.decode(framed(json.dumps(good).encode(), bytes([1, 2, 3, 4]) + bytes(60)))
+            wire.decode(
+                framed(json.dumps(good).encode(), bytes([1, 2, 3, 4]) + bytes(60))
+            )
 
 
 @given(shape=st.lists(st.integers(0, 300), max_size=3), size=st.integers(0, 300))
 @settings(max_examples=100)
-def test_a_tensor_decodes_only_if_shape_and_length_agree(shape: list[int], size: int) -> None:
+def test_a_tensor_decodes_only_if_shape_and_length_agree(
+    shape: list[int], size: int
+) -> None:
     header = header_of(VALUES)
     header["tensors"][0] |= {"shape": shape, "bytes": size, "dtype": "uint8"}
     frame = framed(json.dumps(header).encode(), bytes(size + -size % 64))

@@ -22,7 +22,9 @@ from colonnade.alignment.points import BLIND, CHECK, MULTIPLY
 from colonnade.core import worker, workers
 from colonnade.encryption import points as many
 
-DIGESTS = np.frombuffer(b"".join(hashlib.sha256(bytes([n])).digest() for n in range(40)), np.uint8).reshape(-1, 32)
+DIGESTS = np.frombuffer(
+    b"".join(hashlib.sha256(bytes([n])).digest() for n in range(40)), np.uint8
+).reshape(-1, 32)
 SECRET = (7**80).to_bytes(32, "big")
 
 
@@ -59,7 +61,9 @@ def is_right() -> bool:
 def test_processes_change_nothing() -> None:
     assert is_right()
     assert waiting()  # it was computed there
-    assert np.array_equal(curve.multiply(BLINDED, SECRET), answer(MULTIPLY, BLINDED, SECRET))
+    assert np.array_equal(
+        curve.multiply(BLINDED, SECRET), answer(MULTIPLY, BLINDED, SECRET)
+    )
     curve.check(BLINDED)
 
 
@@ -78,7 +82,11 @@ def test_the_first_that_is_no_point_is_named_by_its_place_in_the_whole_list() ->
     assert len(waiting()) <= 2  # processes that refused go on
 
 
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, b"\x01", b""], ids=["zero", "large", "short", "none"])
+@pytest.mark.parametrize(
+    "secret",
+    [bytes(32), b"\xff" * 32, b"\x01", b""],
+    ids=["zero", "large", "short", "none"],
+)
 def test_what_is_no_secret_is_no_answer(secret: bytes) -> None:
     with pytest.raises(ValueError, match="a secret multiplier is 32 bytes, from 1"):
         curve.blind(DIGESTS, secret)
@@ -105,7 +113,8 @@ def test_one_process_alone_is_this_one() -> None:
 
 def test_a_limit_ends_with_its_own_block() -> None:
     """Also where another thread's began after it, and ends after it."""
-    first, second = workers.limited(1), workers.limited(2)
+    first = workers.limited(1)
+    second = workers.limited(2)
     with first:
         threading.Thread(target=second.__enter__).start()
     assert workers.POOL.usable("") == 1  # without work
@@ -118,12 +127,19 @@ def test_a_limit_ends_with_its_own_block() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 5, 100, 12_345])
 @pytest.mark.parametrize("cores", [1, 2, 7])
-def test_pieces_have_all_items_once_and_cores_equally_many(count: int, cores: int) -> None:
+def test_pieces_have_all_items_once_and_cores_equally_many(
+    count: int, cores: int
+) -> None:
     pieces = workers.pieces(count, 1e-6, cores)
-    assert [at for piece in pieces for at in range(piece.start, piece.stop)] == list(range(count))
+    assert [at for piece in pieces for at in range(piece.start, piece.stop)] == list(
+        range(count)
+    )
     assert len(pieces) <= workers.PIECES * cores
     assert len(pieces) <= cores or len(pieces) % cores == 0
-    assert all((piece.stop - piece.start) * 1e-6 >= workers.GRAIN for piece in pieces) or len(pieces) == 1
+    assert (
+        all((piece.stop - piece.start) * 1e-6 >= workers.GRAIN for piece in pieces)
+        or len(pieces) == 1
+    )
 
 
 def test_processes_that_died_are_replaced() -> None:
@@ -146,20 +162,27 @@ def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("executable", [None, "", "/nothing/here", sys.prefix])
-def test_where_none_can_be_started_it_is_computed_here(executable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_can_be_started_it_is_computed_here(
+    executable: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     assert is_right()
     assert not waiting()
 
 
-def test_a_program_that_holds_a_python_is_not_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """There, files of Colonnade exist by name alone, and what would be run is the program itself."""
+def test_a_program_that_holds_a_python_is_not_run_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There, files of Colonnade exist by name alone, and what would be run is the
+    program itself."""
     monkeypatch.setattr(worker, "__file__", str(tmp_path / "packed.pyc"))
     monkeypatch.setattr(workers, "Popen", None)
     assert is_right()
 
 
-def test_a_new_one_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_new_one_that_fails_is_the_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "empty.py").touch()
     monkeypatch.setattr(worker, "__file__", str(tmp_path / "empty.py"))
     assert is_right()
@@ -167,7 +190,9 @@ def test_a_new_one_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert is_right()
 
 
-def test_where_no_thread_can_be_started_it_is_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_be_started_it_is_computed_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -193,8 +218,11 @@ def test_an_interruption_is_the_askers_business() -> None:
     assert set(waiting()) == set(before)
 
 
-def test_a_process_has_packages_of_this_one_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither files of the current folder, nor what the environment names, nor secrets that stand in it."""
+def test_a_process_has_packages_of_this_one_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither files of the current folder, nor what the environment names, nor secrets
+    that stand in it."""
     for name in ("struct", "numpy", "coincurve", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("print('no answer', flush=True)")
     monkeypatch.chdir(tmp_path)
@@ -212,13 +240,18 @@ def test_a_process_has_packages_of_this_one_and_nothing_else(monkeypatch: pytest
 def test_a_secret_stands_on_no_command_line_and_in_no_environment() -> None:
     assert is_right()
     for one in waiting():
-        seen = b"".join(Path(f"/proc/{one.process.pid}/{what}").read_bytes() for what in ("cmdline", "environ"))
+        seen = b"".join(
+            Path(f"/proc/{one.process.pid}/{what}").read_bytes()
+            for what in ("cmdline", "environ")
+        )
         assert points.__file__.encode() in seen
         assert SECRET not in seen
         assert SECRET.hex().encode() not in seen
 
 
-def test_a_process_ends_with_its_input_and_after_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_ends_with_its_input_and_after_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one = workers.Worker(points.__file__)
     assert one.ask(CHECK, [BLINDED, b""]) == [b""]
     assert one.process.stdin is not None
@@ -228,15 +261,22 @@ def test_a_process_ends_with_its_input_and_after_silence(monkeypatch: pytest.Mon
     monkeypatch.setattr(worker, "PATIENCE", 0.0)
     readable, writable = os.pipe()
     with os.fdopen(readable, "rb") as source, os.fdopen(writable, "wb"):
-        worker.serve(points.work, source, io.BytesIO())  # returns, although the input is open
+        # returns, although the input is open
+        worker.serve(points.work, source, io.BytesIO())
 
 
 @pytest.mark.parametrize("program", [points, many])
 def test_a_process_needs_nothing_of_colonnade(program: Any) -> None:
     """So it starts in a fraction of a second, and holds neither tables nor models."""
     code = (
-        "import runpy, sys; worker = runpy.run_path(sys.argv[1]); worker['program'](sys.argv[2]);"
-        "print(sorted(m for m in sys.modules if 'colonnade' in m or 'torch' in m))"
+        "import runpy, sys; worker = runpy.run_path(sys.argv[1]);"
+        " worker['program'](sys.argv[2]);print(sorted(m for m in sys.modules if"
+        " 'colonnade' in m or 'torch' in m))"
     )
     command = [sys.executable, "-c", code, worker.__file__, program.__file__]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

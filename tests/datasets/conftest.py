@@ -1,4 +1,5 @@
-"""What the tests of the data sets share: the folder of real data, a cache of their own, and a small web server."""
+"""What the tests of the data sets share: the folder of real data, a cache of their own,
+and a small web server."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def site() -> Iterator[Site]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if self.path in place.cut_short else body)
+            self.wfile.write(
+                body[: len(body) // 2] if self.path in place.cut_short else body
+            )
 
         def log_message(self, *args: object) -> None:
             """Keep the test output quiet."""

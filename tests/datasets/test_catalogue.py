@@ -50,7 +50,11 @@ def home(site: Site) -> Site:
 
 def test_an_unknown_name_is_refused_with_the_likely_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"There is no data set 'minst' \(did you mean 'mnist'\?\)\. The names are breast"
+        ConfigError,
+        match=(
+            r"There is no data set 'minst' \(did you mean 'mnist'\?\)\. The names are"
+            r" breast"
+        ),
     ):
         load("minst")
 
@@ -62,38 +66,64 @@ def test_built_in_sets_need_no_folder_and_no_network() -> None:
     assert load("breast_cancer", offline=True).train.frame().shape == (569, 30)
 
 
-def test_built_in_sets_say_when_scikit_learn_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_sets_say_when_scikit_learn_is_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match="'digits' comes with scikit-learn, which is not installed"):
+    with pytest.raises(
+        DataError, match="'digits' comes with scikit-learn, which is not installed"
+    ):
         load("digits")
 
 
-def test_the_folder_argument_comes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLONNADE_DATA", str(put(tmp_path / "damaged", dict.fromkeys(FILES, b""))))
-    data = load("small", folder=put(tmp_path / "good"), offline=True, catalogue=small("http://127.0.0.1:9"))
+def test_the_folder_argument_comes_before_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "COLONNADE_DATA", str(put(tmp_path / "damaged", dict.fromkeys(FILES, b"")))
+    )
+    data = load(
+        "small",
+        folder=put(tmp_path / "good"),
+        offline=True,
+        catalogue=small("http://127.0.0.1:9"),
+    )
     assert data.train.array().tolist() == [[1, 2], [3, 4], [5, 6]]
     assert data.train.y.tolist() == [0, 1, 0]
 
 
-def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLONNADE_DATA", str(put(tmp_path / "data")))
-    assert len(load("small", offline=True, catalogue=small("http://127.0.0.1:9")).train) == 3
+    assert (
+        len(load("small", offline=True, catalogue=small("http://127.0.0.1:9")).train)
+        == 3
+    )
 
 
-def test_what_is_absent_is_downloaded_once_into_the_cache(home: Site, own_cache: Path) -> None:
+def test_what_is_absent_is_downloaded_once_into_the_cache(
+    home: Site, own_cache: Path
+) -> None:
     for _ in range(2):
         assert len(load("small", catalogue=small(home.address)).train) == 3
     assert home.asked == ["/small.data.gz", "/small.labels0.gz"]
-    assert sorted(path.name for path in (own_cache / "small").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in (own_cache / "small").iterdir()) == sorted(
+        FILES
+    )
 
 
-def test_a_named_folder_receives_the_download(home: Site, tmp_path: Path, own_cache: Path) -> None:
+def test_a_named_folder_receives_the_download(
+    home: Site, tmp_path: Path, own_cache: Path
+) -> None:
     load("small", folder=tmp_path / "mine", catalogue=small(home.address))
     assert (tmp_path / "mine" / "small" / "small.data.gz").exists()
     assert not own_cache.exists()
 
 
-def test_a_named_folder_that_cannot_be_written_is_passed_over(home: Site, tmp_path: Path, own_cache: Path) -> None:
+def test_a_named_folder_that_cannot_be_written_is_passed_over(
+    home: Site, tmp_path: Path, own_cache: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     load("small", folder=tmp_path / "file", catalogue=small(home.address))
     assert (own_cache / "small" / "small.data.gz").exists()
@@ -104,19 +134,28 @@ def test_other_content_from_the_home_is_not_kept(home: Site, own_cache: Path) ->
     with pytest.raises(DataError) as caught:
         load("small", catalogue=small(home.address))
     message = str(caught.value)
-    assert message.startswith("Data set 'small' was not found, and the download failed: Data set 'small' in ")
+    assert message.startswith(
+        "Data set 'small' was not found, and the download failed: Data set 'small' in "
+    )
     assert "is not the published one: its content has SHA-256" in message
-    assert "set COLONNADE_DATA to a folder that holds small/small.npz or small/small.data." in message
+    assert (
+        "set COLONNADE_DATA to a folder that holds small/small.npz or small/small.data."
+        in message
+    )
     assert list((own_cache / "small").iterdir()) == []
 
 
-def test_a_failed_download_is_one_sentence_and_leaves_nothing(home: Site, own_cache: Path) -> None:
+def test_a_failed_download_is_one_sentence_and_leaves_nothing(
+    home: Site, own_cache: Path
+) -> None:
     del home.pages["/small.labels0.gz"]
     with pytest.raises(DataError) as caught:
         load("small", catalogue=small(home.address))
-    assert str(caught.value) == (
-        f"Data set 'small' was not found, and the download failed: {home.address}/small.labels0.gz could not be "
-        f"downloaded (Not Found); set COLONNADE_DATA to a folder that holds small/small.npz or small/small.data."
+    assert (
+        str(caught.value) == "Data set 'small' was not found, and the download failed:"
+        f" {home.address}/small.labels0.gz could not be downloaded (Not Found); set"
+        " COLONNADE_DATA to a folder that holds small/small.npz or"
+        " small/small.data."
     )
     assert caught.value.__suppress_context__
     assert list((own_cache / "small").iterdir()) == []
@@ -124,32 +163,63 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(home: Site, own_ca
 
 def test_a_home_without_the_files_a_layout_needs_says_so(home: Site) -> None:
     entry = small(home.address)["small"]
-    with pytest.raises(DataError, match=r"'small' was fetched from .* and not found in"):
-        load("small", catalogue={"small": replace(entry, downloads=entry.downloads[:1])})
+    with pytest.raises(
+        DataError, match=r"'small' was fetched from .* and not found in"
+    ):
+        load(
+            "small", catalogue={"small": replace(entry, downloads=entry.downloads[:1])}
+        )
 
 
-def test_offline_and_absent_is_one_sentence(tmp_path: Path, home: Site, own_cache: Path) -> None:
+def test_offline_and_absent_is_one_sentence(
+    tmp_path: Path, home: Site, own_cache: Path
+) -> None:
     with pytest.raises(DataError) as caught:
-        load("small", folder=tmp_path / "data", offline=True, catalogue=small(home.address))
-    assert str(caught.value) == (
-        f"Data set 'small' is not in {tmp_path / 'data' / 'small'} or {own_cache / 'small'}, and offline=True forbids "
-        f"the download from {home.address}: set COLONNADE_DATA to a folder that holds small/small.npz or "
-        f"small/small.data."
+        load(
+            "small",
+            folder=tmp_path / "data",
+            offline=True,
+            catalogue=small(home.address),
+        )
+    assert (
+        str(caught.value)
+        == f"Data set 'small' is not in {tmp_path / 'data' / 'small'} or"
+        f" {own_cache / 'small'}, and offline=True forbids the download from"
+        f" {home.address}: set COLONNADE_DATA to a folder that holds small/small.npz"
+        " or small/small.data."
     )
     assert home.asked == []
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     put(tmp_path, {"small.npz": b"PK not really"})
-    with pytest.raises(DataError, match=r"'small' cannot be read from .*small\.npz: the file is damaged") as caught:
-        load("small", folder=tmp_path, offline=True, catalogue=small("http://127.0.0.1:9"))
+    with pytest.raises(
+        DataError,
+        match=r"'small' cannot be read from .*small\.npz: the file is damaged",
+    ) as caught:
+        load(
+            "small",
+            folder=tmp_path,
+            offline=True,
+            catalogue=small("http://127.0.0.1:9"),
+        )
     assert caught.value.__suppress_context__
 
 
 def test_other_content_in_the_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
-    np.savez(put(tmp_path, {}) / "small" / "small.npz", x=np.zeros((3, 2)), y=np.ones(3))
-    with pytest.raises(DataError, match=r"'small' in .*small is not the published one: its content has SHA-256"):
-        load("small", folder=tmp_path, offline=True, catalogue=small("http://127.0.0.1:9"))
+    np.savez(
+        put(tmp_path, {}) / "small" / "small.npz", x=np.zeros((3, 2)), y=np.ones(3)
+    )
+    with pytest.raises(
+        DataError,
+        match=r"'small' in .*small is not the published one: its content has SHA-256",
+    ):
+        load(
+            "small",
+            folder=tmp_path,
+            offline=True,
+            catalogue=small("http://127.0.0.1:9"),
+        )
     assert (tmp_path / "small" / "small.npz").exists()
 
 
@@ -164,7 +234,12 @@ def test_decoded_pictures_are_kept_as_arrays_and_preferred(
     assert len(load("cifar10", folder=real_data, offline=True).train) == 50000
 
 
-def test_pictures_without_pillow_say_what_to_install(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_without_pillow_say_what_to_install(
+    real_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"needs Pillow, which is not installed\. Install colonnade\[plots\]"):
+    with pytest.raises(
+        DataError,
+        match=r"needs Pillow, which is not installed\. Install colonnade\[plots\]",
+    ):
         load("cifar10", folder=real_data, offline=True)

@@ -18,7 +18,10 @@ def test_a_table_of_numbers_is_an_array_and_a_frame() -> None:
 
 
 def test_a_table_with_words_is_no_array() -> None:
-    with pytest.raises(DataError, match=r"columns that are not numbers, such as 'job', .* Take frame\(\)"):
+    with pytest.raises(
+        DataError,
+        match=r"columns that are not numbers, such as 'job', .* Take frame\(\)",
+    ):
         Rows({"a": Y, "job": np.array(["x", "y"])}, Y).array()
 
 
@@ -57,7 +60,9 @@ def test_the_checksum_depends_on_values_and_not_on_how_they_are_stored() -> None
     ],
     ids=["value", "name", "text", "float", "label"],
 )
-def test_the_checksum_sees_every_change(x: dict[str, np.ndarray], y: np.ndarray) -> None:
+def test_the_checksum_sees_every_change(
+    x: dict[str, np.ndarray], y: np.ndarray
+) -> None:
     base = Rows({"a": np.array([1, 2])}, Y)
     assert content_checksum((Rows(x, y), None)) != content_checksum((base, None))
     assert content_checksum((base, base)) != content_checksum((base, None))

@@ -30,12 +30,15 @@ COUNTS = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.long] if name == "cifar10" else [])  # its pictures take long to decode
+        # its pictures take long to decode
+        pytest.param(name, marks=[pytest.mark.long] if name == "cifar10" else [])
         for name, entry in CATALOGUE.items()
         if not entry.supply
     ],
 )
-def test_a_data_set_is_what_its_entry_says(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_data_set_is_what_its_entry_says(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     entry = CATALOGUE[name]
     needs = "decoded" if name == "cifar10" else "real_data"
     folder = None if entry.built_in is not None else request.getfixturevalue(needs)
@@ -70,7 +73,9 @@ def test_cifar_channel_means_are_the_known_ones(decoded: Path) -> None:
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)
 
 
-@pytest.mark.parametrize(("name", "deviation"), [("g2mg_4_70", 99.0), ("g2mg_128_10", 80.0)])
+@pytest.mark.parametrize(
+    ("name", "deviation"), [("g2mg_4_70", 99.0), ("g2mg_128_10", 80.0)]
+)
 def test_two_gaussians_have_the_centres_and_the_spread_of_their_description(
     real_data: Path, name: str, deviation: float
 ) -> None:
@@ -83,15 +88,22 @@ def test_two_gaussians_have_the_centres_and_the_spread_of_their_description(
 
 def test_what_users_supply_has_the_sizes_of_the_vim_paper() -> None:
     sizes = {
-        name: (entry.rows, entry.test_rows, len(entry.classes)) for name, entry in CATALOGUE.items() if entry.supply
+        name: (entry.rows, entry.test_rows, len(entry.classes))
+        for name, entry in CATALOGUE.items()
+        if entry.supply
     }
-    assert sizes == {"modelnet40": (8877 + 966, 2468, 40), "nus_wide": (54000 + 6000, 10000, 5)}
+    assert sizes == {
+        "modelnet40": (8877 + 966, 2468, 40),
+        "nus_wide": (54000 + 6000, 10000, 5),
+    }
     assert CATALOGUE["nus_wide"].columns == 634 + 1000
 
 
 def test_every_entry_can_be_shown_checked_and_got() -> None:
     for name, entry in CATALOGUE.items():
-        assert all([entry.description, entry.licence, entry.home.startswith("http")]), name
+        assert all([entry.description, entry.licence, entry.home.startswith("http")]), (
+            name
+        )
         if entry.supply:
             assert not entry.checksum, name
             assert not entry.downloads, name
@@ -101,5 +113,9 @@ def test_every_entry_can_be_shown_checked_and_got() -> None:
             assert re.fullmatch("[0-9a-f]{64}", entry.checksum), name
             assert entry.downloads, name
             got = {file.name for file in entry.downloads}
-            readable = [{file, f"{file}.gz"} for layout in entry.layouts for file in layout.files]
+            readable = [
+                {file, f"{file}.gz"}
+                for layout in entry.layouts
+                for file in layout.files
+            ]
             assert all(any(file in names for names in readable) for file in got), name

@@ -19,7 +19,9 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 
 
 def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'colonnade\.datasets' has no attribute 'lode'"):
+    with pytest.raises(
+        AttributeError, match=r"module 'colonnade\.datasets' has no attribute 'lode'"
+    ):
         datasets.lode  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -39,7 +41,16 @@ print(len(points.train), len(digits.train), len(strips), len(rows.train))
 """
 
 
-def test_arrays_load_and_split_where_only_numpy_and_torch_are_installed(real_data: Path) -> None:
+def test_arrays_load_and_split_where_only_numpy_and_torch_are_installed(
+    real_data: Path,
+) -> None:
     command = [sys.executable, "-c", BARE, str(real_data)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": "src"}, cwd=ROOT)
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": "src"},
+        cwd=ROOT,
+    )
     assert ran.stdout.split() == ["6500", "60000", "14", "7"], ran.stderr

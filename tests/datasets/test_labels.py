@@ -35,15 +35,25 @@ def test_decode_undoes_encode_and_classes_are_sorted(values: list[Any]) -> None:
 
 
 @settings(max_examples=50)
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40).filter(lambda v: max(v) - min(v) > 1e-3))
-def test_regression_has_mean_zero_and_scale_one_and_decodes(values: list[float]) -> None:
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40).filter(
+        lambda v: max(v) - min(v) > 1e-3
+    )
+)
+def test_regression_has_mean_zero_and_scale_one_and_decodes(
+    values: list[float],
+) -> None:
     series = pd.Series(values, name="y")
     labels = Labels.fit(series, owner="bank", task="regression")
     encoded = labels.encode(series)
     assert encoded.dtype == torch.float32
     assert abs(float(encoded.double().mean())) < 1e-3
     assert float(encoded.double().std(correction=0)) == pytest.approx(1.0, abs=1e-3)
-    np.testing.assert_allclose(labels.decode(encoded), values, atol=1e-4 * labels.scale + 1e-6 * abs(labels.mean))
+    np.testing.assert_allclose(
+        labels.decode(encoded),
+        values,
+        atol=1e-4 * labels.scale + 1e-6 * abs(labels.mean),
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,17 +65,23 @@ def test_regression_has_mean_zero_and_scale_one_and_decodes(values: list[float])
         ([str(at) for at in range(30)], "classification"),
     ],
 )
-def test_auto_takes_many_floats_as_regression_and_all_else_as_classes(values: list[Any], task: str) -> None:
+def test_auto_takes_many_floats_as_regression_and_all_else_as_classes(
+    values: list[Any], task: str
+) -> None:
     assert Labels.fit(pd.Series(values), owner="bank").task == task
 
 
 def test_only_the_training_rows_are_learned_from() -> None:
-    labels = Labels.fit(pd.Series([1.0, 3.0, 1e9]), [0, 1], owner="bank", task="regression")
+    labels = Labels.fit(
+        pd.Series([1.0, 3.0, 1e9]), [0, 1], owner="bank", task="regression"
+    )
     assert (labels.mean, labels.scale) == (2.0, 1.0)
 
 
 def test_class_words_of_mixed_types_and_dates_have_an_order() -> None:
-    labels = Labels.fit(pd.Series(["b", 2, "a", pd.Timestamp("2020-01-01")], dtype=object), owner="bank")
+    labels = Labels.fit(
+        pd.Series(["b", 2, "a", pd.Timestamp("2020-01-01")], dtype=object), owner="bank"
+    )
     assert labels.classes == (2, "2020-01-01 00:00:00", "a", "b")
 
 
@@ -75,7 +91,9 @@ def test_saved_labels_come_back_equal(task: Task) -> None:
     assert Labels.from_state(json.loads(json.dumps(labels.state()))) == labels
 
 
-@pytest.mark.parametrize("state", [{}, {"owner": "b", "task": "auto", "classes": [], "mean": 0, "scale": 1}])
+@pytest.mark.parametrize(
+    "state", [{}, {"owner": "b", "task": "auto", "classes": [], "mean": 0, "scale": 1}]
+)
 def test_another_state_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match="This is not the saved state of Labels"):
         Labels.from_state(state)
@@ -84,14 +102,28 @@ def test_another_state_is_refused(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "task", "message"),
     [
-        (["a", "a"], "auto", "'bank' has a label 'y' with one value only on its 2 rows"),
+        (
+            ["a", "a"],
+            "auto",
+            "'bank' has a label 'y' with one value only on its 2 rows",
+        ),
         ([2.0, 2.0], "regression", "'bank' has a label 'y' with one value only"),
-        (["a", None], "auto", "'bank' has 1 rows without a label in 'y', and every row needs one"),
-        (["a", "b"], "regression", "and regression needs numbers. Convert it, or set task='classification'"),
+        (
+            ["a", None],
+            "auto",
+            "'bank' has 1 rows without a label in 'y', and every row needs one",
+        ),
+        (
+            ["a", "b"],
+            "regression",
+            "and regression needs numbers. Convert it, or set task='classification'",
+        ),
         ([1.0, np.inf], "regression", "'bank' has infinite values in its label 'y'"),
     ],
 )
-def test_labels_that_cannot_be_learned_are_refused(values: list[Any], task: Task, message: str) -> None:
+def test_labels_that_cannot_be_learned_are_refused(
+    values: list[Any], task: Task, message: str
+) -> None:
     with pytest.raises(DataError) as caught:
         Labels.fit(pd.Series(values, name="y"), owner="bank", task=task)
     assert message in str(caught.value)
@@ -101,7 +133,11 @@ def test_a_class_unseen_in_training_is_refused_without_showing_it() -> None:
     series = pd.Series(["no", "yes", "secret", "secret"], name="y")
     labels = Labels.fit(series, [0, 1], owner="bank")
     with pytest.raises(
-        DataError, match=r"'bank' has 2 labels of a class that no training row has, the first in row 2"
+        DataError,
+        match=(
+            r"'bank' has 2 labels of a class that no training row has, the first in"
+            r" row 2"
+        ),
     ) as caught:
         labels.encode(series)
     assert "secret" not in str(caught.value)
@@ -113,17 +149,25 @@ def test_a_missing_label_is_refused_at_encode() -> None:
         labels.encode(pd.Series(["no", None], name="y"))
 
 
-@pytest.mark.parametrize("given", [torch.tensor([2]), torch.tensor([-1]), torch.tensor([0.2, 0.8])])
+@pytest.mark.parametrize(
+    "given", [torch.tensor([2]), torch.tensor([-1]), torch.tensor([0.2, 0.8])]
+)
 def test_scores_are_not_class_numbers(given: torch.Tensor) -> None:
     labels = Labels.fit(pd.Series(["no", "yes"]), owner="bank")
     with pytest.raises(
-        DataError, match=r"'bank' was given .* must be whole class numbers from 0 to 1\. Take the argmax"
+        DataError,
+        match=(
+            r"'bank' was given .* must be whole class numbers from 0 to 1\. Take the"
+            r" argmax"
+        ),
     ):
         labels.decode(given)
 
 
 def test_an_unknown_task_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'bank' sets task to 'ranking', and it must be one of"):
+    with pytest.raises(
+        ConfigError, match="'bank' sets task to 'ranking', and it must be one of"
+    ):
         Labels.fit(pd.Series([0, 1]), owner="bank", task="ranking")  # type: ignore[arg-type]
 
 
@@ -133,4 +177,6 @@ def test_whole_numbers_that_a_gap_made_floats_are_whole_again() -> None:
     fitted = Labels.fit(label, owner="bank", task="classification")
     assert [repr(one) for one in fitted.classes] == ["0", "1"]
     assert fitted.encode(label).tolist() == [0, 1, 1, 0]
-    assert Labels.fit(pd.Series([0.5, 1.0]), owner="bank", task="classification").classes == (0.5, 1.0)
+    assert Labels.fit(
+        pd.Series([0.5, 1.0]), owner="bank", task="classification"
+    ).classes == (0.5, 1.0)

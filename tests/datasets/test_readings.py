@@ -17,7 +17,11 @@ NAN = float("nan")
     [
         (["1,234", "5", "?"], "numbers with a comma at thousands", [1234, 5, NAN]),
         (["12,345.5", "1234"], "numbers with a comma at thousands", [12345.5, 1234]),
-        (["3,5", "1.234,25", "NA"], "numbers with a decimal comma", [3.5, 1234.25, NAN]),
+        (
+            ["3,5", "1.234,25", "NA"],
+            "numbers with a decimal comma",
+            [3.5, 1234.25, NAN],
+        ),
         (["€ 5", "$3.50", "-£4", "12 %"], "numbers", [5, 3.5, -4, 12]),
         (["1 234", "5"], "numbers with spaces at thousands", [1234, 5]),
         (["1970-01-02", "1970-01-03T12:00"], "times (year-month-day)", [1, 2.5]),
@@ -28,11 +32,15 @@ NAN = float("nan")
         (["Jan 2, 1970"], "times (month name day, year)", [1]),
     ],
 )
-def test_what_all_cells_fit_is_recognised_and_read(cells: list[str], way: str, values: list[float]) -> None:
+def test_what_all_cells_fit_is_recognised_and_read(
+    cells: list[str], way: str, values: list[float]
+) -> None:
     column = pd.Series([*cells, None])
     assert recognise(column) == way
     np.testing.assert_allclose(read(column, way), [*values, NAN])
-    assert recognise(column.astype("category")) == way, "a large file's text is kept as its different words"
+    assert recognise(column.astype("category")) == way, (
+        "a large file's text is kept as its different words"
+    )
     np.testing.assert_allclose(read(column.astype("category"), way), [*values, NAN])
 
 
@@ -48,14 +56,25 @@ def test_what_all_cells_fit_is_recognised_and_read(cells: list[str], way: str, v
         ([0, 1, 1], [0, 1, 1]),
     ],
 )
-def test_a_word_for_a_gap_is_no_label_unless_it_may_name_a_class(cells: list[object], labels: list[object]) -> None:
+def test_a_word_for_a_gap_is_no_label_unless_it_may_name_a_class(
+    cells: list[object], labels: list[object]
+) -> None:
     found = without_gap_words(pd.Series(cells))
     assert found.astype(object).where(found.notna(), None).tolist() == labels
 
 
 @pytest.mark.parametrize(
     "cells",
-    [["a", "b"], ["1", "high"], ["007", "012"], ["?", "NA"], ["12-34", "13-25"], ["2020-13-01"], ["1,23,4"], ["0.5.1"]],
+    [
+        ["a", "b"],
+        ["1", "high"],
+        ["007", "012"],
+        ["?", "NA"],
+        ["12-34", "13-25"],
+        ["2020-13-01"],
+        ["1,23,4"],
+        ["0.5.1"],
+    ],
 )
 def test_what_is_neither_stays_text(cells: list[str]) -> None:
     assert recognise(pd.Series(cells)) is None
@@ -63,14 +82,22 @@ def test_what_is_neither_stays_text(cells: list[str]) -> None:
 
 def test_a_few_words_among_numbers_are_counted() -> None:
     assert cells_no_numbers(pd.Series(["1", "2", "3", "4", "?", "5", "x"])) == 1
-    assert cells_no_numbers(pd.Series(["1", "x", "y"])) == 0, "then it is no column of numbers"
+    assert cells_no_numbers(pd.Series(["1", "x", "y"])) == 0, (
+        "then it is no column of numbers"
+    )
     words = pd.CategoricalDtype(["1", "2", "3", "4", "5", " x", "x ", "nowhere"])
-    stored = pd.Series(["1", "2", "3", "4", "5", "1", "2", "3", None, " x", "x "], dtype=words)
+    stored = pd.Series(
+        ["1", "2", "3", "4", "5", "1", "2", "3", None, " x", "x "], dtype=words
+    )
     assert cells_no_numbers(stored) == 2, "a category without cells is none of them"
 
 
 def test_times_and_numbers_say_when() -> None:
-    for cells in (["2024-01-01", "2023-01-01"], [2024, 2023], pd.to_datetime(["2024-01-01", "2023-01-01"])):
+    for cells in (
+        ["2024-01-01", "2023-01-01"],
+        [2024, 2023],
+        pd.to_datetime(["2024-01-01", "2023-01-01"]),
+    ):
         found = read_times(cells)
         assert found is not None
         assert found[0] > found[1]

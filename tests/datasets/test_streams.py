@@ -1,5 +1,5 @@
-"""A file read in pieces gives what the file read whole gives: ids, columns as numbers or words, and the label. Stored
-columns give back what was put in, in any order of rows.
+"""A file read in pieces gives what the file read whole gives: ids, columns as numbers
+or words, and the label. Stored columns give back what was put in, in any order of rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,34 @@ from colonnade.datasets.table import Table, read_table
 from colonnade.errors import DataError
 
 CELLS = st.sampled_from(
-    ["", "NA", "1", "01", "2", "-7", "1.5", "1.50", "0.1", "True", "TRUE", "False", "blue", "Grün", "9007199254740993"]
+    [
+        "",
+        "NA",
+        "1",
+        "01",
+        "2",
+        "-7",
+        "1.5",
+        "1.50",
+        "0.1",
+        "True",
+        "TRUE",
+        "False",
+        "blue",
+        "Grün",
+        "9007199254740993",
+    ]
 )
-ROWS = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["0", "1", "1.5", "no", "True"])), min_size=1, max_size=12)
+ROWS = st.lists(
+    st.tuples(CELLS, CELLS, st.sampled_from(["0", "1", "1.5", "no", "True"])),
+    min_size=1,
+    max_size=12,
+)
 
 
-def both(path: Path, monkeypatch: pytest.MonkeyPatch, piece: int = 3, label: str | None = "y") -> tuple[Table, Table]:
+def both(
+    path: Path, monkeypatch: pytest.MonkeyPatch, piece: int = 3, label: str | None = "y"
+) -> tuple[Table, Table]:
     whole = read_table(path, owner="lab", id="id", label=label)
     with monkeypatch.context() as patch:
         patch.setenv(MAP_FROM, "0")
@@ -40,7 +62,8 @@ def assert_same(whole: Table, pieces: Table) -> None:
     assert whole.ids.tolist() == pieces.ids.tolist()
     assert whole.columns == pieces.columns
     for name in whole.columns:
-        one, other = whole.features[name], pieces.features[name]
+        one = whole.features[name]
+        other = pieces.features[name]
         assert one.isna().tolist() == other.isna().tolist()
         if one.isna().all():
             continue
@@ -57,7 +80,9 @@ def assert_same(whole: Table, pieces: Table) -> None:
 
 @settings(max_examples=40)
 @given(rows=ROWS)
-def test_a_csv_in_pieces_is_the_csv(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
+def test_a_csv_in_pieces_is_the_csv(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
+) -> None:
     path = tmp_path_factory.mktemp("pieces") / "lab.csv"
     lines = [f"{number:03d},{a},{b},{y}" for number, (a, b, y) in enumerate(rows)]
     path.write_text("\n".join(["id,a,b,y", *lines]) + "\n", encoding="utf-8")
@@ -65,21 +90,27 @@ def test_a_csv_in_pieces_is_the_csv(tmp_path_factory: pytest.TempPathFactory, ro
         assert_same(*both(path, patch))
 
 
-def test_a_column_that_turns_out_to_be_text_was_text_all_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_that_turns_out_to_be_text_was_text_all_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "lab.csv"
     path.write_text("id,code,y\na,01,0\nb,02,1\nc,03,0\nd,x4,1\n", encoding="utf-8")
     _, pieces = both(path, monkeypatch, piece=2)
     assert text(pieces.features["code"]).tolist() == ["01", "02", "03", "x4"]
 
 
-def test_quoted_line_ends_blank_lines_and_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_line_ends_blank_lines_and_gzip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "lab.csv.gz"
     with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
         file.write('id,note,a,y\r\n1,"two\nlines",1,0\r\n\r\n2,plain,2,1\r\n3,,3,1')
     assert_same(*both(path, monkeypatch, piece=2))
 
 
-def test_a_parquet_file_in_pieces_is_the_parquet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_in_pieces_is_the_parquet_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = pd.DataFrame(
         {
             "id": range(100, 110),
@@ -95,7 +126,9 @@ def test_a_parquet_file_in_pieces_is_the_parquet_file(tmp_path: Path, monkeypatc
     assert_same(*both(tmp_path / "lab.parquet", monkeypatch))
 
 
-def test_features_have_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_have_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = np.random.default_rng(0)
     frame = pd.DataFrame({f"x{n}": draw.lognormal(size=500) for n in range(19)})
     frame["x3"] = frame["x3"].where(frame["x3"] > 0.5)
@@ -103,7 +136,8 @@ def test_features_have_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     frame.insert(0, "id", draw.permutation(500))
     frame.to_csv(tmp_path / "lab.csv", index=False)
     whole, pieces = both(tmp_path / "lab.csv", monkeypatch, piece=64, label=None)
-    order, training = np.sort(whole.ids)[::-1][:400], np.arange(0, 400, 2)
+    order = np.sort(whole.ids)[::-1][:400]
+    training = np.arange(0, 400, 2)
 
     def prepared(table: Table) -> tuple[Preprocessor, bytes]:
         mine = table.in_order(order)
@@ -118,7 +152,10 @@ def test_features_have_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("content", "message"),
     [
         ("id,a\n", "has a table without rows"),
-        ("id,a\n1,2\n1,3\n", "1 ids that occur more than once, such as in rows 0 and 1, counted from 0"),
+        (
+            "id,a\n1,2\n1,3\n",
+            "1 ids that occur more than once, such as in rows 0 and 1, counted from 0",
+        ),
         ("id,a\n1,2\n ,3\n", "1 rows without an id"),
         ("id,a\n1,2\n2,3,4\n", "is not a CSV file"),
         ("id,a\n1,2,3\n2,3,4\n", "is not a CSV file"),
@@ -144,8 +181,12 @@ def test_what_is_refused_whole_is_refused_in_pieces(
 def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Columns:
     monkeypatch.setenv(MAP_FROM, request.param)
     filling = Filling(["a", "b"], most=9)  # more than there will be
-    filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", None]}), 0, {"a": True, "b": False})
-    filling.add(pd.DataFrame({"a": [None, 4.5], "b": ["y", "x"]}), 2, {"a": True, "b": False})
+    filling.add(
+        pd.DataFrame({"a": [1, 2], "b": ["x", None]}), 0, {"a": True, "b": False}
+    )
+    filling.add(
+        pd.DataFrame({"a": [None, 4.5], "b": ["y", "x"]}), 2, {"a": True, "b": False}
+    )
     return filling.done()
 
 
@@ -164,10 +205,14 @@ def test_taking_rows_moves_every_column(stored: Columns) -> None:
     assert stored["a"].tolist()[0] == 1.0
 
 
-def test_a_column_that_is_read_again_takes_the_place_of_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_that_is_read_again_takes_the_place_of_what_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(MAP_FROM, "0")
     filling = Filling(["a", "b"], most=2)
-    filling.add(pd.DataFrame({"a": [1, 2], "b": ["x", "z"]}), 0, {"a": True, "b": False})
+    filling.add(
+        pd.DataFrame({"a": [1, 2], "b": ["x", "z"]}), 0, {"a": True, "b": False}
+    )
     filling.forget(["a"])
     filling.add(pd.DataFrame({"a": ["01", "2"]}), 0, {"a": False})
     assert text(filling.done()["a"]).tolist() == ["01", "2"]

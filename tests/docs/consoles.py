@@ -1,7 +1,9 @@
-"""The ```console blocks of a page: commands after `$ `, continued after `> `, and the lines of output that are shown.
+"""The ```console blocks of a page: commands after `$ `, continued after `> `, and the
+lines of output that are shown.
 
-A shown line must come out, in the order shown: `…` stands for any text, a line of `…` alone for any lines, a run of one
-drawing sign (━━━, ███) for any length of it; white space does not count, and a number must agree within a tenth.
+A shown line must come out, in the order shown: `…` stands for any text, a line of `…`
+alone for any lines, a run of one drawing sign (━━━, ███) for any length of it; white
+space does not count, and a number must agree within a tenth.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def commands(page: Path) -> list[Command]:
     """In the order of the page."""
     found: list[Command] = []
     for block in re.findall(
-        r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+        r"^```console\n(.*?)^```",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
     ):
         for line in block.splitlines():
             if line.startswith("$ "):
@@ -53,7 +57,10 @@ def missing(shown: list[str], output: str) -> str | None:
 
 def agrees(want: str, line: str) -> bool:
     """Whether a line of output is the one shown."""
-    parts = [one.group(0) for one in re.finditer(rf"{NUMBER}|…|\s+|([━─█═])\1*|.", want.strip())]
+    parts = [
+        one.group(0)
+        for one in re.finditer(rf"{NUMBER}|…|\s+|([━─█═])\1*|.", want.strip())
+    ]
     found = re.fullmatch("".join(map(_pattern, parts)), line.strip())
     if found is None:
         return False

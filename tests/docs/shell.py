@@ -1,5 +1,6 @@
-"""A shell for pages' commands in which Colonnade is imported already: `colonnade ...` is a fork of one process, so that
-a page of twenty commands does not import torch twenty times. All else runs in bash.
+"""A shell for pages' commands in which Colonnade is imported already: `colonnade ...`
+is a fork of one process, so that a page of twenty commands does not import torch twenty
+times. All else runs in bash.
 
     python -m tests.docs.shell          reads one JSON list [folder, arguments] per line, answers [exit code, output]
 """
@@ -22,8 +23,18 @@ from tests.forking import fork
 
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
-    *("pandas", "torch._dynamo", "scipy.stats", "sklearn.manifold", "sklearn.linear_model"),
-    *("matplotlib.backends.backend_agg", "tenseal", "dp_accounting.pld.privacy_loss_distribution"),
+    *(
+        "pandas",
+        "torch._dynamo",
+        "scipy.stats",
+        "sklearn.manifold",
+        "sklearn.linear_model",
+    ),
+    *(
+        "matplotlib.backends.backend_agg",
+        "tenseal",
+        "dp_accounting.pld.privacy_loss_distribution",
+    ),
 )
 """What commands import when they need it; a fork has it already."""
 
@@ -68,7 +79,9 @@ class Shell:
         if words == ["kill", "%1"]:
             self.background[0].send_signal(signal.SIGTERM)
             return max(self.background[0].wait(timeout=20), 0), ""
-        if words[:1] == ["colonnade"] and not {"|", ">", ">>", "||", "&&", ";"} & set(words):
+        if words[:1] == ["colonnade"] and not {"|", ">", ">>", "||", "&&", ";"} & set(
+            words
+        ):
             assert self.server.stdin is not None
             assert self.server.stdout is not None
             self.server.stdin.write(json.dumps([str(self.folder), words]) + "\n")
@@ -76,7 +89,12 @@ class Shell:
             code, output = json.loads(self.server.stdout.readline())
             return code, output
         done = subprocess.run(
-            ["bash", "-c", line], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120
+            ["bash", "-c", line],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -118,7 +136,10 @@ def _serve() -> None:
                     os._exit(code if isinstance(code, int) else 1)
             _, status = os.waitpid(child, 0)
             output.seek(0)
-            print(json.dumps([os.waitstatus_to_exitcode(status), output.read()]), flush=True)
+            print(
+                json.dumps([os.waitstatus_to_exitcode(status), output.read()]),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

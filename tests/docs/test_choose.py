@@ -1,4 +1,5 @@
-"""The comparison behind "how to choose": quick it runs, and its tables are those of the page."""
+"""The comparison behind "how to choose": quick it runs, and its tables are those of the
+page."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ def test_every_algorithm_is_compared(choose: Any) -> None:
 
 @pytest.mark.long
 def test_bytes_are_those_of_the_formulas(results: list[dict[str, Any]]) -> None:
-    """398 training rows, 3 epochs of 7 batches, 8 numbers an embedding, one output, float32."""
+    """398 training rows, 3 epochs of 7 batches, 8 numbers an embedding, one output,
+    float32."""
     numbers = {one["what"]: one["numbers"] for one in results}
     assert numbers["scores: vimadmm"]["up"] == 398 * 3 * 8 * 4
-    assert numbers["scores: vimadmm"]["down"] == 398 * 3 * 4 + (1 + 3 * 7) * 8 * 4  # residuals, and heads
+    # residuals, and heads
+    assert numbers["scores: vimadmm"]["down"] == 398 * 3 * 4 + (1 + 3 * 7) * 8 * 4
     assert numbers["scores: knn"]["up"] == numbers["scores: knn"]["down"] == 0
     assert numbers["scores: vimadmm"]["row"] == 32
 
@@ -46,7 +49,9 @@ def test_labels_leak_where_they_are_said_to(results: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.long
-def test_the_pages_tables_have_the_benchmarks_lines(choose: Any, results: list[dict[str, Any]]) -> None:
+def test_the_pages_tables_have_the_benchmarks_lines(
+    choose: Any, results: list[dict[str, Any]]
+) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for heading in choose.HEADINGS.values():
         assert "\n".join(heading) in text

@@ -1,4 +1,5 @@
-"""The table of settings that is read without torch says what the settings' own classes do."""
+"""The table of settings that is read without torch says what the settings' own classes
+do."""
 
 from __future__ import annotations
 

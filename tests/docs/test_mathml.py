@@ -1,4 +1,5 @@
-"""Formulas become MathML when the site is built; one that cannot be drawn is an error, not a page with a hole."""
+"""Formulas become MathML when the site is built; one that cannot be drawn is an error,
+not a page with a hole."""
 
 from __future__ import annotations
 

@@ -19,17 +19,27 @@ def on_pages(directive: str) -> dict[str, list[str]]:
     """Argument -> the words in the body of every ```{directive} argument block."""
     found: dict[str, list[str]] = {}
     for path in REFERENCE.rglob("*.md"):
-        blocks = re.findall(rf"^```{{{directive}}} ?(.*)\n((?:.*\n)*?)```", path.read_text("utf-8"), flags=re.MULTILINE)
+        blocks = re.findall(
+            rf"^```{{{directive}}} ?(.*)\n((?:.*\n)*?)```",
+            path.read_text("utf-8"),
+            flags=re.MULTILINE,
+        )
         for argument, body in blocks:
             found.setdefault(argument, []).extend(body.split())
     return found
 
 
 def test_every_public_name_has_its_page_and_a_missing_one_is_named() -> None:
-    written = {f"{package}.{name}" for package, names in on_pages("public").items() for name in names}
+    written = {
+        f"{package}.{name}"
+        for package, names in on_pages("public").items()
+        for name in names
+    }
     assert pages.uncovered(surface.public_names(), written) == []
     assert written <= surface.public_names()
-    assert pages.uncovered(surface.public_names(), written - {"colonnade.Federation"}) == ["colonnade.Federation"]
+    assert pages.uncovered(
+        surface.public_names(), written - {"colonnade.Federation"}
+    ) == ["colonnade.Federation"]
 
 
 def test_every_command_is_explained() -> None:
@@ -42,14 +52,21 @@ def test_every_command_is_explained() -> None:
     assert "`in-process`" in text
 
 
-def test_a_command_or_an_option_without_help_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_or_an_option_without_help_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     silent = click.Command("silent", params=[click.Option(["--often"])])
     monkeypatch.setattr(surface, "commands", lambda: {"silent": silent})
-    assert pages.unexplained_commands() == ["`colonnade silent`", "`often` of `colonnade silent`"]
+    assert pages.unexplained_commands() == [
+        "`colonnade silent`",
+        "`often` of `colonnade silent`",
+    ]
 
 
 def test_every_setting_has_a_line() -> None:
-    assert {one for said in on_pages("settings") for one in surface.sections(said)} == set(surface.settings())
+    assert {
+        one for said in on_pages("settings") for one in surface.sections(said)
+    } == set(surface.settings())
     assert "**`vimadmm`**\n\n| key |" in pages.settings("algorithm.*")
     assert pages.unexplained_settings() == []
     assert "| `epochs` |" in pages.settings("train")
@@ -60,7 +77,9 @@ def test_every_section_that_a_file_may_have_is_covered() -> None:
     from colonnade.settings.known import SECTIONS
 
     heads = {section.partition(".")[0] for section in surface.settings()}
-    assert set(SECTIONS) - heads == {"data_owners"}, "which have the keys of [parties.NAME]"
+    assert set(SECTIONS) - heads == {"data_owners"}, (
+        "which have the keys of [parties.NAME]"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +110,17 @@ def test_every_error_stands_in_the_tree_with_its_exit_code() -> None:
 
 
 def test_docstrings_keep_their_words_code_and_listings() -> None:
-    made = "\n".join(docstrings.to_rst(["Takes `x_` and *args, a|b, name_.", "", "    a = b * c_", "", "Then more."]))
+    made = "\n".join(
+        docstrings.to_rst(
+            [
+                "Takes `x_` and *args, a|b, name_.",
+                "",
+                "    a = b * c_",
+                "",
+                "Then more.",
+            ]
+        )
+    )
     assert "``x_``" in made
     assert r"\*args" in made
     assert r"name\_." in made

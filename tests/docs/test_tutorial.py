@@ -59,12 +59,21 @@ def test_every_command_of_the_tutorial_runs(shell: Shell, port: str) -> None:
         code, output = shell.run(line)
         assert code == 0, f"$ {line}\n{output}"
         lost = missing(command.shown, output.replace(port, PORT))
-        assert lost is None, f"$ {line}\nshows, and did not print:\n{lost}\n\nIt printed:\n{output}"
+        assert lost is None, (
+            f"$ {line}\nshows, and did not print:\n{lost}\n\nIt printed:\n{output}"
+        )
 
 
 def test_a_line_that_did_not_come_out_is_found() -> None:
     output = "478 rows are common\n│ lab │ 0.556 │ ████ │\nit took 3.1 s"
-    assert missing(["480 rows are common", "…", "│ lab │ 0.56 │ ██ │", "it took … s"], output) is None
-    assert missing(["it took … s", "478 rows are common"], output) == "478 rows are common"
+    assert (
+        missing(
+            ["480 rows are common", "…", "│ lab │ 0.56 │ ██ │", "it took … s"], output
+        )
+        is None
+    )
+    assert (
+        missing(["it took … s", "478 rows are common"], output) == "478 rows are common"
+    )
     assert missing(["700 rows are common"], output) == "700 rows are common"
     assert not agrees("│ lab │ 0.1 │", "│ lab │ 0.556 │")

@@ -21,7 +21,13 @@ def keys(use: str) -> SecretKey:
 
 
 def random(*shape: int) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4 - 2
+    return (
+        torch.rand(
+            shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+        * 4
+        - 2
+    )
 
 
 def rounded(values: torch.Tensor, use: str) -> torch.Tensor:
@@ -29,7 +35,8 @@ def rounded(values: torch.Tensor, use: str) -> torch.Tensor:
 
 
 def test_sums_are_exact_to_the_last_bit_in_any_order() -> None:
-    public, parts = keys("sums").public, [random(5) / (k + 1) for k in range(4)]
+    public = keys("sums").public
+    parts = [random(5) / (k + 1) for k in range(4)]
     encrypted = [public.encrypt(part, owner="ada") for part in parts]
     expected = torch.stack([rounded(part, "sums") for part in parts]).sum(0)
     assert torch.equal(keys("sums").decrypt(public.add(*encrypted)), expected)
@@ -37,42 +44,67 @@ def test_sums_are_exact_to_the_last_bit_in_any_order() -> None:
 
 
 def test_a_product_is_the_product_of_the_rounded_numbers() -> None:
-    public, x, matrix = keys("products").public, random(5), random(5, 30)
+    public = keys("products").public
+    x = random(5)
+    matrix = random(5, 30)
     product = public.product(public.encrypt(x, owner="ada"), matrix, owner="bob")
-    exact = rounded(x, "products") @ rounded(matrix, "products")  # 2^-44 steps below 2^9: float64 holds them
+    # 2^-44 steps below 2^9: float64 holds them
+    exact = rounded(x, "products") @ rounded(matrix, "products")
     assert torch.equal(keys("products").decrypt(product), exact)
     blinded, mask = public.blind(product)
-    assert torch.equal(public.unblind(keys("products").open_blinded(blinded), mask), exact)
+    assert torch.equal(
+        public.unblind(keys("products").open_blinded(blinded), mask), exact
+    )
 
 
 def test_under_the_mask_the_keys_holder_sees_uniform_numbers() -> None:
     public = keys("products").public
-    blinded, _ = public.blind(public.product(public.encrypt(random(2), owner="a"), torch.ones(2, 9), owner="b"))
+    blinded, _ = public.blind(
+        public.product(
+            public.encrypt(random(2), owner="a"), torch.ones(2, 9), owner="b"
+        )
+    )
     (part,) = seal.parted(keys("products").open_blinded(blinded).data[8:])
-    assert stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue > 1e-6
+    assert (
+        stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
+        > 1e-6
+    )
 
 
 def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
     """At the largest values that the keys allow, and for many rows."""
-    public, secret = keys("products").public, keys("products")
+    public = keys("products").public
+    secret = keys("products")
     matrix = torch.full((64, 5), public.capacity / 64 / 8.0, dtype=torch.float64)
-    product = public.product(public.encrypt(torch.full((64,), 8.0), owner="ada"), matrix, owner="bob")
+    product = public.product(
+        public.encrypt(torch.full((64,), 8.0), owner="ada"), matrix, owner="bob"
+    )
     blinded, mask = public.blind(product)
-    budgets = [secret._decryptor.invariant_noise_budget(one) for one in public._open(blinded)]  # type: ignore[attr-defined]
+    budgets = [
+        secret._decryptor.invariant_noise_budget(one)  # type: ignore[attr-defined]
+        for one in public._open(blinded)  # type: ignore[attr-defined]
+    ]
     assert min(budgets) >= 8
-    assert torch.equal(public.unblind(secret.open_blinded(blinded), mask), torch.full((5,), public.capacity).double())
+    assert torch.equal(
+        public.unblind(secret.open_blinded(blinded), mask),
+        torch.full((5,), public.capacity).double(),
+    )
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "outputs"), [(1, 1, 1), (7, 3, 2), (1000, 20, 1), (4097, 2, 2), (9000, 3, 1)]
+    ("rows", "columns", "outputs"),
+    [(1, 1, 1), (7, 3, 2), (1000, 20, 1), (4097, 2, 2), (9000, 3, 1)],
 )
 def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
     rows: int, columns: int, outputs: int
 ) -> None:
-    """Whether columns share a ciphertext, or rows need two. Of what is under the mask a number per product is given
-    back, and no other coefficient, which a party could have filled with the values themselves."""
-    public, secret = keys("columns").public, keys("columns")
-    x, matrix = random(rows, outputs), random(rows, columns) / 8
+    """Whether columns share a ciphertext, or rows need two. Of what is under the mask a
+    number per product is given back, and no other coefficient, which a party could have
+    filled with the values themselves."""
+    public = keys("columns").public
+    secret = keys("columns")
+    x = random(rows, outputs)
+    matrix = random(rows, columns) / 8
     matrix[:, 0] = 0
     product = public.product(secret.encrypt(x, owner="ada"), matrix, owner="bob")
     exact = rounded(x, "columns").T @ rounded(matrix, "columns")
@@ -86,10 +118,17 @@ def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
 
 
 @pytest.mark.parametrize("said", [(1, 1), (3, 1), (1, 8193 * 2)])
-def test_ciphertexts_that_do_not_fit_what_is_said_of_them_are_not_opened(said: tuple[int, int]) -> None:
+def test_ciphertexts_that_do_not_fit_what_is_said_of_them_are_not_opened(
+    said: tuple[int, int],
+) -> None:
     """Each of the two could hold 8192 values of somebody's choice."""
-    public, secret = keys("columns").public, keys("columns")
-    product = public.product(secret.encrypt(random(9000, 1), owner="ada"), torch.ones(9000, 2) / 8, owner="bob")
+    public = keys("columns").public
+    secret = keys("columns")
+    product = public.product(
+        secret.encrypt(random(9000, 1), owner="ada"),
+        torch.ones(9000, 2) / 8,
+        owner="bob",
+    )
     body = public.blind(product)[0].data[8:]
     with pytest.raises(WireError, match="2 ciphertexts are not the products of"):
         secret.open_blinded(wrap(public, said, "product", 1.0, body, "blinded"))
@@ -97,20 +136,31 @@ def test_ciphertexts_that_do_not_fit_what_is_said_of_them_are_not_opened(said: t
 
 def test_of_columns_the_noise_drowns_and_what_is_under_the_mask_is_uniform() -> None:
     """At the largest values that the keys allow: 2^60 in 2^100, and bits to spare."""
-    public, secret = keys("columns").public, keys("columns")
+    public = keys("columns").public
+    secret = keys("columns")
     matrix = torch.full((9000, 1), public.capacity / 9000 / 8.0, dtype=torch.float64)
-    product = public.product(secret.encrypt(torch.full((9000, 1), 8.0), owner="ada"), matrix, owner="bob")
+    product = public.product(
+        secret.encrypt(torch.full((9000, 1), 8.0), owner="ada"), matrix, owner="bob"
+    )
     before, after = (
         [secret._decryptor.invariant_noise_budget(one) for one in public._open(x)]  # type: ignore[attr-defined]
         for x in (product, public.blind(product)[0])
     )
     assert min(before) >= 174 - 60 - 1 - 60
     assert min(after) >= 8
-    many = public.product(secret.encrypt(random(2, 1), owner="a"), torch.ones(2, 4096), owner="b")
+    many = public.product(
+        secret.encrypt(random(2, 1), owner="a"), torch.ones(2, 4096), owner="b"
+    )
     (part,) = seal.parted(secret.open_blinded(public.blind(many)[0]).data[8:])
-    assert stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue > 1e-6
+    assert (
+        stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
+        > 1e-6
+    )
 
 
 def test_only_bfv_has_keys_for_columns() -> None:
-    with pytest.raises(ConfigError, match="no use of keys 'columns'; there are sums, products, combinations"):
+    with pytest.raises(
+        ConfigError,
+        match="no use of keys 'columns'; there are sums, products, combinations",
+    ):
         make_keys("ckks", use="columns")

@@ -1,4 +1,5 @@
-"""Additive ElGamal: sums come out exactly, leave blinded, and what is no point or no sum is refused."""
+"""Additive ElGamal: sums come out exactly, leave blinded, and what is no point or no
+sum is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from colonnade.core import workers
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import elgamal
 from colonnade.encryption import points as curve
-from colonnade.encryption.elgamal import LARGEST, ElGamalPublicKey, ElGamalSecretKey, logarithms
+from colonnade.encryption.elgamal import (
+    LARGEST,
+    ElGamalPublicKey,
+    ElGamalSecretKey,
+    logarithms,
+)
 from colonnade.encryption.points import NotAPoint
 from colonnade.encryption.scheme import wrap
 from colonnade.errors import BoundaryError, DataError, WireError
@@ -44,15 +50,23 @@ def summed(encrypted: Encrypted, groups: list[list[int]]) -> Encrypted:
     """Of each group of rows, as a party with columns adds them up."""
     points = public().read(encrypted)
     order = np.array([row for group in groups for row in group], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(
+        np.int64
+    )
     sums = public().sums_of(points, order, starts, (0, 1), owner="lab")
-    places = np.where(np.diff(starts)[:, None] > 0, np.arange(3 * len(groups)).reshape(-1, 3), -1)
-    made = public().blinded(sums.reshape(-1, 64), places[:, :, None], (0, 1), owner="lab")
+    places = np.where(
+        np.diff(starts)[:, None] > 0, np.arange(3 * len(groups)).reshape(-1, 3), -1
+    )
+    made = public().blinded(
+        sums.reshape(-1, 64), places[:, :, None], (0, 1), owner="lab"
+    )
     return public().written(made, (len(groups), 2))
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.tuples(st.integers(-(2**20), 2**20), st.integers(0, 2**20)), max_size=8))
+@given(
+    st.lists(st.tuples(st.integers(-(2**20), 2**20), st.integers(0, 2**20)), max_size=8)
+)
 def test_what_was_encrypted_is_decrypted(values: list[tuple[int, int]]) -> None:
     found = key().decrypt(key().encrypt(rows(*values), owner="bank"))
     assert torch.equal(found, rows(*values))
@@ -62,16 +76,22 @@ def test_sums_of_groups_are_exact_and_none_is_the_same_twice() -> None:
     values = rows((5, 1), (-7, 200), (127, 255), (0, 0), (-127, 3))
     encrypted = key().encrypt(values, owner="bank")
     groups = [[0, 1], [2, 4], [], [3], [0, 1, 2, 3, 4]]
-    one, other = summed(encrypted, groups), summed(encrypted, groups)
+    one = summed(encrypted, groups)
+    other = summed(encrypted, groups)
     expected = torch.stack([values[group].sum(0) for group in groups])
     for made in (one, other):
         assert torch.equal(key().decrypt_sums(made, [(0, 1)]), expected)
-    points = [made.data[8:][at : at + 33] for made in (one, other) for at in range(0, len(made.data) - 8, 33)]
+    points = [
+        made.data[8:][at : at + 33]
+        for made in (one, other)
+        for at in range(0, len(made.data) - 8, 33)
+    ]
     assert len(set(points)) == len(points)
 
 
 def test_who_knows_every_r_cannot_tell_which_rows_a_sum_is_of() -> None:
-    """Without blinding the first point of a sum is the sum of the rows' own first points, which their maker knows."""
+    """Without blinding the first point of a sum is the sum of the rows' own first
+    points, which their maker knows."""
     encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
     first = public().read(encrypted)[:, 0]
     total, _ = curve.row_sums(first, np.arange(len(first))[None, :])
@@ -91,8 +111,21 @@ def test_a_value_beyond_what_it_may_be_is_refused() -> None:
 
 
 def test_fixed_multiples_are_the_librarys() -> None:
-    scalars = [1, 2, 255, 256, 257, curve.ORDER - 1, curve.SHIFT, curve.SHIFT + 1, 2**255 + 12345]
-    assert (curve.bases(scalars) == np.concatenate([curve.base(scalar) for scalar in scalars])).all()
+    scalars = [
+        1,
+        2,
+        255,
+        256,
+        257,
+        curve.ORDER - 1,
+        curve.SHIFT,
+        curve.SHIFT + 1,
+        2**255 + 12345,
+    ]
+    assert (
+        curve.bases(scalars)
+        == np.concatenate([curve.base(scalar) for scalar in scalars])
+    ).all()
 
 
 def test_what_is_no_point_is_refused() -> None:
@@ -100,7 +133,9 @@ def test_what_is_no_point_is_refused() -> None:
     body = bytearray(encrypted.data[8:])
     for bad in (b"\x00" * 33, b"\x05" + bytes(body[1:33]), b"\x02" + b"\xff" * 32):
         spoilt = wrap(key().public, (2, 2), "rows", LARGEST, bad + bytes(body[33:]))
-        with pytest.raises(WireError, match="something else than points: point 0 is not on the curve"):
+        with pytest.raises(
+            WireError, match="something else than points: point 0 is not on the curve"
+        ):
             public().read(spoilt)
     with pytest.raises(NotAPoint):
         curve.parsed(np.zeros((1, 33), dtype=np.uint8))
@@ -110,16 +145,27 @@ def test_points_that_cancel_out_name_who_was_sent_them() -> None:
     """A label owner that sends r and -r would make sums without bytes."""
     first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
     minus = np.frombuffer(curve.scalar_bytes(-1) * 3, np.uint8).reshape(-1, 32)
-    rows_ = np.concatenate([first, curve.multiplied(first.reshape(-1, 64), minus).reshape(first.shape)])
+    rows_ = np.concatenate(
+        [first, curve.multiplied(first.reshape(-1, 64), minus).reshape(first.shape)]
+    )
     with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
         public().sums_of(rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab")
 
 
 @pytest.mark.parametrize(
     ("places", "starts"),
-    [([0, 2], [0, 2]), ([0, -1], [0, 2]), ([0, 2**60], [0, 2]), ([0, 1], [0, 3]), ([0, 1], [-1, 2]), ([0, 1], [2, 0])],
+    [
+        ([0, 2], [0, 2]),
+        ([0, -1], [0, 2]),
+        ([0, 2**60], [0, 2]),
+        ([0, 1], [0, 3]),
+        ([0, 1], [-1, 2]),
+        ([0, 1], [2, 0]),
+    ],
 )
-def test_no_memory_is_read_but_that_of_points(places: list[int], starts: list[int]) -> None:
+def test_no_memory_is_read_but_that_of_points(
+    places: list[int], starts: list[int]
+) -> None:
     points = np.concatenate([curve.base(1), curve.base(2)])
     with pytest.raises(IndexError, match="points that are not there"):
         curve.sums(points, np.array(places), np.array(starts))
@@ -138,7 +184,8 @@ def test_an_empty_sum_is_not_added() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 8, 41])
 def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is cut into pieces: lines, groups of which some are empty, blocks of lines."""
+    """Whatever is cut into pieces: lines, groups of which some are empty, blocks of
+    lines."""
     alone = of_many(count)
     monkeypatch.setattr(workers, "START", 1e-9)
     monkeypatch.setattr(workers, "GRAIN", 4 * elgamal.ADDING)
@@ -151,12 +198,19 @@ def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def of_many(count: int) -> list[np.ndarray]:
-    """Points and sums of so many rows in groups of all sizes, and what is read of as many lines in two blocks."""
-    values = torch.tensor([[row - 5, row % 3] for row in range(count)], dtype=torch.float64).reshape(-1, 2)
+    """Points and sums of so many rows in groups of all sizes, and what is read of as
+    many lines in two blocks."""
+    values = torch.tensor(
+        [[row - 5, row % 3] for row in range(count)], dtype=torch.float64
+    ).reshape(-1, 2)
     encrypted = key().encrypt(values, owner="bank")
-    ones = np.concatenate([curve.base(1)] * 3 * count or [curve.empty(0)]).reshape(-1, 3, 64)
+    ones = np.concatenate([curve.base(1)] * 3 * count or [curve.empty(0)]).reshape(
+        -1, 3, 64
+    )
     starts = np.array([0, *(min(at * at, count) for at in range(9))])
-    sums = public().sums_of(ones, np.arange(min(64, count)), starts, (0, 1), owner="lab")
+    sums = public().sums_of(
+        ones, np.arange(min(64, count)), starts, (0, 1), owner="lab"
+    )
     found = [key().decrypt(encrypted).numpy(), sums, public().read(encrypted)[:0]]
     assert np.array_equal(found[0], values.numpy())
     if count % 2 == 0:
@@ -166,9 +220,18 @@ def of_many(count: int) -> list[np.ndarray]:
 
 
 def test_where_nothing_was_divided_nothing_is_sent() -> None:
-    slopes = SealedSlopes(public().read(key().encrypt(rows((1, 1)), owner="bank")), public(), "lab")
+    slopes = SealedSlopes(
+        public().read(key().encrypt(rows((1, 1)), owner="bank")), public(), "lab"
+    )
     begun = Growing.begin(
-        "train/0/0", 0, slopes, np.arange(1), np.zeros((0, 1), np.uint8), NO_COLUMNS, NO_COLUMNS.candidates(), 1
+        "train/0/0",
+        0,
+        slopes,
+        np.arange(1),
+        np.zeros((0, 1), np.uint8),
+        NO_COLUMNS,
+        NO_COLUMNS.candidates(),
+        1,
     )
     assert slopes.sums(begun.divided(np.zeros((1, 1), np.uint8))).shape == (0, 2)
 
@@ -188,9 +251,15 @@ def test_what_has_another_size_key_or_checksum_is_refused() -> None:
     with pytest.raises(WireError, match="cannot be used with"):
         ElGamalSecretKey(2).public.read(encrypted)
     with pytest.raises(WireError, match="damaged"):
-        public().read(Encrypted("elgamal", encrypted.key, (1, 2), "rows", LARGEST, encrypted.data + b"0"))
+        public().read(
+            Encrypted(
+                "elgamal", encrypted.key, (1, 2), "rows", LARGEST, encrypted.data + b"0"
+            )
+        )
     lying = wrap(key().public, (7, 2), "rows", LARGEST, encrypted.data[8:])
-    with pytest.raises(WireError, match=r"says \[7, 2\], and rows of 2 values were expected"):
+    with pytest.raises(
+        WireError, match=r"says \[7, 2\], and rows of 2 values were expected"
+    ):
         public().read(lying)
     for bad in (b"", b"\x02" * 32, b"\x00" * 66):
         with pytest.raises(WireError):

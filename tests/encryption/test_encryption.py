@@ -17,13 +17,24 @@ from colonnade.errors import BoundaryError, ConfigError, WireError
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"scheme": "ckk"}, r"no encryption scheme 'ckk' \(did you mean 'ckks'\?\); there are ckks, bfv, plain"),
-        ({"scheme": "ckks", "use": "sum"}, r"no use of keys 'sum' \(did you mean 'sums'\?\)"),
+        (
+            {"scheme": "ckk"},
+            (
+                r"no encryption scheme 'ckk' \(did you mean 'ckks'\?\); there are ckks,"
+                r" bfv, plain"
+            ),
+        ),
+        (
+            {"scheme": "ckks", "use": "sum"},
+            r"no use of keys 'sum' \(did you mean 'sums'\?\)",
+        ),
         ({"scheme": "ckks", "limit": 0.0}, "a limit above 0; found 0.0"),
         ({"scheme": "ckks", "limit": math.nan}, "a limit above 0; found nan"),
     ],
 )
-def test_keys_that_cannot_be_made_are_refused(settings: dict[str, Any], match: str) -> None:
+def test_keys_that_cannot_be_made_are_refused(
+    settings: dict[str, Any], match: str
+) -> None:
     with pytest.raises(ConfigError, match=match):
         make_keys(**settings)
 
@@ -37,12 +48,23 @@ def test_no_public_key_is_no_public_key() -> None:
 @pytest.mark.parametrize(
     ("own", "what"),
     [
-        ({"scheme": "bfv", "use": "sums"}, "of the scheme 'plain' came, and by this party's own settings it is 'bfv'"),
-        ({"scheme": "plain", "use": "products"}, "of the use 'sums' came, .* it is 'products'"),
-        ({"scheme": "plain", "use": "sums", "limit": 4.0}, "of the limit '8.0' came, .* it is '4.0'"),
+        (
+            {"scheme": "bfv", "use": "sums"},
+            "of the scheme 'plain' came, and by this party's own settings it is 'bfv'",
+        ),
+        (
+            {"scheme": "plain", "use": "products"},
+            "of the use 'sums' came, .* it is 'products'",
+        ),
+        (
+            {"scheme": "plain", "use": "sums", "limit": 4.0},
+            "of the limit '8.0' came, .* it is '4.0'",
+        ),
     ],
 )
-def test_a_key_is_read_by_the_readers_own_settings(own: dict[str, Any], what: str) -> None:
+def test_a_key_is_read_by_the_readers_own_settings(
+    own: dict[str, Any], what: str
+) -> None:
     data = make_keys("plain", limit=8.0).public.to_bytes()
     with pytest.raises(BoundaryError, match=what):
         read_public_key(data, **own)
@@ -58,18 +80,24 @@ def test_a_limit_that_is_none_is_refused(limit: str) -> None:
 
 
 STANDARD = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
-"""Bits of the coefficient modulus at most, by degree: 128 bits against classical attacks with ternary secrets (Albrecht
-et al., Homomorphic Encryption Security Standard, 2018, Table 1)."""
+"""Bits of the coefficient modulus at most, by degree: 128 bits against classical
+attacks with ternary secrets (Albrecht et al., Homomorphic Encryption Security Standard,
+2018, Table 1)."""
 
 
-@pytest.mark.parametrize("parameters", [bfv.PARAMETERS, *ckks.PARAMETERS.values()], ids=str)
-def test_all_parameters_have_128_bits_by_the_standard(parameters: seal.Parameters) -> None:
+@pytest.mark.parametrize(
+    "parameters", [bfv.PARAMETERS, *ckks.PARAMETERS.values()], ids=str
+)
+def test_all_parameters_have_128_bits_by_the_standard(
+    parameters: seal.Parameters,
+) -> None:
     assert sum(parameters.bits) <= STANDARD[parameters.degree]
 
 
 @pytest.mark.parametrize("degree", [1024, 4096])
 def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
-    """Its sender says "bfv", and made it for a ring in which its ciphertexts can be broken, or for another modulus."""
+    """Its sender says "bfv", and made it for a ring in which its ciphertexts can be
+    broken, or for another modulus."""
     weak = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     weak.set_poly_modulus_degree(degree)
     weak.set_coeff_modulus(sealapi.CoeffModulus.Create(degree, [40, 40]))
@@ -78,12 +106,17 @@ def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
     key = sealapi.PublicKey()
     sealapi.KeyGenerator(context).create_public_key(key)
     about = json.dumps({"scheme": "bfv", "use": "sums", "limit": 4.0}).encode()
-    with pytest.raises(WireError, match="not what SEAL would write with these parameters"):
-        read_public_key(seal.joined([about, seal.to_bytes(key), b""]), scheme="bfv", use="sums")
+    with pytest.raises(
+        WireError, match="not what SEAL would write with these parameters"
+    ):
+        read_public_key(
+            seal.joined([about, seal.to_bytes(key), b""]), scheme="bfv", use="sums"
+        )
 
 
 def test_a_key_that_is_zero_encrypts_nothing_and_is_refused() -> None:
-    """With it a ciphertext is the encoded plaintext and a little noise, to be read without any secret key."""
+    """With it a ciphertext is the encoded plaintext and a little noise, to be read
+    without any secret key."""
     context = seal.context(ckks.SUMS)
     real = sealapi.PublicKey()
     sealapi.KeyGenerator(context).create_public_key(real)
@@ -96,7 +129,13 @@ def test_a_key_that_is_zero_encrypts_nothing_and_is_refused() -> None:
 
 
 def zeroed(context: Any, parms_id: Any) -> bytes:
-    """A public key of zeros in SEAL's format: that of a ciphertext of two polynomials over all primes, in NTT form."""
-    primes, degree = len(ckks.SUMS.bits), ckks.SUMS.degree
-    array = seal._stream(struct.pack("<Q", 2 * primes * degree) + bytes(8 * 2 * primes * degree))
-    return seal._stream(struct.pack("<4QBQQQdQ", *parms_id, 1, 2, degree, primes, 1.0, 1) + array)
+    """A public key of zeros in SEAL's format: that of a ciphertext of two polynomials
+    over all primes, in NTT form."""
+    primes = len(ckks.SUMS.bits)
+    degree = ckks.SUMS.degree
+    array = seal._stream(
+        struct.pack("<Q", 2 * primes * degree) + bytes(8 * 2 * primes * degree)
+    )
+    return seal._stream(
+        struct.pack("<4QBQQQdQ", *parms_id, 1, 2, degree, primes, 1.0, 1) + array
+    )

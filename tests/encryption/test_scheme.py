@@ -1,5 +1,5 @@
-"""What all schemes share; the rest is in tests/conformance/test_schemes.py. The scheme that encrypts nothing says so,
-wherever it is seen.
+"""What all schemes share; the rest is in tests/conformance/test_schemes.py. The scheme
+that encrypts nothing says so, wherever it is seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from colonnade.encryption.scheme import fits, need_tenseal, within
 from colonnade.errors import ConfigError, DataError
 
 
-def test_without_tenseal_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tenseal_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
     with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
         need_tenseal()
@@ -25,7 +27,9 @@ def test_without_tenseal_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
 def test_a_range_includes_its_ends() -> None:
     values = torch.tensor([-2.0, 0.0, 2.0])
     assert within(values, 2.0, owner="ada", scheme="x").tolist() == [-2.0, 0.0, 2.0]
-    with pytest.raises(DataError, match=r"'ada' has a value that it cannot add: .* from -1.5 to 1.5") as refused:
+    with pytest.raises(
+        DataError, match=r"'ada' has a value that it cannot add: .* from -1.5 to 1.5"
+    ) as refused:
         within(1.25 * values.abs(), 1.5, owner="ada", scheme="x", what="add")
     assert "2.5" not in str(refused.value)  # the text may travel to others
     assert within(torch.empty(0), 1.0, owner="ada", scheme="x").numel() == 0
@@ -40,7 +44,9 @@ def test_a_bound_may_reach_the_capacity_and_no_further() -> None:
 def test_it_warns_and_the_receipt_says_non_private() -> None:
     with pytest.warns(UserWarning, match='"plain" encrypts nothing'):
         secret = make_keys("plain")
-    sent = Outbox("ada", Generator()).encrypt(torch.ones(3), "distances", key=secret.public)
+    sent = Outbox("ada", Generator()).encrypt(
+        torch.ones(3), "distances", key=secret.public
+    )
     assert sent.receipt.codec == "plain"
     assert sent.receipt.event.kind == "non-private"
     assert torch.ones(3, dtype=torch.float64).numpy().tobytes() in sent.encrypted.data

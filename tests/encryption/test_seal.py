@@ -17,7 +17,8 @@ from colonnade.errors import ConfigError, WireError
 
 
 def test_a_plaintext_has_exactly_the_given_values() -> None:
-    where, q = seal.context(PRODUCTS), seal.primes(PRODUCTS)[0]
+    where = seal.context(PRODUCTS)
+    q = seal.primes(PRODUCTS)[0]
     values = seal.uniform(q, 8192)
     plain = seal.plaintext(values, where, where.last_parms_id(), 2.0**40)
     assert plain.is_ntt_form()
@@ -28,7 +29,12 @@ def test_a_plaintext_has_exactly_the_given_values() -> None:
 def test_the_parameters_have_128_bits_of_security() -> None:
     for parameters in (SUMS, PRODUCTS):
         assert seal.context(parameters).parameters_set()
-    with pytest.raises(ConfigError, match="must have 128 bits of security; found degree 4096 with 120 bits of primes"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "must have 128 bits of security; found degree 4096 with 120 bits of primes"
+        ),
+    ):
         seal.context(seal.Parameters("ckks", 4096, (60, 60)))
 
 
@@ -40,7 +46,10 @@ def test_joined_parts_come_apart_and_bad_lengths_are_refused() -> None:
             seal.parted(bad)
 
 
-@pytest.mark.parametrize("data", [b"", b"junk", b"\x5e\xa1\x10\x04\x03\x00\x00\x00" + b"\xff" * 8 + b"x" * 99])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"junk", b"\x5e\xa1\x10\x04\x03\x00\x00\x00" + b"\xff" * 8 + b"x" * 99],
+)
 def test_what_is_no_ciphertext_is_refused(data: bytes) -> None:
     with pytest.raises(WireError, match="not what SEAL would write"):
         seal.from_bytes(need_tenseal().Ciphertext(), seal.context(SUMS), data)
@@ -50,30 +59,43 @@ def test_what_is_no_ciphertext_is_refused(data: bytes) -> None:
 def test_uniform_numbers_are_below_the_modulus_and_uniform(modulus: int) -> None:
     values = seal.uniform(modulus, 6000)
     assert int(values.max()) < modulus
-    counts = np.bincount((values.astype(float) / modulus * 3).astype(int).clip(0, 2), minlength=3)
+    counts = np.bincount(
+        (values.astype(float) / modulus * 3).astype(int).clip(0, 2), minlength=3
+    )
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_differences_are_taken_modulo() -> None:
     q = (1 << 60) - 93
-    a, b = seal.uniform(q, 100), seal.uniform(q, 100)
+    a = seal.uniform(q, 100)
+    b = seal.uniform(q, 100)
     expected = [(int(x) - int(y)) % q for x, y in zip(a, b, strict=True)]
     assert seal.minus(a, b, q).tolist() == expected
 
 
-def test_where_there_are_no_files_in_memory_temporary_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_files_in_memory_temporary_ones_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     where = seal.context(SUMS)
-    plain = seal.plaintext(seal.uniform(1000, 4096), where, where.last_parms_id(), 2.0**20)
+    plain = seal.plaintext(
+        seal.uniform(1000, 4096), where, where.last_parms_id(), 2.0**20
+    )
     again = seal.from_bytes(need_tenseal().Plaintext(), where, seal.to_bytes(plain))
     assert np.array_equal(seal.values_of(again), seal.values_of(plain))
 
 
-def test_a_ciphertext_that_would_only_be_large_once_unpacked_is_refused_unread() -> None:
-    """SEAL packs what it writes: zeros of half a megabyte have a hundred bytes, and a frame has room for many."""
+def test_a_ciphertext_that_would_only_be_large_once_unpacked_is_refused_unread() -> (
+    None
+):
+    """SEAL packs what it writes: zeros of half a megabyte have a hundred bytes, and a
+    frame has room for many."""
     secret = make_keys("bfv", use="sums", limit=10.0)
     x = secret.encrypt(torch.ones(4), owner="ada")
     small = seal.to_bytes(need_tenseal().Ciphertext())
-    bad = replace(wrap(secret.public, x.shape, x.layout, x.bound, seal.joined([small] * 1000)), sender="eve")
+    bad = replace(
+        wrap(secret.public, x.shape, x.layout, x.bound, seal.joined([small] * 1000)),
+        sender="eve",
+    )
     with pytest.raises(WireError, match=r"cannot have \d+ bytes. It was sent by 'eve'"):
         secret.decrypt(bad)

@@ -1,4 +1,5 @@
-"""The notebooks run from top to bottom, as they are, and are kept with outputs that name no machine."""
+"""The notebooks run from top to bottom, as they are, and are kept with outputs that
+name no machine."""
 
 from __future__ import annotations
 
@@ -20,13 +21,21 @@ def test_there_are_two() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("dp_accounting")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     book = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(book, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    kinds = [set(output.get("data", ())) for cell in book.cells for output in cell.get("outputs", ())]
+    nbclient.NotebookClient(
+        book, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    kinds = [
+        set(output.get("data", ()))
+        for cell in book.cells
+        for output in cell.get("outputs", ())
+    ]
     assert any("image/png" in kind for kind in kinds), "a notebook draws a picture"
 
 
@@ -37,4 +46,8 @@ def test_a_notebook_is_kept_with_outputs_and_without_paths(path: Path) -> None:
     coded = [cell for cell in book.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in coded] == list(range(1, len(coded) + 1))
     shown = [str(output) for cell in coded for output in cell.outputs]
-    assert not any(word in text for text in shown for word in ("/home/", "/root/", "/tmp/", "Traceback", "stderr"))
+    assert not any(
+        word in text
+        for text in shown
+        for word in ("/home/", "/root/", "/tmp/", "Traceback", "stderr")
+    )

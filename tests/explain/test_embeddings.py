@@ -37,18 +37,26 @@ def test_each_party_is_asked_once_and_writes_it_down() -> None:
     before = {name: len(ledger.entries) for name, ledger in federation.ledgers.items()}
     gather(federation)
     fresh_lines = federation.ledgers["noise"].entries[before["noise"] :]
-    assert [(line.direction, line.name, line.batch) for line in fresh_lines] == [("out", "embedding", "test[0:100]")]
+    assert [(line.direction, line.name, line.batch) for line in fresh_lines] == [
+        ("out", "embedding", "test[0:100]")
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_permuting_embeddings_is_permuting_columns_and_asking_again(algorithm: str) -> None:
+def test_permuting_embeddings_is_permuting_columns_and_asking_again(
+    algorithm: str,
+) -> None:
     federation = trained(algorithm)
     embeddings = gather(federation)
-    order = torch.randperm(len(embeddings.rows), generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(
+        len(embeddings.rows), generator=torch.Generator().manual_seed(1)
+    )
     held = at_rows(federation.holdings, "test", embeddings.rows)
     columns = held.columns["strong"].features
     mixed = dataclasses.replace(held.columns["strong"], features=columns[order])
-    again = trained_copy(federation, dataclasses.replace(held, columns={**held.columns, "strong": mixed}))
+    again = trained_copy(
+        federation, dataclasses.replace(held, columns={**held.columns, "strong": mixed})
+    )
     expected = again.outputs("test")
     permuted = embeddings.outputs({"strong": embeddings.parts["strong"][order]})
     assert not torch.allclose(permuted, embeddings.outputs(), atol=1e-3)
@@ -57,7 +65,8 @@ def test_permuting_embeddings_is_permuting_columns_and_asking_again(algorithm: s
 
 def test_a_sample_is_seeded_in_order_and_leaves_the_agreed_rows() -> None:
     federation = trained()
-    whole, agreed = gather(federation), federation.batches.splits["test"]
+    whole = gather(federation)
+    agreed = federation.batches.splits["test"]
     some = gather(federation, rows=20, seed=3)
     places = [agreed.tolist().index(row) for row in some.rows.tolist()]
     assert len(places) == 20
@@ -90,28 +99,40 @@ def test_wrong_questions_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one row; found 0"):
         gather(federation, rows=0)
     embeddings = gather(federation)
-    with pytest.raises(ConfigError, match="embeddings of strong, weak, noise; found storng"):
+    with pytest.raises(
+        ConfigError, match="embeddings of strong, weak, noise; found storng"
+    ):
         embeddings.outputs({"storng": embeddings.parts["strong"]})
     with pytest.raises(ConfigError, match="no embeddings of 'lab'"):
         tsne(embeddings, ["lab"])
 
 
-def test_an_algorithm_that_combines_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_that_combines_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     federation = trained()
 
     def predict(driver: object, peers: object, rows: Rows) -> torch.Tensor:
         return torch.zeros(rows.size, 3)
 
     for changes in ({"predict": predict}, {"combine": None}):
-        monkeypatch.setattr(federation, "algorithm", dataclasses.replace(find("vimadmm"), **changes))
-        with pytest.raises(ConfigError, match="vimadmm does not combine one tensor per party"):
+        monkeypatch.setattr(
+            federation, "algorithm", dataclasses.replace(find("vimadmm"), **changes)
+        )
+        with pytest.raises(
+            ConfigError, match="vimadmm does not combine one tensor per party"
+        ):
             gather(federation)
 
 
 def test_a_secure_sum_is_refused() -> None:
     pytest.importorskip("cryptography")
-    federation = fresh("vimadmm_joint", algorithm={"aggregation": "secure"}, train={"epochs": 1})
-    with pytest.raises(ConfigError, match="secure aggregation, so nobody sees what one party released"):
+    federation = fresh(
+        "vimadmm_joint", algorithm={"aggregation": "secure"}, train={"epochs": 1}
+    )
+    with pytest.raises(
+        ConfigError, match="secure aggregation, so nobody sees what one party released"
+    ):
         gather(federation)
 
 
@@ -127,7 +148,10 @@ def test_tsne_is_seeded_and_of_a_sample() -> None:
     assert list(plane.points) == ["strong", "noise"]
     assert plane.points["noise"].shape == (60, 2)
     assert np.array_equal(plane.points["noise"], again.points["noise"])
-    assert plane.labels.tolist() != tsne(embeddings, ["noise"], rows=60, seed=2).labels.tolist()
+    assert (
+        plane.labels.tolist()
+        != tsne(embeddings, ["noise"], rows=60, seed=2).labels.tolist()
+    )
 
 
 def test_tsne_takes_what_has_no_two_axes() -> None:

@@ -8,11 +8,26 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import kendalltau, spearmanr
-from tests.explain.trained import ALGORITHMS, WITHOUT_HEADS, frames, fresh, settings, trained
+from tests.explain.trained import (
+    ALGORITHMS,
+    WITHOUT_HEADS,
+    frames,
+    fresh,
+    settings,
+    trained,
+)
 
 from colonnade.algorithms.embedding import blocks
 from colonnade.errors import ConfigError
-from colonnade.explain import correlation, gather, head_changes, head_norms, permutation, ranking, silenced
+from colonnade.explain import (
+    correlation,
+    gather,
+    head_changes,
+    head_norms,
+    permutation,
+    ranking,
+    silenced,
+)
 from colonnade.explain.importance import Lost, disagreement, permuted_by
 from colonnade.federation import Federation
 
@@ -20,7 +35,9 @@ from colonnade.federation import Federation
 def test_head_norms_are_those_of_each_partys_block() -> None:
     driver: Any = trained("vimadmm").driver
     heads = blocks(driver.heads, driver.widths.values())
-    assert head_norms(trained("vimadmm")) == {k: float(W.norm()) for k, W in zip(driver.widths, heads, strict=True)}
+    assert head_norms(trained("vimadmm")) == {
+        k: float(W.norm()) for k, W in zip(driver.widths, heads, strict=True)
+    }
     splitnn: Any = trained("splitnn").driver
     columns = torch.split(splitnn.model.weight, list(splitnn.widths.values()), dim=1)
     expected = [float(block.detach().norm()) for block in columns]
@@ -54,16 +71,23 @@ def test_head_changes_are_measured_from_the_start(algorithm: str) -> None:
 
     def heads(one: Federation) -> torch.Tensor:
         driver: Any = one.driver
-        found: torch.Tensor = driver.model.weight.T if algorithm == "splitnn" else driver.heads
+        found: torch.Tensor = (
+            driver.model.weight.T if algorithm == "splitnn" else driver.heads
+        )
         return found.detach()
 
-    moved = blocks(heads(federation) - heads(untrained), federation.driver.widths.values())
-    assert list(head_changes(federation).values()) == pytest.approx([float(part.norm()) for part in moved])
+    moved = blocks(
+        heads(federation) - heads(untrained), federation.driver.widths.values()
+    )
+    assert list(head_changes(federation).values()) == pytest.approx(
+        [float(part.norm()) for part in moved]
+    )
 
 
 def test_heads_start_where_they_did_when_labels_were_drawn_from_the_same_seed() -> None:
     labels = {"mechanism": {"name": "randomized_response", "epsilon": 2.0}}
-    owner, engine = {"outbox": {"labels": labels}}, {"device": "cpu", "noise": "seeded"}
+    owner = {"outbox": {"labels": labels}}
+    engine = {"device": "cpu", "noise": "seeded"}
     given = settings(parties={"weak": owner}, federation=engine)
     untrained = Federation.from_frames(frames(), id="id", label="y", settings=given)
     assert set(head_changes(untrained).values()) == {0.0}
@@ -88,7 +112,10 @@ def test_a_party_whose_head_is_zero_matters_to_nothing() -> None:
     assert permutation(embeddings)["strong"].mean > 0
 
 
-EACH = [(algorithm, "classes") for algorithm in ALGORITHMS] + [("vimadmm", "binary"), ("vimadmm", "regression")]
+EACH = [(algorithm, "classes") for algorithm in ALGORITHMS] + [
+    ("vimadmm", "binary"),
+    ("vimadmm", "regression"),
+]
 
 
 @pytest.mark.parametrize(("algorithm", "task"), EACH)
@@ -105,7 +132,12 @@ def test_noise_ranks_last_by_permutation_and_silence(algorithm: str, task: str) 
 def test_vimadmm_gives_noise_the_lightest_head(task: str) -> None:
     changes = head_changes(trained("vimadmm", task))
     assert ranking(changes)[0] == "strong"
-    long = fresh("vimadmm", task, algorithm={"head_update": "exact", "weight_decay": 0.01}, train={"epochs": 10})
+    long = fresh(
+        "vimadmm",
+        task,
+        algorithm={"head_update": "exact", "weight_decay": 0.01},
+        train={"epochs": 10},
+    )
     assert ranking(head_norms(long))[-1] == "noise"
 
 
@@ -114,10 +146,16 @@ def test_permutations_are_seeded_and_shared_by_the_parties() -> None:
     assert permutation(embeddings, seed=1) == permutation(embeddings, seed=1)
     assert permutation(embeddings, seed=1) != permutation(embeddings, seed=2)
     generator = torch.Generator().manual_seed(7)
-    orders = [torch.randperm(len(embeddings.rows), generator=generator) for _ in range(3)]
+    orders = [
+        torch.randperm(len(embeddings.rows), generator=generator) for _ in range(3)
+    ]
     assert permutation(embeddings, repeats=3, seed=7) == permuted_by(embeddings, orders)
-    scores = [embeddings.score({"weak": embeddings.parts["weak"][order]}) for order in orders]
-    lost = torch.tensor([embeddings.score() - score for score in scores], dtype=torch.float64)
+    scores = [
+        embeddings.score({"weak": embeddings.parts["weak"][order]}) for order in orders
+    ]
+    lost = torch.tensor(
+        [embeddings.score() - score for score in scores], dtype=torch.float64
+    )
     found = permutation(embeddings, repeats=3, seed=7)["weak"]
     assert found.mean == pytest.approx(float(lost.mean()))
     assert found.deviation == pytest.approx(float(lost.std(correction=0)))
@@ -164,11 +202,22 @@ def test_measures_that_disagree_are_told() -> None:
         "permutation": {"bank": 0.2, "telco": 0.1},
         "noise": {"bank": 0.0, "telco": 0.0},
     }
-    assert disagreement(measures, "head_change", {}) == (
-        'The measures disagree on who matters most: telco by "head change", bank by "head norm" and "shuffled".'
+    assert (
+        disagreement(measures, "head_change", {})
+        == 'The measures disagree on who matters most: telco by "head change", bank by'
+        ' "head norm" and "shuffled".'
     )
-    assert disagreement(measures, "head_norm", {}).endswith('bank by "head norm", telco by "head change".')
-    assert disagreement({name: measures[name] for name in ("head_norm", "permutation", "noise")}, "head_norm", {}) == ""
+    assert disagreement(measures, "head_norm", {}).endswith(
+        'bank by "head norm", telco by "head change".'
+    )
+    assert (
+        disagreement(
+            {name: measures[name] for name in ("head_norm", "permutation", "noise")},
+            "head_norm",
+            {},
+        )
+        == ""
+    )
     assert disagreement(measures, "noise", {}) == ""  # it ranks nobody
 
 
@@ -181,4 +230,6 @@ def test_a_difference_within_the_shuffles_deviation_is_no_disagreement() -> None
     assert disagreement(measures, "head_norm", spread) == ""
     assert disagreement(measures, "permutation", spread) == ""
     narrow = {"permutation": dict.fromkeys(spread["permutation"], 0.001)}
-    assert disagreement(measures, "head_norm", narrow).endswith('telco by "head norm", bank by "shuffled".')
+    assert disagreement(measures, "head_norm", narrow).endswith(
+        'telco by "head norm", bank by "shuffled".'
+    )

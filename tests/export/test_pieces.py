@@ -24,8 +24,12 @@ def test_local_models_are_equal_and_no_table_is_needed(tmp_path: Path) -> None:
     for name, owner in federation.owners.items():
         owner.model.eval()
         with torch.no_grad():
-            assert torch.equal(trained.local_model(name)(owner.features), owner.model(owner.features))
-    roles = {name: [piece.role for piece in trained.pieces(name)] for name in trained.parties}
+            assert torch.equal(
+                trained.local_model(name)(owner.features), owner.model(owner.features)
+            )
+    roles = {
+        name: [piece.role for piece in trained.pieces(name)] for name in trained.parties
+    }
     assert roles == {"clinic": ["columns", "labels"], "lab": ["columns"]}
 
 
@@ -37,10 +41,16 @@ def test_a_state_of_another_model_is_told(tmp_path: Path) -> None:
         Trained(folder)
     (folder / "summary.json").write_text(summary)
     file = folder / "federation.toml"
-    changed = re.sub(r"hidden = \[\d+\]", "hidden = [77]", re.sub(r"\A#.*\n", "", file.read_text()))
+    changed = re.sub(
+        r"hidden = \[\d+\]", "hidden = [77]", re.sub(r"\A#.*\n", "", file.read_text())
+    )
     assert changed != file.read_text()
     file.write_text(changed)
-    with pytest.raises(CheckpointError, match=r"What 'clinic' saved in .*clinic does not fit its model"):
+    with pytest.raises(
+        CheckpointError, match=r"What 'clinic' saved in .*clinic does not fit its model"
+    ):
         Trained(folder).pieces("clinic")
-    with pytest.raises(CheckpointError, match=r"What 'clinic' saved in .*clinic does not fit its model"):
+    with pytest.raises(
+        CheckpointError, match=r"What 'clinic' saved in .*clinic does not fit its model"
+    ):
         load(folder)

@@ -17,18 +17,24 @@ def frames(task: small.Task = "binary") -> small.Frames:
     given = small.frames(task=task)
     random = np.random.default_rng(3)
     words = random.choice(["blood", "urine", "hair"], len(given["lab"]))
-    given["lab"] = given["lab"].assign(tissue=pd.Series(words, index=given["lab"].index))
+    given["lab"] = given["lab"].assign(
+        tissue=pd.Series(words, index=given["lab"].index)
+    )
     given["lab"].loc[given["lab"].index[:7], "tissue"] = None
     given["clinic"].loc[[3, 11, 40], "weight"] = np.nan
     return given
 
 
-def run(folder: Path, algorithm: dict[str, Any], task: small.Task = "binary", **changes: Any) -> Path:
+def run(
+    folder: Path, algorithm: dict[str, Any], task: small.Task = "binary", **changes: Any
+) -> Path:
     """A finished run in folder / "run", its tables beside it."""
     if algorithm["name"] == "multi_vfl":
         path = small_multi.write(folder, {**small_multi.QUICK, "algorithm": algorithm})
     else:
-        path = small.write(folder, frames(task), {**small.quick(**changes), "algorithm": algorithm})
+        path = small.write(
+            folder, frames(task), {**small.quick(**changes), "algorithm": algorithm}
+        )
     own = Settings.from_toml(path).code()
     Federation.from_toml(path, allow_models=own).fit(folder / "run")
     return folder / "run"

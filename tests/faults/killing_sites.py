@@ -1,12 +1,14 @@
-"""Runs organisations with a folder each again and again, each time killed with SIGKILL at a point given.
+"""Runs organisations with a folder each again and again, each time killed with SIGKILL
+at a point given.
 
     python -m tests.faults.killing_sites BASE FIRST STEP
 
-BASE has a folder per organisation (`tests.federation.small_sites`). BASE/whole is an undisturbed copy; BASE/0, BASE/1,
-... are killed before the file operation FIRST, FIRST + STEP, ... of the run, and resumed. All sites are in one process,
-and each saves itself: so every kill leaves another mixture of who has saved and who has not. What is printed: at which
-operations, and which checkpoints each organisation had then. Every run is in a child: a process that has trained in
-threads is not forked.
+BASE has a folder per organisation (`tests.federation.small_sites`). BASE/whole is an
+undisturbed copy; BASE/0, BASE/1, ... are killed before the file operation FIRST, FIRST
++ STEP, ... of the run, and resumed. All sites are in one process, and each saves
+itself: so every kill leaves another mixture of who has saved and who has not. What is
+printed: at which operations, and which checkpoints each organisation had then. Every
+run is in a child: a process that has trained in threads is not forked.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def copied(base: Path, name: str) -> Path:
 
 def main(base: Path, first: int, step: int) -> None:
     torch.set_num_threads(1)
-    Federation.from_toml(base / "all" / "federation.toml").fit(base / "here")  # so that a child has all imported
+    # so that a child has all imported
+    Federation.from_toml(base / "all" / "federation.toml").fit(base / "here")
     gc.freeze()  # so that a child does not copy what it only looks at
     if killed(start(copied(base, "whole"))):
         raise SystemExit("nobody killed this one")
@@ -67,7 +70,10 @@ def main(base: Path, first: int, step: int) -> None:
     for number, last in enumerate(range(first, operations, step)):
         folder = copied(base, str(number))
         was_killed = killed(start(folder, last=last))
-        kept = {name: numbers(RunDirectory(folder / name / "runs" / "run")) for name in NAMES}
+        kept = {
+            name: numbers(RunDirectory(folder / name / "runs" / "run"))
+            for name in NAMES
+        }
         found.append({"operation": last, "killed": was_killed, "kept": kept})
         if killed(start(folder, resume=True)):
             raise SystemExit("nobody killed this one")

@@ -17,10 +17,13 @@ from colonnade.federation import Federation
 
 
 class Lying:
-    """Passes calls on; from the time it lies, one party's embeddings are something else."""
+    """Passes calls on; from the time it lies, one party's embeddings are something
+    else."""
 
     def __init__(self, inner: Transport, lie: Callable[[Released], Released]) -> None:
-        self.inner, self.lie, self.lies = inner, lie, False
+        self.inner = inner
+        self.lie = lie
+        self.lies = False
 
     def exchange(self, to: str, envelope: Any) -> Any:
         return self.exchange_each({to: envelope})[to]
@@ -33,7 +36,9 @@ class Lying:
 
 
 def changed(change: Callable[[Tensor], Tensor]) -> Callable[[Released], Released]:
-    return lambda released: Released._seal(change(released.tensor.clone()), released.receipt)
+    return lambda released: Released._seal(
+        change(released.tensor.clone()), released.receipt
+    )
 
 
 def one_nan(tensor: Tensor) -> Tensor:
@@ -53,10 +58,19 @@ class Stuck:
 
 
 LIES: dict[str, tuple[Callable[[Released], Released], str]] = {
-    "NaN": (changed(one_nan), r"1 of the 64 values it sent as embedding are no numbers"),
+    "NaN": (
+        changed(one_nan),
+        r"1 of the 64 values it sent as embedding are no numbers",
+    ),
     "infinite": (changed(lambda t: t / 0), r"are no numbers \(NaN or infinite\)"),
-    "fewer rows": (changed(lambda t: t[1:]), r"it sent \[15, 4\] values, and \[16, 4\] were asked for"),
-    "wider": (changed(lambda t: torch.cat([t, t], -1)), r"it sent \[16, 8\] values, and \[16, 4\] were asked for"),
+    "fewer rows": (
+        changed(lambda t: t[1:]),
+        r"it sent \[15, 4\] values, and \[16, 4\] were asked for",
+    ),
+    "wider": (
+        changed(lambda t: torch.cat([t, t], -1)),
+        r"it sent \[16, 8\] values, and \[16, 4\] were asked for",
+    ),
     "another batch": (Stuck(), r"it answered for batch train/0/2"),
 }
 
@@ -85,5 +99,7 @@ def test_nonsense_is_named_and_harms_nobody(kind: str, settings: Any) -> None:
         next(training)
     assert caught.value.party == "lab"
     assert caught.value.request == "embedding.Embed"
-    assert caught.value.batch == ("train/0/3" if kind == "another batch" else "train/0/2")
+    assert caught.value.batch == (
+        "train/0/3" if kind == "another batch" else "train/0/2"
+    )
     assert equal(before, learned_of(far))

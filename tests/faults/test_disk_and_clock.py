@@ -1,4 +1,5 @@
-"""A full disk, a folder that is gone, a clock that jumps: told by name, and nothing that was saved is lost."""
+"""A full disk, a folder that is gone, a clock that jumps: told by name, and nothing
+that was saved is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.federation.small import THREE, checkpoint_of, equal, federation, models_of, records
+from tests.federation.small import (
+    THREE,
+    checkpoint_of,
+    equal,
+    federation,
+    models_of,
+    records,
+)
 
 from colonnade.core import Step
 from colonnade.core.roles import NUMBERS
@@ -50,7 +58,9 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "whole"
 
 
-def test_a_full_disk_names_who_could_not_save_and_leaves_the_checkpoint_before(whole: Path, tmp_path: Path) -> None:
+def test_a_full_disk_names_who_could_not_save_and_leaves_the_checkpoint_before(
+    whole: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     limits = no_file_above(2048)
     try:
@@ -58,9 +68,14 @@ def test_a_full_disk_names_who_could_not_save_and_leaves_the_checkpoint_before(w
             federation(settings=THREE).fit(run, watch=after_epoch(1, limits.__enter__))
     finally:
         limits.__exit__(None, None, None)
-    assert f"'clinic' cannot save its state in {run}/parties/clinic: " in str(caught.value)
+    assert f"'clinic' cannot save its state in {run}/parties/clinic: " in str(
+        caught.value
+    )
     assert "File too large" in str(caught.value)
-    assert "The checkpoint of step 4 is intact. Put it right, and continue with --resume." in str(caught.value)
+    assert (
+        "The checkpoint of step 4 is intact. Put it right, and continue with --resume."
+        in str(caught.value)
+    )
     assert not list(run.rglob(".*tmp"))
     finishes(run, whole)
 
@@ -68,11 +83,19 @@ def test_a_full_disk_names_who_could_not_save_and_leaves_the_checkpoint_before(w
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("parties/lab/ledger.jsonl", "'lab' cannot save its state in .*parties/lab: No space left on device"),
-        ("metrics.jsonl", "The run directory .*run cannot be written: No space left on device"),
+        (
+            "parties/lab/ledger.jsonl",
+            "'lab' cannot save its state in .*parties/lab: No space left on device",
+        ),
+        (
+            "metrics.jsonl",
+            "The run directory .*run cannot be written: No space left on device",
+        ),
     ],
 )
-def test_no_space_left_on_device(name: str, told: str, whole: Path, tmp_path: Path) -> None:
+def test_no_space_left_on_device(
+    name: str, told: str, whole: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     kept = tmp_path / "kept"
 
@@ -80,7 +103,9 @@ def test_no_space_left_on_device(name: str, told: str, whole: Path, tmp_path: Pa
         (run / name).rename(kept)
         (run / name).symlink_to("/dev/full")
 
-    with pytest.raises(InputError, match=told + r"\. The checkpoint of step 8 is intact"):
+    with pytest.raises(
+        InputError, match=told + r"\. The checkpoint of step 8 is intact"
+    ):
         federation(settings=THREE).fit(run, watch=after_epoch(2, fill))
     (run / name).unlink()
     kept.rename(run / name)
@@ -88,14 +113,19 @@ def test_no_space_left_on_device(name: str, told: str, whole: Path, tmp_path: Pa
 
 
 def test_a_folder_that_is_gone_names_whose_it_was(whole: Path, tmp_path: Path) -> None:
-    run, aside = tmp_path / "run", tmp_path / "aside"
+    run = tmp_path / "run"
+    aside = tmp_path / "aside"
 
     def replaced() -> None:
         (run / "parties" / "lab").rename(aside)
         (run / "parties" / "lab").write_text("no folder any more")
 
     with pytest.raises(
-        InputError, match=r"'lab' cannot save its state in .*lab: Not a directory\. The checkpoint of st"
+        InputError,
+        match=(
+            r"'lab' cannot save its state in .*lab: Not a directory\. The checkpoint"
+            r" of st"
+        ),
     ):
         federation(settings=THREE).fit(run, watch=after_epoch(1, replaced))
     (run / "parties" / "lab").unlink()
@@ -104,10 +134,15 @@ def test_a_folder_that_is_gone_names_whose_it_was(whole: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("jump", [-86_400, 86_400])
-def test_a_clock_that_jumps_changes_nothing(jump: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet, jumping = federation(settings=THREE), federation(settings=THREE)
+def test_a_clock_that_jumps_changes_nothing(
+    jump: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = federation(settings=THREE)
+    jumping = federation(settings=THREE)
     quiet.fit()
-    real, real_ns, number = time.time, time.time_ns, next(NUMBERS)
+    real = time.time
+    real_ns = time.time_ns
+    number = next(NUMBERS)
 
     def jumps() -> None:
         monkeypatch.setattr(time, "time", lambda: real() + jump)

@@ -1,4 +1,5 @@
-"""A run killed with SIGKILL at any point resumes, and ends bit-equal to one that was left alone."""
+"""A run killed with SIGKILL at any point resumes, and ends bit-equal to one that was
+left alone."""
 
 from __future__ import annotations
 
@@ -21,9 +22,12 @@ ALGORITHMS = ("vimadmm", "splitnn")
 
 
 def points(seed: int, count: int) -> list[str]:
-    """Where to kill: mostly at file operations, since that is where something could be left half done."""
+    """Where to kill: mostly at file operations, since that is where something could be
+    left half done."""
     chance = random.Random(seed)
-    return [f"{chance.random():.4f}{'f' if number % 4 else 's'}" for number in range(count)]
+    return [
+        f"{chance.random():.4f}{'f' if number % 4 else 's'}" for number in range(count)
+    ]
 
 
 @pytest.fixture(scope="module", params=[4, pytest.param(13, marks=pytest.mark.long)])
@@ -34,25 +38,43 @@ def times(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def killed(times: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """By algorithm a folder of runs that were killed once each and resumed, and what was told of them."""
+def killed(
+    times: int, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """By algorithm a folder of runs that were killed once each and resumed, and what
+    was told of them."""
     folder = tmp_path_factory.mktemp("killed")
     asked = {}
     for seed, name in enumerate(ALGORITHMS):
-        settings = {**quick(train={"epochs": 3, "early_stop": False}), "algorithm": {"name": name}}
-        asked[str(write(folder / name, settings=settings))] = [str(folder / name / "runs"), *points(seed, times)]
+        settings = {
+            **quick(train={"epochs": 3, "early_stop": False}),
+            "algorithm": {"name": name},
+        }
+        asked[str(write(folder / name, settings=settings))] = [
+            str(folder / name / "runs"),
+            *points(seed, times),
+        ]
     command = [sys.executable, "-m", "tests.faults.killing", json.dumps(asked)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()[-len(ALGORITHMS) :]
-    return {name: (folder / name / "runs", json.loads(line)) for name, line in zip(ALGORITHMS, told, strict=True)}
+    return {
+        name: (folder / name / "runs", json.loads(line))
+        for name, line in zip(ALGORITHMS, told, strict=True)
+    }
 
 
 def saved(run: Path) -> dict[str, Any]:
-    """All that the last checkpoint holds, numbers of receipts and places in ledgers included."""
+    """All that the last checkpoint holds, numbers of receipts and places in ledgers
+    included."""
     mark = json.loads((run / "checkpoint.json").read_text())
     folders = sorted((run / "parties").iterdir())
-    return {one.name: files.read_state(one / f"checkpoint-{mark['number']:06d}") for one in folders}
+    return {
+        one.name: files.read_state(one / f"checkpoint-{mark['number']:06d}")
+        for one in folders
+    }
 
 
 def summary(run: Path) -> dict[str, Any]:
@@ -61,16 +83,25 @@ def summary(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_runs_were_killed_while_they_ran(name: str, times: int, killed: Any) -> None:
+def test_the_runs_were_killed_while_they_ran(
+    name: str, times: int, killed: Any
+) -> None:
     _, told = killed[name]
     assert told["operations"] > 80
     planned = points(ALGORITHMS.index(name), times)
-    assert all(was for was, point in zip(told["kills"], planned, strict=True) if point[-1] == "f")
-    assert sum(told["kills"]) >= times - 1  # seconds are only a guess of where the run is
+    assert all(
+        was
+        for was, point in zip(told["kills"], planned, strict=True)
+        if point[-1] == "f"
+    )
+    # seconds are only a guess of where the run is
+    assert sum(told["kills"]) >= times - 1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_killed_run_ends_as_if_nothing_had_happened(name: str, times: int, killed: Any) -> None:
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    name: str, times: int, killed: Any
+) -> None:
     folder, _ = killed[name]
     whole = folder / "whole"
     for number in range(times):
@@ -79,5 +110,9 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(name: str, times: int, kil
         assert records(run) == records(whole)
         assert summary(run) == summary(whole)
         assert ledgers(run) == ledgers(whole)
-        left = [path.name for path in run.rglob("*") if path.name.startswith(".") and "checkpoint-" in path.name]
+        left = [
+            path.name
+            for path in run.rglob("*")
+            if path.name.startswith(".") and "checkpoint-" in path.name
+        ]
         assert not left

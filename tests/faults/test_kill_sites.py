@@ -1,5 +1,6 @@
-"""Organisations killed with SIGKILL while some have saved and others not: the run resumes, bit-equal to an undisturbed
-one, and what each wrote down about it is the same."""
+"""Organisations killed with SIGKILL while some have saved and others not: the run
+resumes, bit-equal to an undisturbed one, and what each wrote down about it is the same.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +42,39 @@ def base(step: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(base: Path, step: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.faults.killing_sites", str(base), str(FIRST), str(step)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults.killing_sites",
+        str(base),
+        str(FIRST),
+        str(step),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_they_were_killed_with_different_checkpoints(step: int, told: dict[str, Any]) -> None:
+def test_they_were_killed_with_different_checkpoints(
+    step: int, told: dict[str, Any]
+) -> None:
     assert sum(one["killed"] for one in told["found"]) > 150 / step
-    newest = [{max(kept, default=0) for kept in one["kept"].values()} for one in told["found"]]
-    assert sum(len(each) > 1 for each in newest) >= 48 / step, "some had saved, and others not yet"
+    newest = [
+        {max(kept, default=0) for kept in one["kept"].values()} for one in told["found"]
+    ]
+    assert sum(len(each) > 1 for each in newest) >= 48 / step, (
+        "some had saved, and others not yet"
+    )
     assert all(max(each) - min(each) <= 1 for each in newest)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_organisation_ends_as_if_nothing_had_happened(name: str, base: Path, told: dict[str, Any]) -> None:
+def test_every_organisation_ends_as_if_nothing_had_happened(
+    name: str, base: Path, told: dict[str, Any]
+) -> None:
     whole = base / "whole" / name / "runs" / "run"
     for number in range(len(told["found"])):
         run = base / str(number) / name / "runs" / "run"
@@ -65,7 +83,11 @@ def test_every_organisation_ends_as_if_nothing_had_happened(name: str, base: Pat
         assert _summary(run) == _summary(whole)
         if name == "clinic":
             assert records(run) == records(whole)
-        kept = [path.name for path in (run / "parties" / name).iterdir() if "checkpoint-" in path.name]
+        kept = [
+            path.name
+            for path in (run / "parties" / name).iterdir()
+            if "checkpoint-" in path.name
+        ]
         assert len(kept) == 2
         assert not any(one.startswith(".") for one in kept)
 

@@ -1,4 +1,5 @@
-"""Rounds while a fifth of all calls is disturbed, hundreds in `make test-all`: the end is that of a quiet day."""
+"""Rounds while a fifth of all calls is disturbed, hundreds in `make test-all`: the end
+is that of a quiet day."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from colonnade.transport import Retrying
     [
         pytest.param(vimadmm.ALGORITHM, 60, id="vimadmm"),
         pytest.param(splitnn.ALGORITHM, 60, id="splitnn"),
-        pytest.param(vimadmm.ALGORITHM, 500, id="vimadmm for long", marks=pytest.mark.long),
+        pytest.param(
+            vimadmm.ALGORITHM, 500, id="vimadmm for long", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_storm_changes_nothing(algorithm: AnyAlgorithm, rounds: int) -> None:
@@ -34,8 +37,10 @@ def test_a_storm_changes_nothing(algorithm: AnyAlgorithm, rounds: int) -> None:
     assert quiet.run(rounds) == disturbed.run(rounds)
     assert_bit_equal(quiet.states(), disturbed.states())
     for name, party in quiet.parties.items():
-        assert party.ledger.entries == disturbed.parties[name].ledger.entries  # nothing was done or released twice
+        # nothing was done or released twice
+        assert party.ledger.entries == disturbed.parties[name].ledger.entries
     storm = storms[0]
     assert storm.calls > 6 * rounds  # the retries too
     assert 0.17 < sum(storm.seen.values()) / storm.calls < 0.23
-    assert min(storm.seen.values()) > rounds / 10  # of delays, drops, lost answers, duplicates and late calls each
+    # of delays, drops, lost answers, duplicates and late calls each
+    assert min(storm.seen.values()) > rounds / 10

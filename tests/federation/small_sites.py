@@ -1,4 +1,5 @@
-"""The small clinic and laboratory as organisations of their own: a folder each, with its own files alone.
+"""The small clinic and laboratory as organisations of their own: a folder each, with
+its own files alone.
 
 What is here of sites holds of several label owners (`small_multi_sites`), too.
 """
@@ -10,12 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tests.federation.small import QUICK, Frames, Tables, frames, quick, tensors, with_models, write
+from tests.federation.small import (
+    QUICK,
+    Frames,
+    Tables,
+    frames,
+    quick,
+    tensors,
+    with_models,
+    write,
+)
 from torch import Tensor
 
 from colonnade.core import Ledger, Peers, files
 from colonnade.federation import Federation, Settings
-from colonnade.settings.party_file import OWN, all_sites, read_own, write_agreed, write_own
+from colonnade.settings.party_file import (
+    OWN,
+    all_sites,
+    read_own,
+    write_agreed,
+    write_own,
+)
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
 from colonnade.sites.site import Site
@@ -23,18 +39,32 @@ from colonnade.transport.remote import Remote, Route
 
 ALONE = {"federation": {"device": "cpu", "cohort": "off"}}
 """In one process, too, party by party: a cohort rounds otherwise."""
-SKIP = {"federation": {"device": "cpu", "cohort": "off", "on_missing": "skip", "retries": 0, "deadline": 5}}
+SKIP = {
+    "federation": {
+        "device": "cpu",
+        "cohort": "off",
+        "on_missing": "skip",
+        "retries": 0,
+        "deadline": 5,
+    }
+}
 
 
 def folders(
-    base: Path, given: Frames | None = None, settings: Mapping[str, Any] = QUICK, *, models: str | None = "seeded"
+    base: Path,
+    given: Frames | None = None,
+    settings: Mapping[str, Any] = QUICK,
+    *,
+    models: str | None = "seeded",
 ) -> tuple[Path, Settings]:
-    """The file for one machine, and a folder per party made of it; they begin with the weights of one process, unless
-    `models` says otherwise."""
+    """The file for one machine, and a folder per party made of it; they begin with the
+    weights of one process, unless `models` says otherwise."""
     return divided(base, write(base / "all", given, settings), models)
 
 
-def divided(base: Path, file: Path, models: str | None = "seeded") -> tuple[Path, Settings]:
+def divided(
+    base: Path, file: Path, models: str | None = "seeded"
+) -> tuple[Path, Settings]:
     """A folder per organisation, made of the file for one machine."""
     settings = with_models(Settings.from_toml(file), models)
     for name in all_sites(settings):
@@ -53,7 +83,11 @@ def three(base: Path, settings: Tables = QUICK) -> dict[str, Site]:
 
 def sites(base: Path, names: Collection[str] | None = None) -> dict[str, Site]:
     """Those named, or all that have a folder here, with lines to each other."""
-    found = sorted(path.parent.name for path in base.glob(f"*/{OWN}")) if names is None else names
+    found = (
+        sorted(path.parent.name for path in base.glob(f"*/{OWN}"))
+        if names is None
+        else names
+    )
     every = {name: Site(read_own(base / name / OWN)) for name in found}
     for name, site in every.items():
         site.routes = lines_of(name, every)
@@ -70,7 +104,9 @@ def lines_of(caller: str, every: Mapping[str, Site]) -> dict[str, Route]:
 
 def ask(site: Site, caller: str, request: Any) -> Any:
     name = site.own.name
-    return Peers(caller, [name], Remote({name: line(site, caller)}), Ledger(caller)).ask_one(name, request)
+    return Peers(
+        caller, [name], Remote({name: line(site, caller)}), Ledger(caller)
+    ).ask_one(name, request)
 
 
 def saved(base: Path, run: str) -> dict[str, Tensor]:
@@ -92,7 +128,11 @@ def trained(base: Path, settings: Any = None, given: Frames | None = None) -> Pa
 def asked(run: Path, ids: list[str], name: str = "new.csv") -> str:
     (run / "rows").mkdir(exist_ok=True)
     frame = pd.DataFrame({"patient": ids})
-    frame.to_csv(run / "rows" / name, index=False) if name.endswith("csv") else frame.to_parquet(run / "rows" / name)
+    (
+        frame.to_csv(run / "rows" / name, index=False)
+        if name.endswith("csv")
+        else frame.to_parquet(run / "rows" / name)
+    )
     return name
 
 
@@ -101,7 +141,11 @@ def told(base: Path, ids: list[str], name: str = "new.csv") -> pd.DataFrame:
     run = base / "clinic" / "runs" / "run"
     out = predict(sites(base)["clinic"], "run", asked(run, ids, name))
     assert out == run / "predictions" / name
-    return pd.read_csv(out, keep_default_na=False) if name.endswith("csv") else pd.read_parquet(out)
+    return (
+        pd.read_csv(out, keep_default_na=False)
+        if name.endswith("csv")
+        else pd.read_parquet(out)
+    )
 
 
 def new_people(base: Path) -> list[str]:
@@ -110,5 +154,7 @@ def new_people(base: Path) -> list[str]:
     for name in ("clinic", "lab"):
         path = base / "all" / f"{name}.csv"
         added = more[name][more[name]["patient"] >= "P080"]
-        pd.concat([pd.read_csv(path), added.drop(columns="diagnosis", errors="ignore")]).to_csv(path, index=False)
+        pd.concat(
+            [pd.read_csv(path), added.drop(columns="diagnosis", errors="ignore")]
+        ).to_csv(path, index=False)
     return ["P083", "P002", "P080"]

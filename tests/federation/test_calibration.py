@@ -1,4 +1,5 @@
-"""Predictions without a party are chances all the same: what it would have added on average is not lost."""
+"""Predictions without a party are chances all the same: what it would have added on
+average is not lost."""
 
 from __future__ import annotations
 
@@ -23,14 +24,20 @@ RULES = {
 
 
 def uneven(rows: int = 600) -> dict[str, pd.DataFrame]:
-    """A fifth is ill. The laboratory's columns are far from zero, so that without them everything is shifted."""
+    """A fifth is ill. The laboratory's columns are far from zero, so that without them
+    everything is shifted."""
     random = np.random.default_rng(5)
     x = random.normal(size=(rows, 4))
     total = x @ np.array([1.0, -1.0, 1.0, 1.0]) + random.normal(size=rows)
     label = np.where(total > np.quantile(total, 0.8), "ill", "well")
     ids = [f"P{number:03d}" for number in range(rows)]
-    clinic = pd.DataFrame({"patient": ids, "age": x[:, 0], "weight": x[:, 1], "diagnosis": label})
-    return {"clinic": clinic, "lab": pd.DataFrame({"patient": ids, "iron": 3 + x[:, 2], "zinc": 2 + x[:, 3]})}
+    clinic = pd.DataFrame(
+        {"patient": ids, "age": x[:, 0], "weight": x[:, 1], "diagnosis": label}
+    )
+    return {
+        "clinic": clinic,
+        "lab": pd.DataFrame({"patient": ids, "iron": 3 + x[:, 2], "zinc": 2 + x[:, 3]}),
+    }
 
 
 def settings(name: str, **more: Any) -> dict[str, Any]:
@@ -46,7 +53,9 @@ def settings(name: str, **more: Any) -> dict[str, Any]:
 def without_lab(one: Federation, given: dict[str, pd.DataFrame]) -> float:
     """The mean score of the ill, of test rows without the laboratory."""
     ids = one.ids[one.batches.splits["test"].numpy()].tolist()
-    clinic = given["clinic"][given["clinic"]["patient"].isin(ids)].drop(columns="diagnosis")
+    clinic = given["clinic"][given["clinic"]["patient"].isin(ids)].drop(
+        columns="diagnosis"
+    )
     found = one.predict(frames={"clinic": clinic})
     assert set(found.degraded or ()) == {"lab"}
     return float(found.scores[:, 0].mean())
@@ -54,7 +63,9 @@ def without_lab(one: Federation, given: dict[str, pd.DataFrame]) -> float:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", RULES)
-def test_without_a_party_the_mean_score_stays_at_the_share_of_the_class(name: str) -> None:
+def test_without_a_party_the_mean_score_stays_at_the_share_of_the_class(
+    name: str,
+) -> None:
     given = uneven()
     one = federation(given, settings(name))
     one.fit()
@@ -69,17 +80,25 @@ def test_a_loaded_run_knows_it_too_and_says_the_same(tmp_path: Path) -> None:
     ids = clinic["patient"].tolist()
     here = one.predict(frames={"clinic": clinic})
     again = load(tmp_path / "run", ids=ids, frames={"clinic": clinic}).predict(ids)
-    np.testing.assert_allclose(again.scores, here.scores[np.argsort(here.ids)][np.argsort(np.argsort(ids))], atol=1e-6)
+    np.testing.assert_allclose(
+        again.scores,
+        here.scores[np.argsort(here.ids)][np.argsort(np.argsort(ids))],
+        atol=1e-6,
+    )
 
 
 def test_numbers_are_scaled_and_shifted_alike() -> None:
     given = uneven()
-    given["clinic"]["diagnosis"] = 50 + 10 * given["clinic"]["age"] + 8 * (given["lab"]["iron"] - 1)
+    given["clinic"]["diagnosis"] = (
+        50 + 10 * given["clinic"]["age"] + 8 * (given["lab"]["iron"] - 1)
+    )
     one = federation(given, settings("fdml"))
     one.fit()
     clinic = given["clinic"].drop(columns="diagnosis")
     found = one.predict(frames={"clinic": clinic}).labels
-    assert float(np.mean(found)) == pytest.approx(given["clinic"]["diagnosis"].mean(), abs=2.0)
+    assert float(np.mean(found)) == pytest.approx(
+        given["clinic"]["diagnosis"].mean(), abs=2.0
+    )
 
 
 def test_without_validation_rows_outputs_stay_as_they_are() -> None:

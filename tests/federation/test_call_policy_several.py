@@ -1,4 +1,5 @@
-"""[federation] deadline, retries and on_missing where several organisations hold labels."""
+"""[federation] deadline, retries and on_missing where several organisations hold
+labels."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ from colonnade.transport import Fault, Faulty, Retrying
 
 
 def away(faults: dict[str, list[Fault]], **engine: Any) -> Federation:
-    """The small federation, with a network between its parties: whoever asks meets its own faults."""
-    settings = quick(federation={"cohort": "off", "retries": 0, "deadline": 20.0, **engine})
+    """The small federation, with a network between its parties: whoever asks meets its
+    own faults."""
+    settings = quick(
+        federation={"cohort": "off", "retries": 0, "deadline": 20.0, **engine}
+    )
     near = federation(settings)
 
     def between(asker: str, transport: Transport) -> Transport:
@@ -43,8 +47,11 @@ def learned(one: Federation) -> dict[str, torch.Tensor]:
 
 
 def same(one: Federation, other: Federation) -> bool:
-    mine, theirs = learned(one), learned(other)
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+    mine = learned(one)
+    theirs = learned(other)
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[key], theirs[key]) for key in mine
+    )
 
 
 QUIET = {"cohort": "off"}
@@ -54,8 +61,19 @@ QUIET = {"cohort": "off"}
 def test_lost_calls_are_made_again_and_the_run_is_the_same(asker: str) -> None:
     to = "south" if asker == SERVER else "lab"
     quiet = federation(quick(federation=QUIET))
-    lossy = away({asker: [Fault("fail", to, at=3), Fault("drop", to, at=5), Fault("fail", to, at=6)]}, retries=2)
-    assert [r["loss"] for r in quiet.fit().history] == [r["loss"] for r in lossy.fit().history]
+    lossy = away(
+        {
+            asker: [
+                Fault("fail", to, at=3),
+                Fault("drop", to, at=5),
+                Fault("fail", to, at=6),
+            ]
+        },
+        retries=2,
+    )
+    assert [r["loss"] for r in quiet.fit().history] == [
+        r["loss"] for r in lossy.fit().history
+    ]
     assert same(quiet, lossy)
 
 
@@ -68,9 +86,10 @@ def test_with_fail_a_silent_label_owner_is_left_out_and_comes_back() -> None:
 
 
 def test_with_wait_it_is_waited_for() -> None:
-    quiet, far = (
-        federation(quick(federation=QUIET)),
-        away({SERVER: [Fault("drop", "south", at=at) for at in range(3, 9)]}, on_missing="wait"),
+    quiet = federation(quick(federation=QUIET))
+    far = away(
+        {SERVER: [Fault("drop", "south", at=at) for at in range(3, 9)]},
+        on_missing="wait",
     )
     assert quiet.fit().history[-1]["losses"] == far.fit().history[-1]["losses"]
     assert same(quiet, far)
@@ -80,32 +99,56 @@ def test_a_data_owner_that_stays_silent_fails_the_round_of_who_asked_it() -> Non
     """And where nobody can go on the run ends, and says who was silent."""
     far = away({"north": [Fault("drop", "lab", at=4)]})
     assert list(far.fit().history[0]["left_out"]) == ["north"]
-    gone = {name: [Fault("drop", "lab", at=at) for at in range(4, 99)] for name in ("north", "south")}
+    gone = {
+        name: [Fault("drop", "lab", at=at) for at in range(4, 99)]
+        for name in ("north", "south")
+    }
     with pytest.raises(
-        PartyError, match=r"'lab' failed while answering multi_vfl_data_owner\.\w+ at batch north:train"
+        PartyError,
+        match=(
+            r"'lab' failed while answering multi_vfl_data_owner\.\w+ at batch"
+            r" north:train"
+        ),
     ):
         away(gone).fit()
 
 
 def test_a_data_owner_is_waited_for_below_while_the_server_waits_above() -> None:
     quiet = federation(quick(federation=QUIET))
-    far = away({"north": [Fault("drop", "lab", at=at) for at in range(4, 9)]}, on_missing="wait")
+    far = away(
+        {"north": [Fault("drop", "lab", at=at) for at in range(4, 9)]},
+        on_missing="wait",
+    )
     far.fit()
     quiet.fit()
     assert same(quiet, far)
 
 
 def test_with_stale_a_data_owners_last_embeddings_stand_in_and_it_is_said() -> None:
-    """It misses a batch of the second round: north goes on with what it had of the same rows, and tells it nothing."""
+    """It misses a batch of the second round: north goes on with what it had of the same
+    rows, and tells it nothing."""
     calls = list[tuple[str, str]]()
-    lost = quick(federation={"cohort": "off", "retries": 0, "deadline": 20.0, "on_missing": "stale"})
+    lost = quick(
+        federation={
+            "cohort": "off",
+            "retries": 0,
+            "deadline": 20.0,
+            "on_missing": "stale",
+        }
+    )
     near = federation(lost)
 
     class Noting(Faulty):
         def exchange(self, to: str, envelope: Any) -> Any:
             calls.append((to, str(batch_of(envelope.message))))
-            if to == "lab" and isinstance(envelope.message, Embed) and batch_of(envelope.message) == "north:train/1/0":
-                raise NoAnswer(to, Embed.kind, batch_of(envelope.message), "the call never arrived")
+            if (
+                to == "lab"
+                and isinstance(envelope.message, Embed)
+                and batch_of(envelope.message) == "north:train/1/0"
+            ):
+                raise NoAnswer(
+                    to, Embed.kind, batch_of(envelope.message), "the call never arrived"
+                )
             return super().exchange(to, envelope)
 
         def exchange_each(self, envelopes: Any) -> Any:
@@ -125,7 +168,10 @@ def test_with_stale_a_data_owners_last_embeddings_stand_in_and_it_is_said() -> N
 
 
 def test_what_the_maths_does_not_allow_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"on_missing = 'skip' cannot be used with multi_vfl .*It allows \"fail\""):
+    with pytest.raises(
+        ConfigError,
+        match=r"on_missing = 'skip' cannot be used with multi_vfl .*It allows \"fail\"",
+    ):
         federation(quick(federation={"on_missing": "skip"}))
 
 
@@ -133,5 +179,7 @@ def test_an_answer_that_is_no_number_ends_the_run_with_its_name() -> None:
     far = away({})
     with torch.no_grad():
         next(far.owners["scan"].model.parameters()).fill_(float("nan"))
-    with pytest.raises(PartyError, match=r"'scan' failed .* values it sent as embedding are no numbers"):
+    with pytest.raises(
+        PartyError, match=r"'scan' failed .* values it sent as embedding are no numbers"
+    ):
         far.fit()

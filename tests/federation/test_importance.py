@@ -1,4 +1,5 @@
-"""How much a party's model makes of each of its columns: the owner alone knows, and nothing leaves for it."""
+"""How much a party's model makes of each of its columns: the owner alone knows, and
+nothing leaves for it."""
 
 from __future__ import annotations
 
@@ -20,9 +21,13 @@ def test_of_a_linear_model_a_share_is_what_a_column_adds_to_the_variance() -> No
     given["lab"]["word"] = [("a", "b")[at % 2] for at in range(4000)]
     one = federation(given, quick() | {"model": {"name": "linear", "width": 3}})
     owner = one.owners["lab"]
-    weight = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    weight = torch.tensor(
+        [[3.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    )
     with torch.no_grad():
-        layer = next(part for part in owner.model.modules() if isinstance(part, torch.nn.Linear))
+        layer = next(
+            part for part in owner.model.modules() if isinstance(part, torch.nn.Linear)
+        )
         layer.weight.copy_(weight[:, : layer.weight.shape[1]])
     shares = importance_of(one, "lab")
     assert list(shares) == ["iron", "zinc", "word"], "the largest first"
@@ -35,13 +40,17 @@ def test_a_run_has_it_in_each_owners_folder_and_nowhere_else(tmp_path: Path) -> 
     one = federation()
     one.fit(tmp_path / "run")
     for name, columns in (("clinic", {"age", "weight"}), ("lab", {"iron", "zinc"})):
-        told = json.loads((tmp_path / "run" / "parties" / name / "importance.json").read_text())
+        told = json.loads(
+            (tmp_path / "run" / "parties" / name / "importance.json").read_text()
+        )
         assert set(told) == columns
         assert told == importance_of(one, name)
         elsewhere = [
             path
             for path in (tmp_path / "run").rglob("*.json")
-            if path.parent.name != name and path.name != "federation.toml" and sorted(columns)[0] in path.read_text()
+            if path.parent.name != name
+            and path.name != "federation.toml"
+            and sorted(columns)[0] in path.read_text()
         ]
         assert elsewhere == []
     assert one.ledgers["lab"].total("out") == one.ledgers["clinic"].total("in")

@@ -26,14 +26,31 @@ def test_an_organisations_own_file_may_have_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (f'[peers]\nclinic = "{GOOD}"', r"no fingerprint of 'bank'\. Name all the others, or nobody"),
-        (f'[peers]\nlab = "{GOOD}"', "has 'lab', and the others here are 'clinic', 'bank'"),
-        (f'[peers]\nclinic = "{GOOD.upper()}"\nbank = "{GOOD}"', "must be 'sha256:' and 64 hexadecimal digits"),
-        (f'[peers]\nclinic = "{GOOD[:-1]}"\nbank = "{GOOD}"', "must be 'sha256:' and 64 hexadecimal digits"),
-        (f'[peers]\nclinic = 7\nbank = "{GOOD}"', "must be 'sha256:' and 64 hexadecimal digits"),
+        (
+            f'[peers]\nclinic = "{GOOD}"',
+            r"no fingerprint of 'bank'\. Name all the others, or nobody",
+        ),
+        (
+            f'[peers]\nlab = "{GOOD}"',
+            "has 'lab', and the others here are 'clinic', 'bank'",
+        ),
+        (
+            f'[peers]\nclinic = "{GOOD.upper()}"\nbank = "{GOOD}"',
+            "must be 'sha256:' and 64 hexadecimal digits",
+        ),
+        (
+            f'[peers]\nclinic = "{GOOD[:-1]}"\nbank = "{GOOD}"',
+            "must be 'sha256:' and 64 hexadecimal digits",
+        ),
+        (
+            f'[peers]\nclinic = 7\nbank = "{GOOD}"',
+            "must be 'sha256:' and 64 hexadecimal digits",
+        ),
     ],
 )
-def test_a_table_that_pins_less_than_it_seems_is_an_error(tmp_path: Path, table: str, words: str) -> None:
+def test_a_table_that_pins_less_than_it_seems_is_an_error(
+    tmp_path: Path, table: str, words: str
+) -> None:
     text = write(tmp_path / "all").read_text()
     bank = '[parties.bank]\ntable = "lab.csv"\n'
     (tmp_path / "all" / "three.toml").write_text(f"{text}\n{bank}")

@@ -1,4 +1,5 @@
-"""Batches that are drawn anew from all rows: they train, and what rows pay is what was really drawn."""
+"""Batches that are drawn anew from all rows: they train, and what rows pay is what was
+really drawn."""
 
 from __future__ import annotations
 
@@ -15,18 +16,35 @@ BUDGET = {"epsilon": 8.0}
 
 def settings(sampling: str, **algorithm: Any) -> Settings:
     noise = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}
-    owners = {f"client_0{at}": {"outbox": {"embedding": noise}, "budget": BUDGET} for at in (1, 2)}
-    return Settings.from_mapping({
-        "algorithm": {"name": "vimsgd", "learning_rate": 0.05} | algorithm,
-        "data": {"dataset": "digits", "split": "strips", "parts": 2, "validation": 0.1},
-        "model": {"name": "mlp", "hidden": [16], "width": 8},
-        "train": {"epochs": 3, "batch_size": 128, "sampling": sampling, "early_stop": False},
-        "parties": owners,
-    })  # fmt: skip
+    owners = {
+        f"client_0{at}": {"outbox": {"embedding": noise}, "budget": BUDGET}
+        for at in (1, 2)
+    }
+    return Settings.from_mapping(
+        {
+            "algorithm": {"name": "vimsgd", "learning_rate": 0.05} | algorithm,
+            "data": {
+                "dataset": "digits",
+                "split": "strips",
+                "parts": 2,
+                "validation": 0.1,
+            },
+            "model": {"name": "mlp", "hidden": [16], "width": 8},
+            "train": {
+                "epochs": 3,
+                "batch_size": 128,
+                "sampling": sampling,
+                "early_stop": False,
+            },
+            "parties": owners,
+        }
+    )
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_the_worst_row_spends_its_budget_exactly_however_batches_are_drawn(sampling: str) -> None:
+def test_the_worst_row_spends_its_budget_exactly_however_batches_are_drawn(
+    sampling: str,
+) -> None:
     federation = Federation.from_settings(settings(sampling))
     steps = list(federation.train())
     assert len(steps) == federation.batches.per_epoch * 3
@@ -54,9 +72,21 @@ def test_where_batches_go_together_they_cannot_be_drawn_one_by_one() -> None:
     owners = [{"name": "north"}, {"name": "south"}]
     data = {"dataset": "digits", "split": "strips", "parts": 2}
     with pytest.raises(
-        ConfigError, match=r'sampling = "poisson" draws each batch by itself, and multi_vfl has several'
+        ConfigError,
+        match=(
+            r'sampling = "poisson" draws each batch by itself, and multi_vfl has'
+            r" several"
+        ),
     ):
-        Settings.from_mapping({"algorithm": {"name": "multi_vfl"}, "data": data, "label_owners": owners,
-                               "train": {"sampling": "poisson"}})  # fmt: skip
+        Settings.from_mapping(
+            {
+                "algorithm": {"name": "multi_vfl"},
+                "data": data,
+                "label_owners": owners,
+                "train": {"sampling": "poisson"},
+            }
+        )
     with pytest.raises(ConfigError, match=r"and boosted_trees takes all rows at once"):
-        Settings.from_mapping({"algorithm": {"name": "boosted_trees"}, "train": {"sampling": "poisson"}})
+        Settings.from_mapping(
+            {"algorithm": {"name": "boosted_trees"}, "train": {"sampling": "poisson"}}
+        )

@@ -1,4 +1,5 @@
-"""A run whose tables and per-row state are mapped files is the run in memory, bit by bit, and can be continued."""
+"""A run whose tables and per-row state are mapped files is the run in memory, bit by
+bit, and can be continued."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from colonnade.federation import Federation, Settings
 
 RUNS: dict[str, small.Tables] = {
     "vimadmm": small.quick(train={"early_stop": False}),
-    "as a cohort": small.quick(train={"early_stop": False}, federation={"cohort": "on"}),
+    "as a cohort": small.quick(
+        train={"early_stop": False}, federation={"cohort": "on"}
+    ),
     "vafl": {
         **small.quick(train={"early_stop": False}),
         "algorithm": {"name": "vafl", "schedule": "turns"},
@@ -25,17 +28,27 @@ RUNS: dict[str, small.Tables] = {
 }
 
 
-def trained(file: Path, out: Path, *, epochs: int = 2, resume: bool = False) -> dict[str, Any]:
-    """Everything that a run leaves behind: outputs, features, all parties' states and ledgers."""
+def trained(
+    file: Path, out: Path, *, epochs: int = 2, resume: bool = False
+) -> dict[str, Any]:
+    """Everything that a run leaves behind: outputs, features, all parties' states and
+    ledgers."""
     settings = Settings.from_toml(file)
-    one = Federation.from_settings(replace(settings, train=replace(settings.train, epochs=epochs)))
+    one = Federation.from_settings(
+        replace(settings, train=replace(settings.train, epochs=epochs))
+    )
     one.fit(out, resume=resume)
-    found: dict[str, Any] = {"outputs": one.outputs("test"), "ids": one.holdings.ids.tolist()}
+    found: dict[str, Any] = {
+        "outputs": one.outputs("test"),
+        "ids": one.holdings.ids.tolist(),
+    }
     for name in one.organisations:
         folder = max((out / "parties" / name).glob("checkpoint-*"))
         state = files.read_state(folder)
         found[name] = {key: value for key, value in state.items() if key != "seat"}
-        found[f"{name}'s ledger"] = (out / "parties" / name / "ledger.jsonl").read_text()
+        found[f"{name}'s ledger"] = (
+            out / "parties" / name / "ledger.jsonl"
+        ).read_text()
         found[f"{name}'s columns"] = one.holdings.columns[name].features
     return found
 
@@ -51,7 +64,9 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_mapped_and_in_memory_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_mapped_and_in_memory_are_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     file = small.write(tmp_path / "files", settings=RUNS[kind])
     plain = trained(file, tmp_path / "plain")
     monkeypatch.setenv(MAP_FROM, "0")
@@ -68,17 +83,27 @@ def test_a_mapped_run_that_is_resumed_is_the_run_in_one_go(
     monkeypatch.setenv(MAP_FROM, "0")
     trained(file, tmp_path / "mapped", epochs=1)
     again = trained(file, tmp_path / "mapped", resume=True)
-    books = [key for key in plain if key.endswith("ledger")]  # scoring test rows after the first epoch is in them
+    # scoring test rows after the first epoch is in them
+    books = [key for key in plain if key.endswith("ledger")]
     assert same({**again, **{key: plain[key] for key in books}}, plain)
 
 
-def test_a_ledger_does_not_wait_for_the_next_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_does_not_wait_for_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = small.write(tmp_path / "files", settings=RUNS["vimadmm"])
     plain = trained(file, tmp_path / "plain")
     monkeypatch.setattr(message, "MOST", 3)
     one = Federation.from_toml(file)
     waiting: list[int] = []
-    one.fit(tmp_path / "few", watch=lambda _: waiting.append(max(len(book.entries) for book in one.ledgers.values())))
+    one.fit(
+        tmp_path / "few",
+        watch=lambda _: waiting.append(
+            max(len(book.entries) for book in one.ledgers.values())
+        ),
+    )
     assert 0 < max(waiting) < 8  # three, and what one message brings
     for name in one.organisations:
-        assert (tmp_path / "few" / "parties" / name / "ledger.jsonl").read_text() == plain[f"{name}'s ledger"]
+        assert (
+            tmp_path / "few" / "parties" / name / "ledger.jsonl"
+        ).read_text() == plain[f"{name}'s ledger"]

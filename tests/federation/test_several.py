@@ -9,8 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.federation.small import checkpoint_of, entries, equal, learned_of, ledgers, records
-from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, Frames, federation, frames, quick, some, write
+from tests.federation.small import (
+    checkpoint_of,
+    entries,
+    equal,
+    learned_of,
+    ledgers,
+    records,
+)
+from tests.federation.small_multi import (
+    COLUMNS,
+    GAUSSIAN,
+    LABELS,
+    Frames,
+    federation,
+    frames,
+    quick,
+    some,
+    write,
+)
 
 from colonnade.core import Step
 from colonnade.errors import ConfigError, DataError, PartyError
@@ -30,9 +47,16 @@ def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
     one = federation()
     one.fit()
     outputs = {k: one.outputs("test", k) for k in LABELS}
-    labels = {k: s.labels[s.splits["test"]] for k, s in one.holdings.label_owners.items()}
-    joined = measure(one.holdings.loss, torch.cat(list(outputs.values())), torch.cat(list(labels.values())))
-    found, each = one.evaluate("test"), one.score("test").each
+    labels = {
+        k: s.labels[s.splits["test"]] for k, s in one.holdings.label_owners.items()
+    }
+    joined = measure(
+        one.holdings.loss,
+        torch.cat(list(outputs.values())),
+        torch.cat(list(labels.values())),
+    )
+    found = one.evaluate("test")
+    each = one.score("test").each
     assert found["loss"] == pytest.approx(joined["loss"], rel=1e-6)
     assert found["accuracy"] == pytest.approx(joined["accuracy"])
     for k in LABELS:
@@ -42,25 +66,46 @@ def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
 def test_the_mean_rmse_is_that_of_all_rows_together() -> None:
     random = torch.Generator().manual_seed(0)
     labels = torch.randn(200, generator=random)
-    outputs = (labels + torch.randn(200, generator=random) * torch.arange(200) / 50)[:, None]
+    outputs = (labels + torch.randn(200, generator=random) * torch.arange(200) / 50)[
+        :, None
+    ]
     parts = {"north": slice(0, 40), "south": slice(40, 200)}
-    each = {name: measure(Squared(), outputs[part], labels[part]) for name, part in parts.items()}
-    found, joined = mean_scores(each, {"north": 40, "south": 160}), measure(Squared(), outputs, labels)
+    each = {
+        name: measure(Squared(), outputs[part], labels[part])
+        for name, part in parts.items()
+    }
+    found = mean_scores(each, {"north": 40, "south": 160})
+    joined = measure(Squared(), outputs, labels)
     for name in ("loss", "rmse", "mae"):
         assert found[name] == pytest.approx(joined[name], rel=1e-5)
-    assert found["r2"] == pytest.approx(0.2 * each["north"]["r2"] + 0.8 * each["south"]["r2"])
+    assert found["r2"] == pytest.approx(
+        0.2 * each["north"]["r2"] + 0.8 * each["south"]["r2"]
+    )
 
 
 def test_the_summary_tells_of_every_label_owner() -> None:
     outcome = federation().fit()
     summary = outcome.summary
     assert summary["rounds"] == summary["epochs"] == 3
-    assert summary["parties"] == {"north": ["labels"], "south": ["labels"], "lab": ["features"], "scan": ["features"],
-                                  SERVER: []}  # fmt: skip
+    assert summary["parties"] == {
+        "north": ["labels"],
+        "south": ["labels"],
+        "lab": ["features"],
+        "scan": ["features"],
+        SERVER: [],
+    }
     rows = {k: about["rows"] for k, about in summary["label_owners"].items()}
-    assert {k: sum(counts.values()) for k, counts in rows.items()} == {"north": 90, "south": 80}
-    assert summary["rows"] == {split: rows["north"][split] + rows["south"][split] for split in rows["north"]}
-    assert all(set(about["metrics"]) == set(rows["north"]) for about in summary["label_owners"].values())
+    assert {k: sum(counts.values()) for k, counts in rows.items()} == {
+        "north": 90,
+        "south": 80,
+    }
+    assert summary["rows"] == {
+        split: rows["north"][split] + rows["south"][split] for split in rows["north"]
+    }
+    assert all(
+        set(about["metrics"]) == set(rows["north"])
+        for about in summary["label_owners"].values()
+    )
     assert set(outcome.history[0]["losses"]) == set(LABELS)
     assert outcome.history[0]["left_out"] == {}
 
@@ -73,16 +118,23 @@ def test_each_organisation_has_a_ledger_and_the_server_sees_weights_alone() -> N
         if name == SERVER:
             assert seen == {("weights", k) for k in LABELS}
         elif name in LABELS:
-            assert seen == {("weights", SERVER)} | {(what, d) for what in ("embedding", "gradient") for d in COLUMNS}
+            assert seen == {("weights", SERVER)} | {
+                (what, d) for what in ("embedding", "gradient") for d in COLUMNS
+            }
         else:
-            assert seen == {(what, k) for what in ("embedding", "gradient") for k in LABELS}
+            assert seen == {
+                (what, k) for what in ("embedding", "gradient") for k in LABELS
+            }
     sent = sum(ledger.total("out") for ledger in one.ledgers.values())
     assert sent == sum(ledger.total("in") for ledger in one.ledgers.values()) > 0
 
 
-@pytest.mark.parametrize("engine", [{"through_bytes": True}, {"cohort": "off"}, {"threads": "always"}])
+@pytest.mark.parametrize(
+    "engine", [{"through_bytes": True}, {"cohort": "off"}, {"threads": "always"}]
+)
 def test_what_carries_the_calls_changes_nothing(engine: dict[str, Any]) -> None:
-    one, other = federation(quick(federation={"cohort": "off"})), federation(quick(federation=engine))
+    one = federation(quick(federation={"cohort": "off"}))
+    other = federation(quick(federation=engine))
     one.fit()
     other.fit()
     assert equal(learned_of(one), learned_of(other))
@@ -117,7 +169,11 @@ def test_loaded_it_scores_and_predicts_as_saved(tmp_path: Path) -> None:
     loaded = load(tmp_path / "run")
     assert loaded.evaluate() == one.evaluate()
     assert loaded.evaluate(model="own") == one.evaluate(model="own") != one.evaluate()
-    for owner, model in (("north", "aggregated"), ("south", "aggregated"), ("south", "own")):
+    for owner, model in (
+        ("north", "aggregated"),
+        ("south", "aggregated"),
+        ("south", "own"),
+    ):
         ids = frames()[owner]["patient"].tolist()[:7]
         expected = one.predict(ids, owner=owner, model=model)
         fresh = load(tmp_path / "run", ids=ids, owner=owner)
@@ -135,18 +191,28 @@ def test_rows_that_no_hospital_knew_can_be_predicted(tmp_path: Path) -> None:
     found = load(tmp_path / "run", ids=new).predict(new)
     assert found.ids.tolist() == new
     assert (found.scores[0] == found.scores[2]).all()
-    with pytest.raises(DataError, match=r"1 of 2 ids are not among the 90 rows that 'north' shares with all"):
+    with pytest.raises(
+        DataError,
+        match=r"1 of 2 ids are not among the 90 rows that 'north' shares with all",
+    ):
         load(tmp_path / "run").predict(["P000", "P149"])
-    with pytest.raises(ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"):
+    with pytest.raises(
+        ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"
+    ):
         load(tmp_path / "run", ids=new, owner="nort")
 
 
 def test_a_label_owner_that_fails_is_left_out_and_comes_back(tmp_path: Path) -> None:
     one = federation()
-    peers = one.driver.peers  # the first call asks to begin, the second brings weights, the third trains
+    # the first call asks to begin, the second brings weights, the third trains
+    peers = one.driver.peers
     peers.transport = Faulty(peers.transport, [Fault("drop", "south", at=3)])
     outcome = one.fit(tmp_path / "run")
-    assert [sorted(record["left_out"]) for record in outcome.history] == [["south"], [], []]
+    assert [sorted(record["left_out"]) for record in outcome.history] == [
+        ["south"],
+        [],
+        [],
+    ]
     assert "never arrived" in outcome.history[0]["left_out"]["south"]
     assert [sorted(record["losses"]) for record in outcome.history] == [
         ["north"],
@@ -154,19 +220,25 @@ def test_a_label_owner_that_fails_is_left_out_and_comes_back(tmp_path: Path) -> 
         ["north", "south"],
     ]
     kept = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert {k: about["left_out"] for k, about in kept["label_owners"].items()} == {"north": [], "south": [1]}
+    assert {k: about["left_out"] for k, about in kept["label_owners"].items()} == {
+        "north": [],
+        "south": [1],
+    }
     assert records(tmp_path / "run")[0]["left_out"] == outcome.history[0]["left_out"]
 
 
 def test_where_all_label_owners_fail_the_run_does() -> None:
     one = federation()
-    one.driver.peers.transport = Faulty(one.driver.peers.transport, [Fault("drop", k, at=3) for k in LABELS])
+    one.driver.peers.transport = Faulty(
+        one.driver.peers.transport, [Fault("drop", k, at=3) for k in LABELS]
+    )
     with pytest.raises(PartyError, match="'north' failed"):
         one.fit()
 
 
 def test_a_budget_ends_the_run_with_the_last_whole_round(tmp_path: Path) -> None:
-    # a row that both hospitals know is released twice a round: 4 releases fit, a fifth does not
+    # a row that both hospitals know is released twice a round: 4 releases fit, a fifth
+    # does not
     rule = {"name": "lab", "outbox": GAUSSIAN, "budget": {"epsilon": 4.6}}
     settings = quick(data_owners=[rule], train={"epochs": 9})
     one = federation(settings)
@@ -176,7 +248,9 @@ def test_a_budget_ends_the_run_with_the_last_whole_round(tmp_path: Path) -> None
     told = next(g for g in guarantees(one) if g.party == "lab")
     assert told.budget is not None
     assert (
-        told.budget["spent"] == pytest.approx(gaussian_epsilon(2 / 4 * 4**0.5, 1e-5)) == pytest.approx(4.38, abs=0.01)
+        told.budget["spent"]
+        == pytest.approx(gaussian_epsilon(2 / 4 * 4**0.5, 1e-5))
+        == pytest.approx(4.38, abs=0.01)
     )
     assert outcome.summary["rounds"] == len(outcome.history) == 2
     assert [g.to_json() for g in of_run(RunDirectory(tmp_path / "run"))] == [
@@ -187,7 +261,9 @@ def test_a_budget_ends_the_run_with_the_last_whole_round(tmp_path: Path) -> None
 
 
 def test_a_plan_says_what_a_run_then_costs() -> None:
-    settings = quick(data_owners=[{"name": "lab", "outbox": GAUSSIAN}], algorithm={"local_epochs": 2})
+    settings = quick(
+        data_owners=[{"name": "lab", "outbox": GAUSSIAN}], algorithm={"local_epochs": 2}
+    )
     one = federation(settings)
     before = plan(one)
     one.fit()
@@ -198,8 +274,12 @@ def test_a_plan_says_what_a_run_then_costs() -> None:
 
 
 def test_automatic_noise_lasts_for_all_rounds_exactly() -> None:
-    auto = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}}
-    settings = quick(data_owners=[{"name": "lab", "outbox": auto, "budget": {"epsilon": 3.0}}])
+    auto = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": "auto"}}
+    }
+    settings = quick(
+        data_owners=[{"name": "lab", "outbox": auto, "budget": {"epsilon": 3.0}}]
+    )
     one = federation(settings)
     outcome = one.fit()
     assert not outcome.exhausted
@@ -218,15 +298,30 @@ def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
     assert (drawn[train] != true[train]).any()
     outside = torch.ones(len(true), dtype=torch.bool).index_fill(0, train, False)
     assert torch.equal(drawn[outside], true[outside])
-    scores = one.fit(tmp_path / "run").summary["label_owners"]["south"]["metrics"]["train"]
-    outputs, loss = one.outputs("train", "south"), one.holdings.loss
-    assert scores == measure(loss, outputs, drawn[train]) != measure(loss, outputs, true[train])
+    scores = one.fit(tmp_path / "run").summary["label_owners"]["south"]["metrics"][
+        "train"
+    ]
+    outputs = one.outputs("train", "south")
+    loss = one.holdings.loss
+    assert (
+        scores
+        == measure(loss, outputs, drawn[train])
+        != measure(loss, outputs, true[train])
+    )
     again = load(tmp_path / "run")
     assert torch.equal(again.label_owners["south"].labels, drawn)
-    assert again.score("train").each["south"] == scores, "the true labels of training rows are never measured with"
-    told = {(g.party, g.protects): g.statements[0] for g in of_run(RunDirectory(tmp_path / "run"))}
+    assert again.score("train").each["south"] == scores, (
+        "the true labels of training rows are never measured with"
+    )
+    told = {
+        (g.party, g.protects): g.statements[0]
+        for g in of_run(RunDirectory(tmp_path / "run"))
+    }
     assert told["south", "labels"].epsilon == 0.5
-    assert "up to n x epsilon for a row that n label owners know, here up to 2" in told["south", "labels"].note
+    assert (
+        "up to n x epsilon for a row that n label owners know, here up to 2"
+        in told["south", "labels"].note
+    )
     assert told["south", "labels"] in [g.statements[0] for g in guarantees(again)]
     assert told["north", "labels"].epsilon is None
 
@@ -236,39 +331,81 @@ def test_an_organisation_may_hold_labels_and_columns() -> None:
     labelled = some(given, LABELS)
     columns = {"lab": given["lab"], "north": given["scan"]}
     settings = quick(data_owners=[{"name": "north", "outbox": GAUSSIAN}])
-    one = Federation.from_frames(columns, label_owners=labelled, id="patient", label="diagnosis", settings=settings)
+    one = Federation.from_frames(
+        columns,
+        label_owners=labelled,
+        id="patient",
+        label="diagnosis",
+        settings=settings,
+    )
     outcome = one.fit()
     assert outcome.summary["parties"]["north"] == ["features", "labels"]
     inside = [entry for entry in one.ledgers["north"].entries if entry.peer == "north"]
     assert {entry.direction for entry in inside} == {"own"}
-    assert {entry.event for entry in inside} == {"non-private"}  # its rule is for others
-    crossed = {e.event for e in one.ledgers["north"].entries if (e.direction, e.name) == ("out", "embedding")}
+    # its rule is for others
+    assert {entry.event for entry in inside} == {"non-private"}
+    crossed = {
+        e.event
+        for e in one.ledgers["north"].entries
+        if (e.direction, e.name) == ("out", "embedding")
+    }
     assert crossed == {"gaussian"}
-    totals = [sum(ledger.total(way) for ledger in one.ledgers.values()) for way in ("in", "out")]
+    totals = [
+        sum(ledger.total(way) for ledger in one.ledgers.values())
+        for way in ("in", "out")
+    ]
     assert totals[0] == totals[1]
-    told = [(g.party, g.protects, g.statements[0].note) for g in guarantees(one) if g.party == "north"]
+    told = [
+        (g.party, g.protects, g.statements[0].note)
+        for g in guarantees(one)
+        if g.party == "north"
+    ]
     assert [what for _, what, _ in told] == ["labels", "columns"]
     settings["data_owners"][0]["budget"] = {"epsilon": 1.0}
-    with pytest.raises(ConfigError, match=r"\[data_owners\.budget\] of 'north' can never be kept"):
-        Federation.from_frames(columns, label_owners=labelled, id="patient", label="diagnosis", settings=settings)
+    with pytest.raises(
+        ConfigError, match=r"\[data_owners\.budget\] of 'north' can never be kept"
+    ):
+        Federation.from_frames(
+            columns,
+            label_owners=labelled,
+            id="patient",
+            label="diagnosis",
+            settings=settings,
+        )
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"data_owners": [{"name": "lap"}]},
-        r"\[\[data_owners\]\] 'lap' is no party of this federation \(did you mean 'lab'\?\)",
+        (
+            r"\[\[data_owners\]\] 'lap' is no party of this federation \(did you mean"
+            r" 'lab'\?\)"
+        ),
     ),
     (
-        {"label_owners": [{"name": "north", "outbox": {"embedding": {"mechanism": "plain"}}}]},
-        r"\[label_owners\.outbox\] of 'north' has a rule for 'embedding', which is never released.*gradient, weights",
+        {
+            "label_owners": [
+                {"name": "north", "outbox": {"embedding": {"mechanism": "plain"}}}
+            ]
+        },
+        (
+            r"\[label_owners\.outbox\] of 'north' has a rule for 'embedding', which is"
+            r" never released.*gradient, weights"
+        ),
     ),
     (
         {"data_owners": [{"name": "lab", "budget": {"epsilon": 1.0}}]},
-        r"\[data_owners\.budget\] of 'lab' can never be kept: train\.embedding is released with Plain",
+        (
+            r"\[data_owners\.budget\] of 'lab' can never be kept: train\.embedding is"
+            r" released with Plain"
+        ),
     ),
     (
         {"label_model": {"name": "cnn"}},
-        r"The label model 'cnn' of 'north': hidden must be a whole number, 1 or more; found \[5\]",
+        (
+            r"The label model 'cnn' of 'north': hidden must be a whole number, 1 or"
+            r" more; found \[5\]"
+        ),
     ),
     (
         {"label_model": {"name": "cnn", "hidden": 5}},
@@ -277,7 +414,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "told"), WRONG, ids=[told[:40] for _, told in WRONG])
+@pytest.mark.parametrize(
+    ("changes", "told"), WRONG, ids=[told[:40] for _, told in WRONG]
+)
 def test_mistakes_are_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         federation(quick(**changes))
@@ -286,20 +425,27 @@ def test_mistakes_are_named(changes: dict[str, Any], told: str) -> None:
 def test_entries_on_disk_name_their_batches(tmp_path: Path) -> None:
     federation().fit(tmp_path / "run")
     batches = {
-        entry["batch"].partition("/")[0].partition("[")[0] for entry in entries(tmp_path / "run") if entry["batch"]
+        entry["batch"].partition("/")[0].partition("[")[0]
+        for entry in entries(tmp_path / "run")
+        if entry["batch"]
     }
-    assert batches == {f"{k}:{what}" for k in LABELS for what in ("train", "validation", "test")} | {
-        f"{k}:train" for k in LABELS
-    }
+    assert batches == {
+        f"{k}:{what}" for k in LABELS for what in ("train", "validation", "test")
+    } | {f"{k}:train" for k in LABELS}
 
 
 def test_label_owners_write_ids_in_their_own_way() -> None:
-    """One key of two columns, by rules: as if all had written it alike, to the bit. Several keys are refused."""
+    """One key of two columns, by rules: as if all had written it alike, to the bit.
+    Several keys are refused."""
     given = frames()
-    apart = {name: one.assign(a=one["patient"].str[:2], b=one["patient"].str[2:]) for name, one in given.items()}
+    apart = {
+        name: one.assign(a=one["patient"].str[:2], b=one["patient"].str[2:])
+        for name, one in given.items()
+    }
     apart["north"]["a"] = apart["north"]["a"].str.lower() + " "
     alike = {
-        name: one.assign(patient=one["a"].str.lower().str.strip() + " | " + one["b"]) for name, one in apart.items()
+        name: one.assign(patient=one["a"].str.lower().str.strip() + " | " + one["b"])
+        for name, one in apart.items()
     }
     apart = {name: one.drop(columns="patient") for name, one in apart.items()}
     alike = {name: one.drop(columns=["a", "b"]) for name, one in alike.items()}
@@ -307,11 +453,17 @@ def test_label_owners_write_ids_in_their_own_way() -> None:
 
     def made(held: Frames, ids: Any, alignment: dict[str, Any]) -> Federation:
         settings = quick(alignment=alignment, train={"epochs": 1})
-        labelled, columns = some(held, LABELS), some(held, COLUMNS)
-        return Federation.from_frames(columns, label_owners=labelled, id=ids, label="diagnosis", settings=settings)
+        labelled = some(held, LABELS)
+        columns = some(held, COLUMNS)
+        return Federation.from_frames(
+            columns, label_owners=labelled, id=ids, label="diagnosis", settings=settings
+        )
 
-    one, other = made(apart, [["a", "b"]], rules), made(alike, "patient", {})
+    one = made(apart, [["a", "b"]], rules)
+    other = made(alike, "patient", {})
     assert one.ids.tolist() == other.ids.tolist()
     assert one.fit().summary["metrics"] == other.fit().summary["metrics"]
-    with pytest.raises(ConfigError, match="two of them may know a person by different keys"):
+    with pytest.raises(
+        ConfigError, match="two of them may know a person by different keys"
+    ):
         made(apart, ["a", "b"], rules)

@@ -1,6 +1,8 @@
-"""Organisations in network namespaces of their own: each has an address, and a slow line to the relay alone.
+"""Organisations in network namespaces of their own: each has an address, and a slow
+line to the relay alone.
 
-Nothing here needs root: a user namespace holds them (`unshare -r`), and goes with the process that made it.
+Nothing here needs root: a user namespace holds them (`unshare -r`), and goes with the
+process that made it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-RELAY, PORTS, HOST = "relay", (8002, 8003), "relay.test"
+RELAY = "relay"
+PORTS = (8002, 8003)
+HOST = "relay.test"
 DELAY = 0.025
 """Seconds each way between an organisation and the relay: 50 ms there and back."""
 MAKE = """
@@ -43,36 +47,60 @@ cat
 
 def can_be_made() -> str:
     """Why there can be no namespaces here; "" where there can."""
-    missing = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
+    missing = [
+        tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None
+    ]
     if missing:
         return f"{', '.join(missing)} is not installed"
     tried = subprocess.run(
-        ["unshare", "-rnm", "sh", "-c", "mount -t tmpfs tmpfs /run && ip netns add one && ip link add br0 type bridge"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            "unshare",
+            "-rnm",
+            "sh",
+            "-c",
+            (
+                "mount -t tmpfs tmpfs /run && ip netns add one && ip link add br0 type"
+                " bridge"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return tried.stderr.strip() if tried.returncode else ""
 
 
 class Apart:
-    """Namespaces of the relay and of each organisation, and the processes in them; none outlives the block."""
+    """Namespaces of the relay and of each organisation, and the processes in them; none
+    outlives the block."""
 
     def __init__(self, base: Path, names: Sequence[str]) -> None:
-        self.base, self.names = base, (RELAY, *names)
+        self.base = base
+        self.names = (RELAY, *names)
         self.logs: dict[int, Path] = {}
         self.started: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Apart:
         command = ["unshare", "-rnm", "bash", "-c", MAKE, "apart", *self.names]
-        self.held = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.held = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.held.stdout is not None
         assert self.held.stdout.readline() == "ready\n"
         (self.base / "hosts").mkdir()
         for name in self.names:
             address = "10.77.0.1" if name == RELAY else "127.0.0.1"
-            (self.base / "hosts" / name).write_text(f"127.0.0.1 localhost\n{address} {HOST}\n")
+            (self.base / "hosts" / name).write_text(
+                f"127.0.0.1 localhost\n{address} {HOST}\n"
+            )
             if name != RELAY:
                 words = ["10.77.0.1", str(DELAY), *map(str, PORTS)]
-                self.start(name, [sys.executable, "-m", "tests.flare.uplink", *words], self.base, "uplink")
+                self.start(
+                    name,
+                    [sys.executable, "-m", "tests.flare.uplink", *words],
+                    self.base,
+                    "uplink",
+                )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +112,18 @@ class Apart:
 
     def inside(self, name: str, command: Sequence[str]) -> list[str]:
         """A command as an organisation gives it on its own machine."""
-        enter = ["nsenter", "-t", str(self.held.pid), "-U", "-m", "--preserve-credentials", "ip", "netns", "exec", name]
+        enter = [
+            "nsenter",
+            "-t",
+            str(self.held.pid),
+            "-U",
+            "-m",
+            "--preserve-credentials",
+            "ip",
+            "netns",
+            "exec",
+            name,
+        ]
         own = [
             "unshare",
             "-m",
@@ -95,13 +134,20 @@ class Apart:
         ]
         return [*enter, *own, *command]
 
-    def start(self, name: str, command: Sequence[str], folder: Path, log: str) -> subprocess.Popen[Any]:
+    def start(
+        self, name: str, command: Sequence[str], folder: Path, log: str
+    ) -> subprocess.Popen[Any]:
         path = self.base / f"{name}-{log}-{len(self.started)}.log"
         with path.open("wb") as file:
             process = subprocess.Popen(
-                self.inside(name, command), cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                self.inside(name, command),
+                cwd=folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.started.append(process)
         self.logs[process.pid] = path
         return process
@@ -112,13 +158,20 @@ class Apart:
 
 def environment() -> dict[str, str]:
     python = Path(sys.executable).parent
-    found = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    found = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTEST")
+    }
     path = f"{python}{os.pathsep}{os.environ.get('PATH', '')}"
-    return found | {"PATH": path, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    return found | {
+        "PATH": path,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def end(process: subprocess.Popen[Any], sign: int = signal.SIGKILL) -> None:
-    """With all that it started; whoever does not end by itself within half a minute is ended."""
+    """With all that it started; whoever does not end by itself within half a minute is
+    ended."""
     for last in (sign, signal.SIGKILL):
         try:
             os.killpg(process.pid, last)
@@ -153,7 +206,10 @@ def of_kit(kit: Path) -> list[int]:
 def remembers(process: int, wanted: bytes) -> bool:
     """Whether these bytes are anywhere in what a process can write to."""
     try:
-        with Path(f"/proc/{process}/maps").open() as maps, Path(f"/proc/{process}/mem").open("rb", 0) as memory:
+        with (
+            Path(f"/proc/{process}/maps").open() as maps,
+            Path(f"/proc/{process}/mem").open("rb", 0) as memory,
+        ):
             for line in maps:
                 where, rights = line.split()[:2]
                 if not rights.startswith("rw") or "[vvar" in line:
@@ -170,7 +226,8 @@ def remembers(process: int, wanted: bytes) -> bool:
                         break
                     if wanted in kept + data:
                         return True
-                    kept, start = data[-len(wanted) :], start + len(data)
+                    kept = data[-len(wanted) :]
+                    start = start + len(data)
     except OSError:  # it has ended
         return False
     return False

@@ -1,4 +1,5 @@
-"""What FLARE starts. Whole runs are in test_job.py and test_deployed.py; here, what a member lets through."""
+"""What FLARE starts. Whole runs are in test_job.py and test_deployed.py; here, what a
+member lets through."""
 
 from __future__ import annotations
 
@@ -27,13 +28,18 @@ from colonnade.settings.party_file import OWN, STARTUP, write_own
 from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 
-pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+pytest.importorskip(
+    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+)
 
 from colonnade.transport.channel import REFUSED
 
 
-def started(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **collab: Any) -> Any:
-    """A member of a simulation's site, as FLARE would start it; `collab` is what FLARE tells it."""
+def started(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **collab: Any
+) -> Any:
+    """A member of a simulation's site, as FLARE would start it; `collab` is what FLARE
+    tells it."""
     from colonnade.flare import members as flare_members
 
     told = {
@@ -59,7 +65,8 @@ def small(folder: Path) -> Any:
 def test_what_is_not_sealed_is_refused_whoever_flare_says_it_is_from(
     caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FLARE's word for the caller is the relay's: a call in the clear, forged in the label owner's name."""
+    """FLARE's word for the caller is the relay's: a call in the clear, forged in the
+    label owner's name."""
     from colonnade.flare import members as flare_members
 
     small(tmp_path)
@@ -67,13 +74,22 @@ def test_what_is_not_sealed_is_refused_whoever_flare_says_it_is_from(
     asked: list[Any] = []
     monkeypatch.setattr(member.site.endpoint, "handle", asked.append)
     frame = wire.encode(Envelope("clinic", 1, Join("agreed")))
-    for data in (HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame, b"C" + frame, b"", frame):
-        assert flare_members.Member.call(member, data) == (flare_members.FAILED if caller == "server" else REFUSED)
+    for data in (
+        HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame,
+        b"C" + frame,
+        b"",
+        frame,
+    ):
+        assert flare_members.Member.call(member, data) == (
+            flare_members.FAILED if caller == "server" else REFUSED
+        )
     assert not asked
     assert member.site.refused.count == (0 if caller == "server" else 4)
 
 
-def test_sites_call_each_other_sealed_through_flares_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sites_call_each_other_sealed_through_flares_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from colonnade.flare import members as flare_members
 
     small(tmp_path)
@@ -95,7 +111,13 @@ def test_sites_call_each_other_sealed_through_flares_call(tmp_path: Path, monkey
 
         return Proxy()
 
-    clinic = started("clinic", tmp_path, monkeypatch, caller="whoever", other_clients=[proxy("lab"), proxy("stranger")])
+    clinic = started(
+        "clinic",
+        tmp_path,
+        monkeypatch,
+        caller="whoever",
+        other_clients=[proxy("lab"), proxy("stranger")],
+    )
     lines = clinic._lines(clinic.channel)
     assert list(lines) == ["lab"], "whom the relay makes up, nobody calls"
     frame = wire.encode(Envelope("clinic", 1, Join(lab.site.own.agreed)))
@@ -108,7 +130,9 @@ def test_an_answer_that_is_no_bytes_takes_no_memory() -> None:
     from colonnade.flare.members import _carried_by
 
     for answer in (10**15, "text", None):
-        line = _carried_by(lambda timeout, answer=answer: SimpleNamespace(call=lambda _data: answer))
+        line = _carried_by(
+            lambda timeout, answer=answer: SimpleNamespace(call=lambda _data: answer)
+        )
         with pytest.raises(WireError, match="An answer brings bytes; found"):
             line(b"", 1.0)
 
@@ -119,7 +143,8 @@ def test_a_site_without_its_own_certificate_does_not_start(
 ) -> None:
     """There is no other way to call: a site never falls back to calls in the clear."""
     small(tmp_path)
-    kit, own = tmp_path / "lab" / STARTUP, tmp_path / "lab" / OWN
+    kit = tmp_path / "lab" / STARTUP
+    own = tmp_path / "lab" / OWN
     if wrong == "none":
         (kit / "client.key").unlink()
     elif wrong == "another's":
@@ -127,17 +152,26 @@ def test_a_site_without_its_own_certificate_does_not_start(
         shutil.copytree(tmp_path / "clinic" / STARTUP, kit)
     else:
         own.write_text(f'{own.read_text()}\n[peers]\nclinic = "sha256:12"\n')
-    words = {"none": "is no key that can be read", "another's": "is of 'clinic'", "pinned": "64 hexadecimal digits"}
+    words = {
+        "none": "is no key that can be read",
+        "another's": "is of 'clinic'",
+        "pinned": "64 hexadecimal digits",
+    }
     with pytest.raises(ColonnadeError, match=words[wrong]):
         started("lab", tmp_path, monkeypatch)
 
 
 def test_flare_sees_one_main_and_one_published_call() -> None:
-    from nvflare.collab.api.decorators import get_object_main_funcs, get_object_publish_interface
+    from nvflare.collab.api.decorators import (
+        get_object_main_funcs,
+        get_object_publish_interface,
+    )
 
     from colonnade.flare.members import Member, Relay
 
-    assert [name for name, _ in get_object_main_funcs(Relay("clinic", "order"))] == ["main"]
+    assert [name for name, _ in get_object_main_funcs(Relay("clinic", "order"))] == [
+        "main"
+    ]
     assert list(get_object_publish_interface(Member()).to_dict()) == ["call"]
 
 
@@ -149,18 +183,25 @@ def test_a_call_that_is_no_bytes_takes_no_memory() -> None:
             Member().call(data)  # type: ignore[arg-type]
 
 
-def test_the_driver_tells_the_server_only_how_it_ended_and_its_organisation_why(tmp_path: Path) -> None:
+def test_the_driver_tells_the_server_only_how_it_ended_and_its_organisation_why(
+    tmp_path: Path,
+) -> None:
     from colonnade.flare.members import DONE, Member
 
     folders(tmp_path)
     clinic = sites(tmp_path)["clinic"]
-    member, wish = Member(), {"run": "run", "resume": False, "predict": ""}
+    member = Member()
+    wish = {"run": "run", "resume": False, "predict": ""}
     member._drive(clinic, wish)
     assert member.state == DONE
     member._drive(clinic, wish)  # the laboratory is prepared already
     assert member.state == b"failed (PartyError)"
     about = json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())
-    assert (about["error"], about["party"], about["cause"]) == ("PartyError", "lab", "it takes part in a run already")
+    assert (about["error"], about["party"], about["cause"]) == (
+        "PartyError",
+        "lab",
+        "it takes part in a run already",
+    )
 
 
 def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> None:
@@ -168,9 +209,15 @@ def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> Non
 
     folders(tmp_path)
     member = Member()
-    member._drive(sites(tmp_path)["clinic"], {"run": "run", "resume": False, "predict": "", "serve": True})
+    member._drive(
+        sites(tmp_path)["clinic"],
+        {"run": "run", "resume": False, "predict": "", "serve": True},
+    )
     assert member.state == b"failed (ConfigError)"
-    assert "names another class" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+    assert (
+        "names another class"
+        in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+    )
 
 
 @several
@@ -199,8 +246,13 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
 
     file, settings = folders(tmp_path, settings=quick(data={"align": "private"}))
     issue({name: tmp_path / name / STARTUP for name in ("clinic", "lab")})
-    own, runs = tmp_path / "lab" / OWN, tmp_path / "lab" / "runs"
-    words = {"name": "is of 'clinic', and this site is 'lab'", "text": "is not TOML", "table": r"lab\.csv"}[wrong]
+    own = tmp_path / "lab" / OWN
+    runs = tmp_path / "lab" / "runs"
+    words = {
+        "name": "is of 'clinic', and this site is 'lab'",
+        "text": "is not TOML",
+        "table": r"lab\.csv",
+    }[wrong]
     if wrong == "name":
         own.write_text((tmp_path / "clinic" / OWN).read_text())
     elif wrong == "text":
@@ -208,14 +260,21 @@ def test_a_site_that_cannot_start_says_why_in_its_own_runs(
     else:
         (file.parent / "lab.csv").unlink()
     context = SimpleNamespace(get_job_id=lambda: "job")
-    monkeypatch.setattr(flare_members, "collab", SimpleNamespace(site_name="lab", fl_ctx=context))
+    monkeypatch.setattr(
+        flare_members, "collab", SimpleNamespace(site_name="lab", fl_ctx=context)
+    )
     monkeypatch.setenv(SITES, str(tmp_path))
     member = flare_members.Member()
     with pytest.raises(ColonnadeError, match=words):
         flare_members.Member.start(member)
     assert re.search(words, str(failure_in(runs / FAILURE)))
     with pytest.raises(ColonnadeError, match=words):  # a rehearsal tells it, too
-        conclude(settings, {name: tmp_path / name / "runs" / "run" for name in settings.parties}, tmp_path, own)
+        conclude(
+            settings,
+            {name: tmp_path / name / "runs" / "run" for name in settings.parties},
+            tmp_path,
+            own,
+        )
     (file.parent / "lab.csv").write_text("patient,iron\nP001,1\n")
     write_own(tmp_path / "lab", settings, "lab")
     flare_members.Member.start(member)

@@ -1,4 +1,5 @@
-"""A driver begins by the lead's order alone; who carries it can neither write one nor use one twice."""
+"""A driver begins by the lead's order alone; who carries it can neither write one nor
+use one twice."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 from tests.flare.test_members import small, started
 
-pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+pytest.importorskip(
+    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+)
 
 from colonnade.errors import BoundaryError, CheckpointError
 from colonnade.flare import members, orders
@@ -20,7 +23,14 @@ from colonnade.flare.orders import lead_of, opened, signed
 from colonnade.settings.party_file import STARTUP
 from colonnade.transport.identity import Identity
 
-WISH = {"driver": "clinic", "run": "run", "resume": False, "predict": "", "serve": False, "model": ""}
+WISH = {
+    "driver": "clinic",
+    "run": "run",
+    "resume": False,
+    "predict": "",
+    "serve": False,
+    "model": "",
+}
 LEAD = lead_of("clinic")
 
 
@@ -39,7 +49,9 @@ def clinic(kits: Path, tmp_path: Path) -> Identity:
     return Identity.load(tmp_path / "clinic", "clinic")
 
 
-def test_an_order_counts_once_also_after_a_restart(clinic: Identity, tmp_path: Path) -> None:
+def test_an_order_counts_once_also_after_a_restart(
+    clinic: Identity, tmp_path: Path
+) -> None:
     order = signed(tmp_path / "lead", WISH).encode()
     wish = opened(order, clinic, LEAD, tmp_path / "runs")
     assert {key: wish[key] for key in WISH} == WISH
@@ -49,27 +61,44 @@ def test_an_order_counts_once_also_after_a_restart(clinic: Identity, tmp_path: P
     file = tmp_path / "runs" / "orders.json"
     file.write_text(file.read_text().replace(wish["once"], "0" * 32))
     with pytest.raises(CheckpointError, match=r"orders\.json"):  # it fails closed
-        opened(signed(tmp_path / "lead", WISH).encode(), clinic, LEAD, tmp_path / "runs")
+        opened(
+            signed(tmp_path / "lead", WISH).encode(), clinic, LEAD, tmp_path / "runs"
+        )
 
 
 @pytest.mark.parametrize(
-    "by", ["another word", "another driver", "a site", "another root", "another lead", "yesterday"]
+    "by",
+    [
+        "another word",
+        "another driver",
+        "a site",
+        "another root",
+        "another lead",
+        "yesterday",
+    ],
 )
 def test_what_the_lead_did_not_order_is_refused(
     by: str, clinic: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lead, wish, name = tmp_path / "lead", dict(WISH), LEAD
+    lead = tmp_path / "lead"
+    wish = dict(WISH)
+    name = LEAD
     if by == "another root":
         issue({}, (LEAD, lead))
     elif by == "a site":
-        lead, name = tmp_path / "lab", "lab"
+        lead = tmp_path / "lab"
+        name = "lab"
     elif by == "another driver":
         wish["driver"] = "lab"
     elif by == "another lead":
         name = lead_of("lab")
     elif by == "yesterday":
         before = datetime.now(UTC) - timedelta(days=2)
-        monkeypatch.setattr(orders, "datetime", type("Then", (datetime,), {"now": classmethod(lambda _c, _z: before)}))
+        monkeypatch.setattr(
+            orders,
+            "datetime",
+            type("Then", (datetime,), {"now": classmethod(lambda _c, _z: before)}),
+        )
     order = signed(lead, wish)
     monkeypatch.undo()
     if by == "another word":
@@ -82,20 +111,38 @@ def test_what_the_lead_did_not_order_is_refused(
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b"[]", b"{", b"[" * 100_000, b'{"said": 1, "certificate": "", "signature": ""}']
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b'{"said": 1, "certificate": "", "signature": ""}',
+    ],
 )
-def test_what_is_no_order_is_refused_in_words(data: bytes, clinic: Identity, tmp_path: Path) -> None:
+def test_what_is_no_order_is_refused_in_words(
+    data: bytes, clinic: Identity, tmp_path: Path
+) -> None:
     with pytest.raises(BoundaryError):
         opened(data, clinic, LEAD, tmp_path / "runs")
 
 
-def test_a_relay_that_wishes_for_itself_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it could before: the driver's own files allow the run, and nobody asked for it."""
+def test_a_relay_that_wishes_for_itself_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it could before: the driver's own files allow the run, and nobody asked for
+    it."""
     small(tmp_path / "sites")
     driven: list[Any] = []
-    monkeypatch.setattr(members.Member, "_drive", lambda _self, _site, wish: driven.append(wish))
+    monkeypatch.setattr(
+        members.Member, "_drive", lambda _self, _site, wish: driven.append(wish)
+    )
     member = started("clinic", tmp_path / "sites", monkeypatch)
-    for wish in (json.dumps(WISH).encode(), signed(tmp_path / "sites" / "lab" / STARTUP, WISH).encode()):
+    for wish in (
+        json.dumps(WISH).encode(),
+        signed(tmp_path / "sites" / "lab" / STARTUP, WISH).encode(),
+    ):
         assert members.Member.call(member, members.START + wish) == members.FAILED
     assert (driven, member.state, member.site.refused.count) == ([], b"", 2)
     order = signed(tmp_path / "lead", WISH).encode()
@@ -103,4 +150,6 @@ def test_a_relay_that_wishes_for_itself_starts_nothing(tmp_path: Path, monkeypat
     member.thread.join()
     assert [wish["run"] for wish in driven] == ["run"]
     again = started("clinic", tmp_path / "sites", monkeypatch)
-    assert members.Member.call(again, members.START + order) == members.FAILED, "the same order in another job"
+    assert members.Member.call(again, members.START + order) == members.FAILED, (
+        "the same order in another job"
+    )

@@ -1,4 +1,5 @@
-"""Startup kits: everybody gets their own certificate, the agreed file, and rules that let nobody bring code."""
+"""Startup kits: everybody gets their own certificate, the agreed file, and rules that
+let nobody bring code."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.from_toml(write(tmp_path / "all", settings=quick()))
 
 
-def test_a_project_has_a_relay_a_site_per_party_and_one_who_starts_runs(tmp_path: Path) -> None:
-    project = project_of(settings(tmp_path), server="relay.example.org", port=1, admin_port=2)
+def test_a_project_has_a_relay_a_site_per_party_and_one_who_starts_runs(
+    tmp_path: Path,
+) -> None:
+    project = project_of(
+        settings(tmp_path), server="relay.example.org", port=1, admin_port=2
+    )
     kinds = [(one["type"], one["name"], one["org"]) for one in project["participants"]]
     assert kinds == [
         ("server", "relay.example.org", "relay"),
@@ -37,12 +42,18 @@ def test_a_project_has_a_relay_a_site_per_party_and_one_who_starts_runs(tmp_path
     assert project["participants"][-1]["role"] == "lead"
 
 
-def test_with_several_label_owners_the_lead_is_where_weights_are_added_up(tmp_path: Path) -> None:
+def test_with_several_label_owners_the_lead_is_where_weights_are_added_up(
+    tmp_path: Path,
+) -> None:
     several = Settings.from_toml(small_multi.write(tmp_path / "all", private()))
     project = project_of(several, server="relay.example.org", port=1, admin_port=2)
     kinds = [(one["type"], one["name"]) for one in project["participants"]]
     sites = [("client", name) for name in EVERY]
-    assert kinds == [("server", "relay.example.org"), *sites, ("admin", "lead@aggregation-server.local")]
+    assert kinds == [
+        ("server", "relay.example.org"),
+        *sites,
+        ("admin", "lead@aggregation-server.local"),
+    ]
 
 
 @pytest.mark.parametrize("server", ["", "two words", "https://relay", "-x", "a..b"])
@@ -52,7 +63,9 @@ def test_a_relay_needs_a_host_name(tmp_path: Path, server: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["klinik-ä", "server", "relay"])
-def test_a_site_needs_a_name_that_certificates_can_have(tmp_path: Path, name: str) -> None:
+def test_a_site_needs_a_name_that_certificates_can_have(
+    tmp_path: Path, name: str
+) -> None:
     one = Settings.from_mapping({"parties": {name: {}, "clinic": {"label": "y"}}})
     with pytest.raises(ConfigError, match="A site's name has ASCII letters"):
         project_of(one, server="relay", port=1, admin_port=2)
@@ -60,33 +73,59 @@ def test_a_site_needs_a_name_that_certificates_can_have(tmp_path: Path, name: st
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+    pytest.importorskip(
+        "nvflare",
+        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+    )
     base = tmp_path_factory.mktemp("provision")
-    provision(settings(base), base / "kits", server="localhost", port=18002, admin_port=18003)
+    provision(
+        settings(base), base / "kits", server="localhost", port=18002, admin_port=18003
+    )
     return base / "kits"
 
 
-def test_every_organisation_gets_its_own_kit_and_nobody_the_key_that_signs(kits: Path) -> None:
-    assert sorted(path.name for path in kits.iterdir()) == ["lead", "parties", "project.yml", "relay", "state"]
+def test_every_organisation_gets_its_own_kit_and_nobody_the_key_that_signs(
+    kits: Path,
+) -> None:
+    assert sorted(path.name for path in kits.iterdir()) == [
+        "lead",
+        "parties",
+        "project.yml",
+        "relay",
+        "state",
+    ]
     keys = {path: path.read_text() for path in kits.rglob("*.key")}
     assert len(set(keys.values())) == len(keys) == 4
     for folder in ("state", "parties/lab", "parties/clinic"):
         assert stat.S_IMODE((kits / folder).stat().st_mode) == 0o700
-    assert stat.S_IMODE(kits.stat().st_mode) == 0o700  # from the first key on: it is the folder they were made in
+    # from the first key on: it is the folder they were made in
+    assert stat.S_IMODE(kits.stat().st_mode) == 0o700
     root = json.loads((kits / "state" / "cert.json").read_text())
-    assert not any(root["root_pri_key"] in path.read_text() for path in (kits / "parties").rglob("*") if path.is_file())
+    assert not any(
+        root["root_pri_key"] in path.read_text()
+        for path in (kits / "parties").rglob("*")
+        if path.is_file()
+    )
 
 
 def test_a_kit_speaks_mutual_tls_and_has_the_organisations_files(kits: Path) -> None:
-    client = json.loads((kits / "parties" / "lab" / "startup" / "fed_client.json").read_text())
+    client = json.loads(
+        (kits / "parties" / "lab" / "startup" / "fed_client.json").read_text()
+    )
     assert client["client"]["connection_security"] == "mtls"
     assert client["servers"][0]["service"]["target"] == "localhost:18002"
     own = read_own(kits / "parties" / "lab" / "local" / OWN)
-    assert (own.name, own.driver, own.runs) == ("lab", "clinic", kits / "parties" / "lab" / "runs")
+    assert (own.name, own.driver, own.runs) == (
+        "lab",
+        "clinic",
+        kits / "parties" / "lab" / "runs",
+    )
 
 
 @pytest.mark.parametrize("kit", ["relay", "parties/lab", "parties/clinic"])
-def test_a_site_takes_no_code_names_only_two_classes_and_keeps_its_files_and_logs(kits: Path, kit: str) -> None:
+def test_a_site_takes_no_code_names_only_two_classes_and_keeps_its_files_and_logs(
+    kits: Path, kit: str
+) -> None:
     local = kits / kit / "local"
     resources = json.loads((local / "resources.json").read_text())
     assert resources["class_allow_list"] == ALLOWED
@@ -113,16 +152,23 @@ def _certificate(kit: Path) -> bytes:
     return read_certificate(kit / "startup" / "client.crt").public_bytes(Encoding.DER)
 
 
-def test_a_new_organisation_and_a_renewed_certificate_are_of_the_same_root(kits: Path, tmp_path: Path) -> None:
-    """Both are taken by who has the old kit, and the old certificate is no longer whose fingerprint is pinned."""
+def test_a_new_organisation_and_a_renewed_certificate_are_of_the_same_root(
+    kits: Path, tmp_path: Path
+) -> None:
+    """Both are taken by who has the old kit, and the old certificate is no longer whose
+    fingerprint is pinned."""
     from colonnade.transport.identity import Identity, certified
 
     given = frames()
     given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
     more = Settings.from_toml(write(tmp_path / "all", given, quick()))
-    provision(more, tmp_path / "kits", server="localhost", state=kits / "state", renew=["lab"])
+    provision(
+        more, tmp_path / "kits", server="localhost", state=kits / "state", renew=["lab"]
+    )
     for name in ("clinic", "lab"):
-        before, after = (place / "parties" / name for place in (kits, tmp_path / "kits"))
+        before, after = (
+            place / "parties" / name for place in (kits, tmp_path / "kits")
+        )
         assert (_certificate(before) == _certificate(after)) == (name == "clinic")
         root = (place / "startup" / "rootCA.pem" for place in (before, after))
         assert len({one.read_bytes() for one in root}) == 1
@@ -130,7 +176,9 @@ def test_a_new_organisation_and_a_renewed_certificate_are_of_the_same_root(kits:
     for name in ("lab", "bank"):
         old.check(name, _certificate(tmp_path / "kits" / "parties" / name))
     _, renewed = certified(tmp_path / "kits" / "parties" / "lab" / "startup")
-    pinned = Identity.load(kits / "parties" / "clinic" / "startup", "clinic", {"lab": renewed})
+    pinned = Identity.load(
+        kits / "parties" / "clinic" / "startup", "clinic", {"lab": renewed}
+    )
     with pytest.raises(BoundaryError, match="has the fingerprint"):
         pinned.check("lab", _certificate(kits / "parties" / "lab"))
 
@@ -140,7 +188,10 @@ def test_a_new_organisation_and_a_renewed_certificate_are_of_the_same_root(kits:
     [
         ({"renew": ["lab"]}, "--renew needs --state"),
         ({"state": Path("nowhere")}, "has no cert.json"),
-        ({"renew": ["nobody"], "state": Path("state")}, "there is no such certificate in .*; there are clinic, "),
+        (
+            {"renew": ["nobody"], "state": Path("state")},
+            "there is no such certificate in .*; there are clinic, ",
+        ),
     ],
 )
 def test_earlier_kits_must_be_there_and_know_who_renews(

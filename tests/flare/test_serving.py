@@ -1,4 +1,5 @@
-"""What a job that serves names: FLARE sees the same one call as in every job, and an end that waits."""
+"""What a job that serves names: FLARE sees the same one call as in every job, and an
+end that waits."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from tests.federation.small_sites import folders, sites, trained
 
 from colonnade.runs.layout import FAILURE
 
-pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+pytest.importorskip(
+    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+)
 
 
 def test_flare_sees_one_published_call_and_an_end() -> None:
@@ -31,14 +34,19 @@ def test_flare_sees_one_published_call_and_an_end() -> None:
     assert f"{ServingMember.__module__}.{ServingMember.__name__}" == SERVING
 
 
-def test_without_serve_in_its_own_file_the_job_fails_and_says_why(tmp_path: Path) -> None:
+def test_without_serve_in_its_own_file_the_job_fails_and_says_why(
+    tmp_path: Path,
+) -> None:
     from colonnade.flare.serving import ServingMember
 
     folders(tmp_path)
     member = ServingMember().member
     member._drive(sites(tmp_path)["clinic"], {"run": "run", "serve": True})
     assert member.state == b"failed (ConfigError)"
-    assert "has no [serve]" in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+    assert (
+        "has no [serve]"
+        in json.loads((tmp_path / "clinic" / "runs" / FAILURE).read_text())["message"]
+    )
 
 
 def test_when_the_job_ends_the_service_ends_and_is_waited_for(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What a driver is ordered to do besides training: to count, to select, to explain; and what an engine makes of it."""
+"""What a driver is ordered to do besides training: to count, to select, to explain; and
+what an engine makes of it."""
 
 from __future__ import annotations
 
@@ -29,22 +30,33 @@ from colonnade.settings.party_file import sites_of, write_table
 from colonnade.settings.sections import AuditSettings
 from colonnade.sites.driving import drive
 
-pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
+pytest.importorskip(
+    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+)
 SETTINGS = quick(
-    data={"align": "private"}, train={"epochs": 1}, federation={"cohort": "off"},
+    data={"align": "private"},
+    train={"epochs": 1},
+    federation={"cohort": "off"},
     selection={"k": 3, "queries": 12, "scheme": "plain", "servers": True},
-)  # fmt: skip
-SAME = ("labels from residuals", "labels by the head it was sent", "columns by model inversion")
+)
+SAME = (
+    "labels from residuals",
+    "labels by the head it was sent",
+    "columns by model inversion",
+)
 HOW = {"keep": 1, "method": "vf_ps", "given": {}}
 
 
 def settings_in(base: Path) -> Settings:
-    return with_models(Settings.from_toml(write(base / "all", settings=SETTINGS)), "seeded")
+    return with_models(
+        Settings.from_toml(write(base / "all", settings=SETTINGS)), "seeded"
+    )
 
 
 @dataclass(frozen=True)
 class Threads(Simulator):
-    """Organisations that call each other directly, in this process, where FLARE would start them."""
+    """Organisations that call each other directly, in this process, where FLARE would
+    start them."""
 
     def carry_out(self, settings: Settings, job: Job, told: Path, watch: Any) -> str:
         from colonnade.flare.members import _perform, _told_at_home
@@ -59,13 +71,17 @@ class Threads(Simulator):
         return "done"
 
 
-def test_a_label_owner_counts_and_selects_with_those_that_a_job_names(tmp_path: Path) -> None:
+def test_a_label_owner_counts_and_selects_with_those_that_a_job_names(
+    tmp_path: Path,
+) -> None:
     engine = OnThisMachine(Threads(tmp_path / "work"))
     settings = engine.begin(settings_in(tmp_path))
     counting = Job.to_do(settings, "count", "count", {})
     assert counting.sites == ("clinic", "lab")
     assert not counting.trains
-    (counted,) = json.loads((engine.perform(settings, counting) / "alignment.json").read_text())
+    (counted,) = json.loads(
+        (engine.perform(settings, counting) / "alignment.json").read_text()
+    )
     assert counted["common"] == 80
     selecting = Job.to_select(settings, "choice", HOW)
     assert selecting.sites == ("clinic", "lab", "aggregation_server", "key_server")
@@ -74,12 +90,21 @@ def test_a_label_owner_counts_and_selects_with_those_that_a_job_names(tmp_path: 
         folder = engine.perform(settings, selecting)
         same = choose(settings, 1)
     found = Selection.from_json(json.loads((folder / "selection.json").read_text()))
-    assert (found.scores, found.chosen, found.groups) == (same.scores, same.chosen, same.groups)
-    with pytest.raises(ConfigError, match="There is no task 'dance'; there are audit, count, explain, select"):
+    assert (found.scores, found.chosen, found.groups) == (
+        same.scores,
+        same.chosen,
+        same.groups,
+    )
+    with pytest.raises(
+        ConfigError,
+        match="There is no task 'dance'; there are audit, count, explain, select",
+    ):
         engine.perform(settings, replace(counting, do="dance"))
 
 
-def test_an_audit_that_is_not_passed_is_exit_code_five_and_its_page_is_there(tmp_path: Path) -> None:
+def test_an_audit_that_is_not_passed_is_exit_code_five_and_its_page_is_there(
+    tmp_path: Path,
+) -> None:
     engine = OnThisMachine(Threads(tmp_path / "work"))
     settings = replace(settings_in(tmp_path), audit=AuditSettings(label_inference=1.0))
     settings = engine.begin(settings)
@@ -93,34 +118,51 @@ def test_an_audit_that_is_not_passed_is_exit_code_five_and_its_page_is_there(tmp
 
 
 @pytest.mark.long
-def test_in_the_simulator_they_select_and_explain_as_in_one_process(tmp_path: Path) -> None:
+def test_in_the_simulator_they_select_and_explain_as_in_one_process(
+    tmp_path: Path,
+) -> None:
     engine = OnThisMachine(Simulator(tmp_path / "work"))
     settings = engine.begin(settings_in(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder, same = engine.perform(settings, Job.to_select(settings, "choice", HOW)), choose(settings, 1)
+        folder = engine.perform(settings, Job.to_select(settings, "choice", HOW))
+        same = choose(settings, 1)
     assert json.loads((folder / "selection.json").read_text())["scores"] == same.scores
     engine.train(settings, tmp_path / "run")
-    folder = engine.perform(settings, Job.to_do(settings, "run", "explain", {"seed": 3}))
+    folder = engine.perform(
+        settings, Job.to_do(settings, "run", "explain", {"seed": 3})
+    )
     found = Report.from_json((folder / "explain" / "explain.json").read_text())
     here = explain(load(tmp_path / "run"), seed=3)
     assert found.measures["permutation"] == here.measures["permutation"]
     assert found.measures["head_change"] == here.measures["head_change"]
     for name in ("clinic", "lab"):
-        write_table(engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"})
-    folder = engine.perform(settings, Job.to_do(settings, "run", "audit", {"rows": 16}, whole=True))
+        write_table(
+            engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"}
+        )
+    folder = engine.perform(
+        settings, Job.to_do(settings, "run", "audit", {"rows": 16}, whole=True)
+    )
     told = Audit.from_json(json.loads((folder / "audit" / "audit.json").read_text()))
-    alone = [one.score for one in audit_run(tmp_path / "run", rows=16).findings if one.attack in SAME]
+    alone = [
+        one.score
+        for one in audit_run(tmp_path / "run", rows=16).findings
+        if one.attack in SAME
+    ]
     assert [one.score for one in told.findings if one.attack in SAME] == alone
     assert len(alone) > 2
 
 
-@pytest.mark.parametrize("machine", [Threads, pytest.param(Simulator, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "machine", [Threads, pytest.param(Simulator, marks=pytest.mark.long)]
+)
 def test_several_label_owners_audit_where_each_has_its_own_page(
     machine: type[Simulator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("colonnade.attacks.report._pictures", lambda *_: [])
-    file = small_multi.write(tmp_path / "all", small_multi_sites.private(train={"epochs": 1}))
+    file = small_multi.write(
+        tmp_path / "all", small_multi_sites.private(train={"epochs": 1})
+    )
     engine = OnThisMachine(machine(tmp_path / "work"))
     settings = engine.begin(with_models(Settings.from_toml(file), "seeded"))
     if machine is Simulator:
@@ -128,14 +170,26 @@ def test_several_label_owners_audit_where_each_has_its_own_page(
     else:
         drive(sites(engine.machine.kept, sites_of(settings))[SERVER], "run")
     for name in small_multi.COLUMNS:
-        write_table(engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"})
+        write_table(
+            engine.machine.files(name) / "party.toml", "audit", {"tell": "figures"}
+        )
     job = Job.to_do(settings, "run", "audit", {"rows": 8}, "south", whole=True)
-    assert (job.driver, job.sites) == (SERVER, sites_of(settings))  # whoever's page is wanted, all take part
+    # whoever's page is wanted, all take part
+    assert (job.driver, job.sites) == (SERVER, sites_of(settings))
     with few_steps():
         engine.perform(settings, job)
     for owner in small_multi.LABELS:
-        told = json.loads((engine.runs(owner, "run") / "audit" / "audit.json").read_text())
-        assert {one["attacker"] for one in told["findings"] if one["victim"] == owner} == {*small_multi.COLUMNS}
-        assert {one["victim"] for one in told["findings"] if one["attacker"] == owner} == set(small_multi.COLUMNS)
-        weights = {(one["release"], one["owner"], one["receiver"]) for one in told["not_attacked"]}
+        told = json.loads(
+            (engine.runs(owner, "run") / "audit" / "audit.json").read_text()
+        )
+        assert {
+            one["attacker"] for one in told["findings"] if one["victim"] == owner
+        } == {*small_multi.COLUMNS}
+        assert {
+            one["victim"] for one in told["findings"] if one["attacker"] == owner
+        } == set(small_multi.COLUMNS)
+        weights = {
+            (one["release"], one["owner"], one["receiver"])
+            for one in told["not_attacked"]
+        }
         assert weights == {("weights", owner, SERVER), ("weights", SERVER, owner)}

@@ -1,4 +1,5 @@
-"""An organisation's line to the relay: every byte arrives so many seconds later, each way, and nothing else changes.
+"""An organisation's line to the relay: every byte arrives so many seconds later, each
+way, and nothing else changes.
 
     python -m tests.flare.uplink RELAY_ADDRESS SECONDS PORT...
 
@@ -60,5 +61,7 @@ if __name__ == "__main__":
     address, delay, *ports = sys.argv[1:]
     for port in map(int, ports):
         door = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=serve, args=(door, (address, port), float(delay)), daemon=True).start()
+        threading.Thread(
+            target=serve, args=(door, (address, port), float(delay)), daemon=True
+        ).start()
     threading.Event().wait()

@@ -1,7 +1,9 @@
-"""Hostile calls against parties: each is answered or refused with an error of ours, and a refused one leaves no trace.
+"""Hostile calls against parties: each is answered or refused with an error of ours, and
+a refused one leaves no trace.
 
-A trial lets a federation train. Before one of its calls, the party that is about to be asked gets mutants of that call
-that still decode. When all of them are refused, training goes on as if nothing had been: the same losses, bit by bit.
+A trial lets a federation train. Before one of its calls, the party that is about to be
+asked gets mutants of that call that still decode. When all of them are refused,
+training goes on as if nothing had been: the same losses, bit by bit.
 """
 
 from __future__ import annotations
@@ -23,13 +25,23 @@ from colonnade.transport import InProcess
 
 TRIES = 150
 USED_UP = (secure_sum.AgreeKeys,)
-"""Whose refusal leaves a trace on purpose: a private key serves one agreement, then the driver asks for new ones."""
+"""Whose refusal leaves a trace on purpose: a private key serves one agreement, then the
+driver asks for new ones."""
 
 
 def _said(message: Message) -> tuple[Any, ...]:
-    """What a party could refuse a message for: all but the numbers in its tensors, which are the sender's business."""
-    plain = {name: value for name in message.hints() if isinstance(value := getattr(message, name), (str, int, float))}
-    return type(message), plain, [(item.shape, item.tensor.dtype) for item in message.released()]
+    """What a party could refuse a message for: all but the numbers in its tensors,
+    which are the sender's business."""
+    plain = {
+        name: value
+        for name in message.hints()
+        if isinstance(value := getattr(message, name), (str, int, float))
+    }
+    return (
+        type(message),
+        plain,
+        [(item.shape, item.tensor.dtype) for item in message.released()],
+    )
 
 
 class Answered(Exception):  # noqa: N818 - the end of a trial, not an error
@@ -37,11 +49,21 @@ class Answered(Exception):  # noqa: N818 - the end of a trial, not an error
 
 
 class Hostile:
-    """Passes calls on; before the `at`-th one (counted from 0), its receiver gets mutants of it."""
+    """Passes calls on; before the `at`-th one (counted from 0), its receiver gets
+    mutants of it."""
 
-    def __init__(self, parties: Mapping[str, Party], rng: random.Random, at: int, others: Sequence[bytes]) -> None:
-        self.inner, self.parties = InProcess(parties, parallel="never"), parties
-        self.rng, self.at, self.others = rng, at, others
+    def __init__(
+        self,
+        parties: Mapping[str, Party],
+        rng: random.Random,
+        at: int,
+        others: Sequence[bytes],
+    ) -> None:
+        self.inner = InProcess(parties, parallel="never")
+        self.parties = parties
+        self.rng = rng
+        self.at = at
+        self.others = others
         self.calls = 0
         self.ends: Counter[str] = Counter()
 
@@ -58,7 +80,11 @@ class Hostile:
         frame = wire.encode(honest)
         for _ in range(TRIES):
             try:
-                mutant = wire.decode(mutated(self.rng, [frame] if self.rng.random() < 0.8 else self.others)).message
+                mutant = wire.decode(
+                    mutated(
+                        self.rng, [frame] if self.rng.random() < 0.8 else self.others
+                    )
+                ).message
             except WireError:
                 continue
             if isinstance(mutant, USED_UP) or _said(mutant) == _said(honest.message):
@@ -77,8 +103,10 @@ class Hostile:
 def trial(
     algorithm: AnyAlgorithm, seed: int, others: Sequence[bytes], *, steps: int = 2
 ) -> tuple[list[float], Counter[str]]:
-    """The losses of so many steps with hostile calls in between, or none where one of them was answered."""
-    rng, made = random.Random(seed), list[Hostile]()
+    """The losses of so many steps with hostile calls in between, or none where one of
+    them was answered."""
+    rng = random.Random(seed)
+    made = list[Hostile]()
 
     def hostile(parties: Mapping[str, Party]) -> Hostile:
         made.append(Hostile(parties, rng, rng.randrange(3, 14), others))

@@ -1,4 +1,5 @@
-"""Mutated frames against the decoder: each gives a message or a WireError, soon, in little memory, and runs nothing.
+"""Mutated frames against the decoder: each gives a message or a WireError, soon, in
+little memory, and runs nothing.
 
     python -m tests.fuzz.wire --frames 200000 --seed 0
 
@@ -27,10 +28,12 @@ from tests.fuzz.mutate import mutated
 from colonnade.core import Message, Released, wire
 from colonnade.errors import WireError
 
-HANG, SLOW = 20, 1.0
+HANG = 20
+SLOW = 1.0
 """Seconds after which a frame is given up, and of processor time that none may take."""
 TRACED = 20
-"""One frame in so many has its allocations counted, which takes several times as long."""
+"""One frame in so many has its allocations counted, which takes several times as long.
+"""
 GROWTH = 300_000_000
 """Bytes that the process may grow by over a whole run."""
 RUNS_CODE = (
@@ -59,10 +62,12 @@ class Found:
 
 
 class _Watch:
-    """Sees, through the interpreter's audit events, what is opened, imported or run while frames are decoded."""
+    """Sees, through the interpreter's audit events, what is opened, imported or run
+    while frames are decoded."""
 
     def __init__(self) -> None:
-        self.on, self.seen = False, list[str]()
+        self.on = False
+        self.seen = list[str]()
         sys.addaudithook(self._event)
 
     def _event(self, event: str, args: tuple[Any, ...]) -> None:
@@ -73,9 +78,12 @@ class _Watch:
 _watch: list[_Watch] = []
 
 
-def fuzz(frames: Sequence[bytes], count: int, seed: int, *, every: int = TRACED) -> Found:
+def fuzz(
+    frames: Sequence[bytes], count: int, seed: int, *, every: int = TRACED
+) -> Found:
     """Decode so many mutated frames."""
-    rng, found = random.Random(seed), Found()
+    rng = random.Random(seed)
+    found = Found()
     watch = _watch[0] if _watch else _Watch()
     _watch[:] = [watch]  # a hook cannot be taken off again
     for frame in frames:
@@ -89,18 +97,24 @@ def fuzz(frames: Sequence[bytes], count: int, seed: int, *, every: int = TRACED)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            found.problems.append(f"{type(error).__name__}: {str(error)[:200]}: {frame.hex()}")
-    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+            found.problems.append(
+                f"{type(error).__name__}: {str(error)[:200]}: {frame.hex()}"
+            )
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (
+        1 if sys.platform == "darwin" else 1024
+    )
     if growth > GROWTH:
         found.problems.append(f"the process grew by {growth / 1e6:.0f} MB")
     return found
 
 
 def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
-    given = memoryview(bytearray(frame)) if len(frame) % 2 else frame  # as a connection hands it over, or as bytes
+    # as a connection hands it over, or as bytes
+    given = memoryview(bytearray(frame)) if len(frame) % 2 else frame
     if traced:
         tracemalloc.start()
-    watch.on, start = True, time.process_time()
+    watch.on = True
+    start = time.process_time()
     messages: list[Message] = []
     try:
         messages = [call.unpack().message for call in wire.calls(given)]
@@ -108,9 +122,12 @@ def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
     except WireError as error:
         found.ends["refused"] += 1
         if "MemoryError" in str(error) or len(str(error)) > 2000:
-            found.problems.append(f"refused, but with {str(error)[:200]}: {frame.hex()}")
+            found.problems.append(
+                f"refused, but with {str(error)[:200]}: {frame.hex()}"
+            )
     finally:
-        watch.on, seconds = False, time.process_time() - start
+        watch.on = False
+        seconds = time.process_time() - start
         peak = tracemalloc.get_traced_memory()[1] if traced else 0
         if traced:
             tracemalloc.stop()
@@ -120,7 +137,10 @@ def _one(frame: bytes, found: Found, watch: _Watch, *, traced: bool) -> None:
     found.largest = max(found.largest, max(peak, held) / (len(frame) + 10_000))
     for bad, what in (
         (seconds > SLOW, f"took {seconds:.1f} s"),
-        (peak > 5_000_000 + 100 * len(frame), f"allocated {peak} bytes for {len(frame)}"),
+        (
+            peak > 5_000_000 + 100 * len(frame),
+            f"allocated {peak} bytes for {len(frame)}",
+        ),
         (held > 1024 * len(frame), f"decoded to {held} bytes from {len(frame)}"),
         (bool(watch.seen), f"did {watch.seen[:3]}"),
     ):
@@ -149,10 +169,14 @@ def _limited() -> Iterator[None]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--frame", help="decode this one, as hex, and show what becomes of it")
+    parser.add_argument(
+        "--frame", help="decode this one, as hex, and show what becomes of it"
+    )
     chosen = parser.parse_args()
     frames = corpus()
     if chosen.frame:
@@ -161,9 +185,13 @@ def main() -> int:
     start = time.perf_counter()
     found = fuzz(frames, chosen.frames, chosen.seed)
     print(
-        f"{chosen.frames} frames of {len(frames)} real ones in {time.perf_counter() - start:.0f} s: {dict(found.ends)}"
+        f"{chosen.frames} frames of {len(frames)} real ones in"
+        f" {time.perf_counter() - start:.0f} s: {dict(found.ends)}"
     )
-    print(f"slowest {1000 * found.slowest:.1f} ms; at most {found.largest:.1f} bytes allocated per byte (plus 10 kB)")
+    print(
+        f"slowest {1000 * found.slowest:.1f} ms; at most {found.largest:.1f} bytes"
+        " allocated per byte (plus 10 kB)"
+    )
     for problem in found.problems[:20]:
         print(problem[:2000])
     print(f"{len(found.problems)} findings")

@@ -1,4 +1,5 @@
-"""Dropout from a party's own generator: PyTorch's law, repeatable, and no global random number."""
+"""Dropout from a party's own generator: PyTorch's law, repeatable, and no global random
+number."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def test_it_does_nothing_in_evaluation() -> None:
     assert Dropout(0.5, Generator()).eval()(x) is x
 
 
-def test_the_same_generator_state_gives_the_same_mask_and_the_global_one_is_not_touched() -> None:
+def test_the_same_generator_state_gives_the_same_mask_and_the_global_one_is_not_touched() -> (
+    None
+):
     before = torch.random.get_rng_state()
     x = torch.ones(50, 4)
     first, second = (Dropout(0.5, Generator().manual_seed(3))(x) for _ in range(2))
@@ -46,15 +49,21 @@ def test_gradients_pass_where_values_do() -> None:
 
 
 def test_every_layer_is_replaced_and_the_rest_kept() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.4), nn.ReLU()))
+    model = nn.Sequential(
+        nn.Linear(2, 2), nn.Dropout(0.2), nn.Sequential(nn.Dropout(0.4), nn.ReLU())
+    )
     generator = Generator()
     out = seeded(model, generator, owner="lab")
     found = [part for part in out.modules() if isinstance(part, nn.Dropout)]
     assert [part.p for part in found] == [0.2, 0.4]
-    assert all(isinstance(part, Dropout) and part.generator is generator for part in found)
+    assert all(
+        isinstance(part, Dropout) and part.generator is generator for part in found
+    )
     assert isinstance(seeded(nn.Dropout(0.1), generator, owner="lab"), Dropout)
 
 
 def test_other_kinds_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"The model of 'lab' has a Dropout2d, .* Use nn.Dropout"):
+    with pytest.raises(
+        ConfigError, match=r"The model of 'lab' has a Dropout2d, .* Use nn.Dropout"
+    ):
         seeded(nn.Sequential(nn.Dropout2d(0.1)), Generator(), owner="lab")

@@ -10,7 +10,12 @@ from colonnade import models
 from colonnade.optim.descent import Captured
 from colonnade.transport.cohort import Stacked
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+    ),
+]
 
 
 def test_on_a_cpu_it_is_the_function() -> None:
@@ -49,7 +54,8 @@ def test_training_captured_is_training(device: str, forget: bool) -> None:
 
         captured = Captured(steps)
         for number in range(8):
-            rows = 5 if number % 3 else 4  # the last batch of an epoch is smaller: another graph
+            # the last batch of an epoch is smaller: another graph
+            rows = 5 if number % 3 else 4
             x = torch.arange(rows * 3.0, device=device).reshape(rows, 3).sin() + number
             (captured if through_graphs else steps)(x / 10, x[:, :2])
             if forget and number == 5:
@@ -70,12 +76,16 @@ def test_what_a_function_gives_is_given(device: str) -> None:
 
 
 def test_convolutions_are_captured_as_a_stack_alone() -> None:
-    """Parties' own graphs of convolutions end in an illegal access on a GPU; what is replayed is decided before."""
-    nets = [models.build({"name": "cnn", "channels": [2], "width": 3}, (4, 4), seed=k, owner="x") for k in range(2)]
-    plain = models.build({"name": "mlp"}, (4,), seed=0, owner="x")
-    assert [Captured(print, model).replays for model in (nets[0], Stacked(nets), plain, None)] == [
-        False,
-        True,
-        True,
-        True,
+    """Parties' own graphs of convolutions end in an illegal access on a GPU; what is
+    replayed is decided before."""
+    nets = [
+        models.build(
+            {"name": "cnn", "channels": [2], "width": 3}, (4, 4), seed=k, owner="x"
+        )
+        for k in range(2)
     ]
+    plain = models.build({"name": "mlp"}, (4,), seed=0, owner="x")
+    assert [
+        Captured(print, model).replays
+        for model in (nets[0], Stacked(nets), plain, None)
+    ] == [False, True, True, True]

@@ -15,7 +15,13 @@ from colonnade.transport.cohort import Stacked
 def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
     lines = []
     for output in u.flatten():
-        parts = torch.autograd.grad(output, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
+        parts = torch.autograd.grad(
+            output,
+            weights,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
         lines.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(lines)
 
@@ -27,10 +33,14 @@ def test_it_is_one_backward_pass_per_output_through_the_same_pass(
     """Whether an output is computed alone, with two others, or with all."""
     monkeypatch.setattr(jacobians, "AT_ONCE", at_once)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)
+    ).double()
     weights = list(model.parameters())
     u = model(torch.randn(4, 3, dtype=torch.float64))
-    assert torch.allclose(jacobian_of(u, weights), one_by_one(u, weights), rtol=1e-12, atol=1e-12)
+    assert torch.allclose(
+        jacobian_of(u, weights), one_by_one(u, weights), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("at_once", [30, 1 << 21])
@@ -38,7 +48,8 @@ def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jacobians, "AT_ONCE", at_once)
-    w, unused = nn.Parameter(torch.randn(2, 3, 1)), nn.Parameter(torch.randn(2, 4))
+    w = nn.Parameter(torch.randn(2, 3, 1))
+    unused = nn.Parameter(torch.randn(2, 4))
     x = torch.randn(2, 5, 3)
     found = jacobian_of(x @ w, [w, unused])
     assert found.shape == (2, 5, 3 + 4)
@@ -48,7 +59,8 @@ def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
 
 def test_coefficients_times_the_jacobian_is_what_backward_leaves() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
-    weights, c = list(model.parameters()), torch.randn(4, 2, dtype=torch.float64)
+    weights = list(model.parameters())
+    c = torch.randn(4, 2, dtype=torch.float64)
     u = model(torch.randn(4, 3, dtype=torch.float64))
     set_gradient(c.flatten() @ jacobian_of(u, weights), weights)
     found = [weight.grad for weight in weights]
@@ -58,16 +70,26 @@ def test_coefficients_times_the_jacobian_is_what_backward_leaves() -> None:
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(stacked: bool) -> None:
-    """Also for a stack of models, through what cuts rows after the model, and with a layer that works in place."""
+def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(
+    stacked: bool,
+) -> None:
+    """Also for a stack of models, through what cuts rows after the model, and with a
+    layer that works in place."""
     torch.manual_seed(0)
     models = [
-        nn.Sequential(nn.Flatten(-2), nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 4, bias=False), LogOdds())
+        nn.Sequential(
+            nn.Flatten(-2),
+            nn.Linear(6, 5),
+            nn.ReLU(inplace=True),
+            nn.Linear(5, 4, bias=False),
+            LogOdds(),
+        )
         for _ in range(2)
     ]
     model = (Stacked(models) if stacked else models[0]).double()
     x = torch.randn(*[2] * stacked, 7, 3, 2, dtype=torch.float64)
-    weights, outputs = list(model.parameters()), model(x)
+    weights = list(model.parameters())
+    outputs = model(x)
     u = outputs / outputs.norm(dim=-1, keepdim=True).clamp(min=1.0)
     for made in (outputs, u):
         found = jacobian_by_row(model, x, outputs, made)
@@ -76,7 +98,10 @@ def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(stacke
 
 
 @pytest.mark.parametrize("mixing", [nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Softmax(0)])
-def test_a_model_whose_rows_may_depend_on_each_other_has_none_row_by_row(mixing: nn.Module) -> None:
-    model, x = nn.Sequential(nn.Linear(3, 5), mixing, nn.Linear(5, 2)), torch.randn(4, 3)
+def test_a_model_whose_rows_may_depend_on_each_other_has_none_row_by_row(
+    mixing: nn.Module,
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), mixing, nn.Linear(5, 2))
+    x = torch.randn(4, 3)
     outputs = model(x)
     assert jacobian_by_row(model, x, outputs, outputs) is None

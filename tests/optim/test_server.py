@@ -1,4 +1,5 @@
-"""Server optimizers: the listing's steps by hand, torch.optim.Adam where the two coincide, purity, refusals."""
+"""Server optimizers: the listing's steps by hand, torch.optim.Adam where the two
+coincide, purity, refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from torch import Tensor
 
 from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError
-from colonnade.optim.server import SERVER_OPTIMIZERS, FedAdam, FedAvg, FedDemonAdam, FedYogi, mean
+from colonnade.optim.server import (
+    SERVER_OPTIMIZERS,
+    FedAdam,
+    FedAvg,
+    FedDemonAdam,
+    FedYogi,
+    mean,
+)
 
 ADAPTIVE = ("fedadam", "fedyogi", "feddemonadam")
 READINGS = ("momentum", "delta")
@@ -27,22 +35,37 @@ def changes(rounds: int, size: int = 5) -> list[dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(0)
     shapes = {"a": (size, 2), "b": (size,)}
     return [
-        {name: torch.randn(shape, generator=generator, dtype=torch.float64) / 10 for name, shape in shapes.items()}
+        {
+            name: torch.randn(shape, generator=generator, dtype=torch.float64) / 10
+            for name, shape in shapes.items()
+        }
         for _ in range(rounds)
     ]
 
 
-def follow(optimizer: Any, start: dict[str, Tensor], deltas: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    weights, state = start, optimizer.init(start)
+def follow(
+    optimizer: Any, start: dict[str, Tensor], deltas: list[dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    weights = start
+    state = optimizer.init(start)
     for number, delta in enumerate(deltas, 1):
         weights, state = optimizer.update(state, weights, delta, number)
     return weights
 
 
-def by_hand(name: str, reading: str, start: float, deltas: list[float], demon: str = "original") -> float:
+def by_hand(
+    name: str, reading: str, start: float, deltas: list[float], demon: str = "original"
+) -> float:
     """The listing in scalars, with Table 2's settings and R rounds."""
-    rate, beta1, beta2, tau, rounds = 1e-3, 0.9, 0.99, 1e-3, 10
-    w, m, v, beta = start, 0.0, 0.0, beta1
+    rate = 1e-3
+    beta1 = 0.9
+    beta2 = 0.99
+    tau = 1e-3
+    rounds = 10
+    w = start
+    m = 0.0
+    v = 0.0
+    beta = beta1
     for r, t in enumerate(deltas, 1):
         if name == "feddemonadam":
             beta = beta if demon == "literal" else beta1
@@ -60,7 +83,9 @@ def by_hand(name: str, reading: str, start: float, deltas: list[float], demon: s
 
 
 def settings(name: str, reading: str) -> dict[str, Any]:
-    return {"second_moment": reading} | ({"rounds": 10} if name == "feddemonadam" else {})
+    return {"second_moment": reading} | (
+        {"rounds": 10} if name == "feddemonadam" else {}
+    )
 
 
 DELTAS = [0.03, -0.02, 0.05, 0.0, -0.001, 0.04, 0.002, -0.03, 0.001, 0.02]
@@ -69,8 +94,14 @@ DELTAS = [0.03, -0.02, 0.05, 0.0, -0.001, 0.04, 0.002, -0.03, 0.001, 0.02]
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_ten_rounds_are_the_listing_in_scalars(name: str, reading: str) -> None:
-    found = follow(SERVER_OPTIMIZERS[name](**settings(name, reading)), single(0.5), [single(d) for d in DELTAS])
-    assert found["w"].item() == pytest.approx(by_hand(name, reading, 0.5, DELTAS), rel=1e-12)
+    found = follow(
+        SERVER_OPTIMIZERS[name](**settings(name, reading)),
+        single(0.5),
+        [single(d) for d in DELTAS],
+    )
+    assert found["w"].item() == pytest.approx(
+        by_hand(name, reading, 0.5, DELTAS), rel=1e-12
+    )
 
 
 def test_line_2_of_demon_read_literally_overwrites_beta_every_round() -> None:
@@ -84,17 +115,25 @@ def test_line_2_of_demon_read_literally_overwrites_beta_every_round() -> None:
     assert demon.beta(100) == demon.beta(130) == 0
     literal = FedDemonAdam(rounds=10, demon="literal")
     found = follow(literal, single(0.5), [single(d) for d in DELTAS])["w"].item()
-    assert found == pytest.approx(by_hand("feddemonadam", "momentum", 0.5, DELTAS, "literal"), rel=1e-12)
-    assert found != pytest.approx(by_hand("feddemonadam", "momentum", 0.5, DELTAS), rel=1e-6)
+    assert found == pytest.approx(
+        by_hand("feddemonadam", "momentum", 0.5, DELTAS, "literal"), rel=1e-12
+    )
+    assert found != pytest.approx(
+        by_hand("feddemonadam", "momentum", 0.5, DELTAS), rel=1e-6
+    )
 
 
 def test_the_first_step_in_numbers() -> None:
-    """t = 0.2: FedAdam has m = 0.02, v = 4e-6 (m^2) or 4e-4 (t^2); the factor is sqrt(0.01) / 0.1 = 1."""
+    """t = 0.2: FedAdam has m = 0.02, v = 4e-6 (m^2) or 4e-4 (t^2); the factor is
+    sqrt(0.01) / 0.1 = 1."""
     for reading, root in (("momentum", 0.002), ("delta", 0.02)):
         for kind in (FedAdam, FedYogi):  # Yogi's first step is Adam's
-            found = follow(kind(second_moment=reading), single(1.0), [single(0.2)])["w"].item()
+            found = follow(kind(second_moment=reading), single(1.0), [single(0.2)])[
+                "w"
+            ].item()
             assert found == pytest.approx(1 + 1e-3 * 0.02 / (root + 1e-3), rel=1e-12)
-    # FedDemonAdam with R = 2: beta_1 = 0.45 / 0.55 = 9/11, m = 0.2, v = 4e-4; the factor is 0.1 / (2/11)
+    # FedDemonAdam with R = 2: beta_1 = 0.45 / 0.55 = 9/11, m = 0.2, v = 4e-4; the
+    # factor is 0.1 / (2/11)
     found = follow(FedDemonAdam(rounds=2), single(1.0), [single(0.2)])["w"].item()
     assert found == pytest.approx(1 + 0.55 * 1e-3 * 0.2 / (0.02 + 1e-3), rel=1e-12)
 
@@ -104,7 +143,8 @@ def test_yogi_forgets_slowly_where_adam_forgets_at_once() -> None:
     states = {}
     for kind in (FedAdam, FedYogi):
         optimizer = kind(second_moment="delta", beta2=0.5)
-        weights, state = single(0.0), optimizer.init(single(0.0))
+        weights = single(0.0)
+        state = optimizer.init(single(0.0))
         for number, delta in enumerate(deltas, 1):
             weights, state = optimizer.update(state, weights, delta, number)
         states[kind] = state["v.w"].item()
@@ -114,10 +154,14 @@ def test_yogi_forgets_slowly_where_adam_forgets_at_once() -> None:
 
 @pytest.mark.parametrize("weight", ["delta", "momentum"])
 def test_fedadam_is_torchs_adam_on_minus_the_change(weight: str) -> None:
-    """They coincide where v holds squared changes: always in the reading "delta", and without momentum (b1 = 0, so that
-    m = t) in both. PyTorch adds eps after the correction of v, the listing adds tau before it, so eps is
-    tau / sqrt(1 - b2^r) here, another number in every round."""
-    beta1, beta2, tau, rate = (0.9 if weight == "delta" else 0.0), 0.99, 1e-3, 1e-2
+    """They coincide where v holds squared changes: always in the reading "delta", and
+    without momentum (b1 = 0, so that m = t) in both. PyTorch adds eps after the
+    correction of v, the listing adds tau before it, so eps is tau / sqrt(1 - b2^r)
+    here, another number in every round."""
+    beta1 = 0.9 if weight == "delta" else 0.0
+    beta2 = 0.99
+    tau = 1e-3
+    rate = 1e-2
     deltas = changes(8)
     start = {name: torch.ones_like(value) for name, value in deltas[0].items()}
     ours = follow(FedAdam(rate, beta1, beta2, tau, weight), start, deltas)
@@ -135,7 +179,10 @@ def test_fedadam_is_torchs_adam_on_minus_the_change(weight: str) -> None:
 def test_the_two_readings_differ_where_there_is_momentum() -> None:
     deltas = changes(4)
     start = {name: torch.zeros_like(value) for name, value in deltas[0].items()}
-    one, other = (follow(FedAdam(second_moment=reading), start, deltas)["a"] for reading in READINGS)
+    one, other = (
+        follow(FedAdam(second_moment=reading), start, deltas)["a"]
+        for reading in READINGS
+    )
     assert (one - other).abs().max() > 1e-4
 
 
@@ -155,18 +202,26 @@ def test_demons_last_round_moves_by_the_change_alone() -> None:
         state = {"m.w": single(remembered)["w"], "v.w": single(0.0)["w"]}
         moved, kept = demon.update(state, single(0.0), single(0.5), 3)
         assert kept["m.w"].item() == 0.5
-        assert moved["w"].item() == pytest.approx(math.sqrt(1 - 0.99**3) * 1e-3 * 0.5 / (0.05 + 1e-3))
+        assert moved["w"].item() == pytest.approx(
+            math.sqrt(1 - 0.99**3) * 1e-3 * 0.5 / (0.05 + 1e-3)
+        )
 
 
 def test_fedavg_at_a_rate_of_one_is_the_mean_of_the_clients_weights() -> None:
     clients = changes(3)
     start = changes(4)[-1]
     rows = [10, 30, 60]
-    delta = mean([{name: client[name] - start[name] for name in start} for client in clients], rows)
+    delta = mean(
+        [{name: client[name] - start[name] for name in start} for client in clients],
+        rows,
+    )
     moved = follow(FedAvg(), start, [delta])
     half = follow(FedAvg(rate=0.5), start, [delta])
     for name in start:
-        wanted = sum(share * client[name] for share, client in zip((0.1, 0.3, 0.6), clients, strict=True))
+        wanted = sum(
+            share * client[name]
+            for share, client in zip((0.1, 0.3, 0.6), clients, strict=True)
+        )
         torch.testing.assert_close(moved[name], wanted)
         torch.testing.assert_close(half[name], (wanted + start[name]) / 2)
 
@@ -175,7 +230,9 @@ def test_a_mean_with_equal_weights_is_the_plain_mean() -> None:
     clients = changes(5)
     for weights in ([1] * 5, [5000] * 5):
         for name, value in mean(clients, weights).items():
-            torch.testing.assert_close(value, torch.stack([client[name] for client in clients]).mean(0))
+            torch.testing.assert_close(
+                value, torch.stack([client[name] for client in clients]).mean(0)
+            )
 
 
 @pytest.mark.parametrize("name", list(SERVER_OPTIMIZERS))
@@ -192,7 +249,9 @@ def test_nothing_given_is_changed_and_the_same_comes_back_twice(name: str) -> No
     for one, again in zip(first, second, strict=True):
         assert one.keys() == again.keys()
         assert all(torch.equal(one[key], again[key]) for key in one)
-        assert not {value.data_ptr() for value in one.values()} & {v.data_ptr() for g in given for v in g.values()}
+        assert not {value.data_ptr() for value in one.values()} & {
+            v.data_ptr() for g in given for v in g.values()
+        }
     mean([weights, delta], [1, 2])
     assert all(torch.equal(weights[key], before[1][key]) for key in weights)
 
@@ -200,7 +259,9 @@ def test_nothing_given_is_changed_and_the_same_comes_back_twice(name: str) -> No
 @pytest.mark.parametrize("name", list(SERVER_OPTIMIZERS))
 def test_single_precision_stays_single(name: str) -> None:
     weights = {"w": torch.ones(3)}
-    moved = follow(SERVER_OPTIMIZERS[name](), weights, [{"w": torch.full((3,), 0.1)}] * 2)
+    moved = follow(
+        SERVER_OPTIMIZERS[name](), weights, [{"w": torch.full((3,), 0.1)}] * 2
+    )
     assert moved["w"].dtype == torch.float32
 
 

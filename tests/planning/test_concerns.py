@@ -22,24 +22,47 @@ def said(built: Any) -> str:
 @pytest.mark.parametrize(
     ("words", "cause", "cure"),
     [
-        ("columns of 'lab', 'scan': no rule adds noise to what leaves (embedding", {}, {"parties": PROTECTED}),
+        (
+            "columns of 'lab', 'scan': no rule adds noise to what leaves (embedding",
+            {},
+            {"parties": PROTECTED},
+        ),
         ("columns of 'clinic': what a label owner sends follows them", {}, None),
         ("the labels of 'clinic'", {}, {"parties": {"clinic": {"outbox": DRAWN}}}),
-        ("batch_size is 500 and there are 63 training rows", {"train": {"batch_size": 500}}, {}),
+        (
+            "batch_size is 500 and there are 63 training rows",
+            {"train": {"batch_size": 500}},
+            {},
+        ),
         ("9 validation rows", {}, {"data": {"validation": 30}}),
-        ("validation is 0, so the run cannot stop early", {"data": {"validation": 0.0}}, {}),
+        (
+            "validation is 0, so the run cannot stop early",
+            {"data": {"validation": 0.0}},
+            {},
+        ),
         ("test is 0", {"data": {"test": 0.0}}, {}),
         ("'lab' 4 for 2", {}, {"model": {"name": "linear", "width": 2}}),
         ("found by private set intersection first", {"data": {"align": "private"}}, {}),
-        ("adds up two parties alone", {"algorithm": {"name": "vimadmm_joint", "aggregation": "secure"}},
-         {"algorithm": {"name": "vimadmm_joint"}}),
-        ('noise = "seeded" protects nobody', {"federation": {"device": "cpu", "noise": "seeded"}}, {}),
-        ("'lab' has a budget of epsilon 2, which ends",
-         {"parties": {"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 2.0}}}},
-         {"parties": {"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 40.0}}}}),
+        (
+            "adds up two parties alone",
+            {"algorithm": {"name": "vimadmm_joint", "aggregation": "secure"}},
+            {"algorithm": {"name": "vimadmm_joint"}},
+        ),
+        (
+            'noise = "seeded" protects nobody',
+            {"federation": {"device": "cpu", "noise": "seeded"}},
+            {},
+        ),
+        (
+            "'lab' has a budget of epsilon 2, which ends",
+            {"parties": {"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 2.0}}}},
+            {"parties": {"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 40.0}}}},
+        ),
     ],
-)  # fmt: skip
-def test_a_warning_goes_with_its_cause(words: str, cause: dict[str, Any], cure: dict[str, Any] | None) -> None:
+)
+def test_a_warning_goes_with_its_cause(
+    words: str, cause: dict[str, Any], cure: dict[str, Any] | None
+) -> None:
     assert words in said(federation(**cause))
     if cure is not None:
         assert words not in said(federation(**cure))
@@ -50,8 +73,9 @@ def test_a_slip_of_the_pen_in_a_label_is_told_before_the_run() -> None:
     words = said(small.federation(given, tables()))
     assert "too few to learn" not in words
     given["clinic"].loc[3, "diagnosis"] = " ill"
-    assert "'clinic' has fewer than 5 of its 90 rows in a class of the label: ' ill' (1)." in said(
-        small.federation(given, tables())
+    assert (
+        "'clinic' has fewer than 5 of its 90 rows in a class of the label: ' ill' (1)."
+        in said(small.federation(given, tables()))
     )
 
 
@@ -72,6 +96,9 @@ def test_where_nothing_that_is_sent_follows_labels_they_are_no_concern() -> None
 def test_noise_that_covers_some_rows_alone_is_a_concern() -> None:
     knn = {"algorithm": {"name": "knn", "aggregation": "plain"}}
     noisy = {"lab": {"outbox": {"distances": GAUSSIAN["embedding"]}}}
-    words = "The noise of 'lab' covers rows that are asked about; training rows enter every distance"
+    words = (
+        "The noise of 'lab' covers rows that are asked about; training rows enter every"
+        " distance"
+    )
     assert words in said(federation(**knn, parties=noisy))
     assert words not in said(federation(**knn))

@@ -40,19 +40,33 @@ def test_where_nothing_is_trained_scoring_opens() -> None:
     assert costs.final.traffic
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "vimadmm"}, {"name": "knn", "aggregation": "plain"}])
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "vimadmm"}, {"name": "knn", "aggregation": "plain"}]
+)
 def test_finding_the_common_rows_is_counted_once(algorithm: dict[str, str]) -> None:
     pytest.importorskip("coincurve")
-    plain, private = (federation(algorithm=algorithm, data={"align": how}) for how in ("exact", "private"))
-    aligning = Traffic(
-        {(name, way): book.total(way) for name, book in private.ledgers.items() for way in ("out", "in")}
+    plain, private = (
+        federation(algorithm=algorithm, data={"align": how})
+        for how in ("exact", "private")
     )
-    without, whole = (total(part.traffic for part in cost.whole_run(one, 2).parts) for one in (plain, private))
+    aligning = Traffic(
+        {
+            (name, way): book.total(way)
+            for name, book in private.ledgers.items()
+            for way in ("out", "in")
+        }
+    )
+    without, whole = (
+        total(part.traffic for part in cost.whole_run(one, 2).parts)
+        for one in (plain, private)
+    )
     assert whole == total([without, aligning])
     assert aligning["lab", "out"] > 0
 
 
-def test_without_patience_a_short_batch_counts_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_patience_a_short_batch_counts_as_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     exact = cost.whole_run(federation(), 2)
     monkeypatch.setattr(cost, "PATIENCE", 0.0)
     quick = cost.whole_run(federation(), 2)

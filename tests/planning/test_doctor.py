@@ -29,7 +29,9 @@ def test_here_all_that_is_required_works_within_seconds() -> None:
     checks = list(doctor.examine())
     assert time.process_time() - start < 10
     assert doctor.healthy(checks)
-    assert {"python", "libraries", "torch on cpu", "federation", "clock", "disk"} <= {check.name for check in checks}
+    assert {"python", "libraries", "torch on cpu", "federation", "clock", "disk"} <= {
+        check.name for check in checks
+    }
     assert all(check.found for check in checks)
     assert all(check.cure for check in checks if check.state != "ok")
 
@@ -37,10 +39,17 @@ def test_here_all_that_is_required_works_within_seconds() -> None:
 def test_only_what_is_required_makes_it_ill() -> None:
     broken = Check("it", "failed", "no", "do", required=True)
     assert not doctor.healthy([broken])
-    assert doctor.healthy([Check("it", "failed", "no", "do", required=False), Check("it", "absent", "no", "do")])
+    assert doctor.healthy(
+        [
+            Check("it", "failed", "no", "do", required=False),
+            Check("it", "absent", "no", "do"),
+        ]
+    )
 
 
-def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
     assert "to be made" in doctor.cache()
     assert not (tmp_path / "new").exists()
@@ -49,7 +58,9 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
     assert "cannot be written to" in fails(doctor.cache).found
 
 
-def test_a_data_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLONNADE_DATA", str(tmp_path))
     assert str(tmp_path) in doctor.data()
     monkeypatch.setenv("COLONNADE_DATA", str(tmp_path / "nowhere"))
@@ -81,7 +92,9 @@ def test_a_clock_before_the_installation(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "before this was installed" in fails(doctor.clock).found
 
 
-def test_a_command_of_another_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_of_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "does not find" in fails(doctor.command).found
     other = tmp_path / "colonnade"
@@ -96,53 +109,90 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OMP_NUM_THREADS" in fails(doctor.processor).cure
 
 
-def test_an_extra_is_there_absent_old_or_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_is_there_absent_old_or_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     wanted = [
-        Package("no-such-package", ">=1", "none"), Package("torch", ">=99", "old"), Package("torch", ">=1", "broken"),
-        Package("torch", ">=1", "here"), Package("torch", ">=1", "half"), Package("no-such-package", "", "half"),
-    ]  # fmt: skip
+        Package("no-such-package", ">=1", "none"),
+        Package("torch", ">=99", "old"),
+        Package("torch", ">=1", "broken"),
+        Package("torch", ">=1", "here"),
+        Package("torch", ">=1", "half"),
+        Package("no-such-package", "", "half"),
+    ]
     monkeypatch.setattr(doctor, "packages", lambda: wanted)
 
     def breaks() -> str:
         raise OSError("its library is gone\nand more")
 
-    (none,), (old,), (half,) = (list(doctor._extra(extra, None)) for extra in ("none", "old", "half"))
-    (broken,), (here,) = list(doctor._extra("broken", breaks)), list(doctor._extra("here", lambda: "it works"))
+    (none,), (old,), (half,) = (
+        list(doctor._extra(extra, None)) for extra in ("none", "old", "half")
+    )
+    (broken,), (here,) = (
+        list(doctor._extra("broken", breaks)),
+        list(doctor._extra("here", lambda: "it works")),
+    )
     assert (none.state, none.cure) == ("absent", 'pip install "colonnade[none]"')
-    assert (old.state, half.state, broken.state, here.state) == ("failed", "failed", "failed", "ok")
+    assert (old.state, half.state, broken.state, here.state) == (
+        "failed",
+        "failed",
+        "failed",
+        "ok",
+    )
     assert "no-such-package is missing" in half.found
     assert broken.found == "OSError: its library is gone"
     assert here.found.endswith("; it works")
     assert doctor.healthy([none, old, half, broken, here])
 
 
-def test_old_libraries_are_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "packages", lambda: [Package("torch", ">=99"), Package("numpy", ">=1")])
+def test_old_libraries_are_named_with_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        doctor, "packages", lambda: [Package("torch", ">=99"), Package("numpy", ">=1")]
+    )
     with pytest.raises(Trouble, match=r"torch .* \(>=99 is needed\)$"):
         doctor.libraries()
 
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())[
+    "project"
+]
 
 
 @pytest.mark.parametrize(
     ("version", "wanted"),
     [
-        ("2.13.0+cpu", ">=2.8,<3"), ("2.8", ">=2.8,<3"), ("3.0", ">=2.8,<3"), ("2.7.9", ">=2.8,<3"),
-        ("0.6.0", ">=0.6,<0.7"), ("0.7.0", ">=0.6,<0.7"), ("21", ">=21"), ("20.9", ">=21"), ("1.10", ">=1.9"),
-        ("1.0.0", "==1.0"), ("1.2", "!=1.2"), ("5", ""), ("2.0", "<=2"), ("2.0.1", ">2"),
+        ("2.13.0+cpu", ">=2.8,<3"),
+        ("2.8", ">=2.8,<3"),
+        ("3.0", ">=2.8,<3"),
+        ("2.7.9", ">=2.8,<3"),
+        ("0.6.0", ">=0.6,<0.7"),
+        ("0.7.0", ">=0.6,<0.7"),
+        ("21", ">=21"),
+        ("20.9", ">=21"),
+        ("1.10", ">=1.9"),
+        ("1.0.0", "==1.0"),
+        ("1.2", "!=1.2"),
+        ("5", ""),
+        ("2.0", "<=2"),
+        ("2.0.1", ">2"),
     ],
-)  # fmt: skip
+)
 def test_a_version_lies_in_a_range_as_packaging_says(version: str, wanted: str) -> None:
     specifiers = pytest.importorskip("packaging.specifiers")
-    assert in_range(version, wanted) == specifiers.SpecifierSet(wanted).contains(version)
+    assert in_range(version, wanted) == specifiers.SpecifierSet(wanted).contains(
+        version
+    )
 
 
 def test_packages_are_those_of_the_project() -> None:
     found = packages()
     assert {"torch", "numpy", "typer"} <= {one.name for one in found if not one.extra}
     for extra in ("flare", "crypto", "privacy", "plots", "serve", "tracking"):
-        names = {one.partition(">")[0] for one in PROJECT["optional-dependencies"][extra]}
+        names = {
+            one.partition(">")[0] for one in PROJECT["optional-dependencies"][extra]
+        }
         assert {one.name for one in found if one.extra == extra} == names
 
 
@@ -167,7 +217,8 @@ def test_encryption_agreement_and_intersection() -> None:
 
 def test_a_known_epsilon() -> None:
     pytest.importorskip("dp_accounting")
-    assert "(4.3772)" in doctor.accounting()  # Balle and Wang's curve at sigma 1, delta 1e-5
+    # Balle and Wang's curve at sigma 1, delta 1e-5
+    assert "(4.3772)" in doctor.accounting()
 
 
 def test_a_step_on_the_processor() -> None:
@@ -175,7 +226,9 @@ def test_a_step_on_the_processor() -> None:
     assert all(name.startswith("cuda:") for name in doctor.gpus())
 
 
-def test_a_library_that_counts_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_counts_wrongly_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(accounting, "gaussian_epsilon", lambda mu, delta: 4.0)
     with pytest.raises(ArithmeticError, match="delta should be"):
         doctor.accounting()

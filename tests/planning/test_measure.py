@@ -1,4 +1,5 @@
-"""What one batch and one scoring cost, against the ledgers of a federation that does them."""
+"""What one batch and one scoring cost, against the ledgers of a federation that does
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def test_fewer_training_rows_and_everything_else_as_it_was() -> None:
     several = small_multi.federation()
     shares = measure.shortened(several.holdings, lambda rows: rows % 16)
     for name, share in shares.label_owners.items():
-        assert len(share.splits["train"]) == len(several.holdings.label_owners[name].splits["train"]) % 16
+        assert (
+            len(share.splits["train"])
+            == len(several.holdings.label_owners[name].splits["train"]) % 16
+        )
 
 
 @pytest.mark.parametrize("rows", [16, 15])
@@ -73,6 +77,10 @@ def test_chunks_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measuring_touches_no_budget() -> None:
-    built = federation(parties={"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 0.01}}})
-    assert measure.train(built.settings, built.holdings, lambda rows: min(rows, 16)).seconds
+    built = federation(
+        parties={"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 0.01}}}
+    )
+    assert measure.train(
+        built.settings, built.holdings, lambda rows: min(rows, 16)
+    ).seconds
     assert built.accounts["lab"].counts == {}

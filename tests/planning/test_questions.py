@@ -23,11 +23,17 @@ class Scripted(Asker):
     """Answers some questions, by a word in them, and takes the other guesses."""
 
     def __init__(self, **answers: str) -> None:
-        self.answers, self.said = answers, list[str]()
+        self.answers = answers
+        self.said = list[str]()
         super().__init__(self.said.append)
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
-        return accept(next((given for word, given in self.answers.items() if word in question), default))
+        return accept(
+            next(
+                (given for word, given in self.answers.items() if word in question),
+                default,
+            )
+        )
 
     def choose(self, question: str, options: Mapping[str, str], default: str) -> str:
         given = self.text(question, default, str)
@@ -51,7 +57,11 @@ def test_all_guesses(tmp_path: Path) -> None:
     silent = Scripted()
     found = ask(tables(tmp_path), silent)
     assert list(found.parties) == ["clinic", "lab", "scan"]
-    assert (found.id, found.task, found.algorithm) == ("patient", "classification", "vimadmm")
+    assert (found.id, found.task, found.algorithm) == (
+        "patient",
+        "classification",
+        "vimadmm",
+    )
     assert found.parties["clinic"].label == "diagnosis"
     assert [party.columns for party in found.parties.values()] == [None] * 3
     assert not found.is_private
@@ -62,26 +72,39 @@ def test_all_guesses(tmp_path: Path) -> None:
 
 def test_answers_take_the_place_of_guesses(tmp_path: Path) -> None:
     given = Scripted(
-        **{"lab.csv": "laboratory", "predicted": "clinic.age", "kind of label": "regression", "algorithm": "fdml"},
+        **{
+            "lab.csv": "laboratory",
+            "predicted": "clinic.age",
+            "kind of label": "regression",
+            "algorithm": "fdml",
+        },
         **{"epochs": "4", "noise": "yes", "epsilon": "2.5"},
     )
     found = ask(tables(tmp_path, keep=0.9), given)
     assert list(found.parties) == ["clinic", "laboratory", "scan"]
-    assert (found.parties["clinic"].label, found.task, found.algorithm) == ("age", "regression", "fdml")
+    assert (found.parties["clinic"].label, found.task, found.algorithm) == (
+        "age",
+        "regression",
+        "fdml",
+    )
     assert (found.epochs, found.epsilon, found.is_private) == (4, 2.5, True)
     assert any("90" not in line and "are in all of them" in line for line in given.said)
     check(found, tmp_path)
 
 
 def test_ids_may_have_other_names_and_spellings(tmp_path: Path) -> None:
-    """What is written runs: one party names its own id column, and ids are compared without capitals."""
+    """What is written runs: one party names its own id column, and ids are compared
+    without capitals."""
     paths = tables(tmp_path)
     lab = pd.read_csv(paths[1], dtype=str)
     lab["patient"] = lab["patient"].str.lower() + " "
     lab.rename(columns={"patient": "customer_no"}).to_csv(paths[1], index=False)
     silent = Scripted()
     found = ask(paths, silent)
-    assert (found.id, [party.id for party in found.parties.values()]) == ("patient", [None, "customer_no", None])
+    assert (found.id, [party.id for party in found.parties.values()]) == (
+        "patient",
+        [None, "customer_no", None],
+    )
     assert (found.is_normalised, found.is_private) == (True, False)
     assert any("patient, customer_no, patient" in line for line in silent.said)
     text = write(found, tmp_path, "federation.toml")
@@ -99,7 +122,10 @@ def test_ids_may_have_other_names_and_spellings(tmp_path: Path) -> None:
         ({"lab.csv": "a/b"}, "name of its own"),
         ({"fit together": "age"}, "'age' cannot be the id: in clinic.csv"),
         ({"fit together": "shoes"}, "no column 'shoes'"),
-        ({"fit together": "patient, patient"}, "name one id column for all, or one for each"),
+        (
+            {"fit together": "patient, patient"},
+            "name one id column for all, or one for each",
+        ),
         ({"predicted": "shoes"}, "it is in no table"),
         ({"predicted": "patient"}, "it is in no table"),
         ({"epochs": "ten"}, "a whole number, at least 1"),
@@ -107,7 +133,9 @@ def test_ids_may_have_other_names_and_spellings(tmp_path: Path) -> None:
         ({"noise": "yes", "epsilon": "much"}, "above 0"),
     ],
 )
-def test_answers_that_cannot_be(script: dict[str, str], words: str, tmp_path: Path) -> None:
+def test_answers_that_cannot_be(
+    script: dict[str, str], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ColonnadeError, match=words):
         ask(tables(tmp_path), Scripted(**script))
 
@@ -122,9 +150,13 @@ def test_one_table_is_no_federation(tmp_path: Path) -> None:
         ask(tables(tmp_path)[:1], Scripted())
 
 
-def test_a_second_table_with_the_label_is_pointed_out_and_does_not_tell_it(tmp_path: Path) -> None:
+def test_a_second_table_with_the_label_is_pointed_out_and_does_not_tell_it(
+    tmp_path: Path,
+) -> None:
     paths = tables(tmp_path)
-    lab = pd.read_csv(paths[1]).merge(pd.read_csv(paths[0])[["patient", "diagnosis"]], on="patient")
+    lab = pd.read_csv(paths[1]).merge(
+        pd.read_csv(paths[0])[["patient", "diagnosis"]], on="patient"
+    )
     lab.assign(site="A").to_csv(paths[1], index=False)
     scripted = Scripted()
     found = ask(paths, scripted)
@@ -137,7 +169,10 @@ def test_too_few_rows_are_told_as_such(tmp_path: Path) -> None:
     paths = tables(tmp_path)
     for path in paths:
         pd.read_csv(path).sort_values("patient").head(5).to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"^5 rows are in all tables, too few to train on .*: 6 are the least\.$"):
+    with pytest.raises(
+        DataError,
+        match=r"^5 rows are in all tables, too few to train on .*: 6 are the least\.$",
+    ):
         ask(paths, Scripted())
 
 
@@ -145,33 +180,52 @@ def test_two_files_of_one_name_are_two_parties(tmp_path: Path) -> None:
     first, second, third = tables(tmp_path)
     (tmp_path / "more").mkdir()
     other = second.rename(tmp_path / "more" / "clinic.csv")
-    assert list(ask([first, other, third], Scripted()).parties) == ["clinic_1", "clinic_2", "scan"]
+    assert list(ask([first, other, third], Scripted()).parties) == [
+        "clinic_1",
+        "clinic_2",
+        "scan",
+    ]
 
 
 def test_a_budget_that_could_not_be_kept_is_not_asked_for(tmp_path: Path) -> None:
     scripted = Scripted(algorithm="knn", noise="yes")
     assert ask(tables(tmp_path), scripted).epsilon is None
-    assert "knn cannot keep a privacy budget: total, neighbours leave without noise." in scripted.said
+    assert (
+        "knn cannot keep a privacy budget: total, neighbours leave without noise."
+        in scripted.said
+    )
 
 
 def test_where_there_are_many_rows_it_points_to_trees(tmp_path: Path) -> None:
     told = []
     for rows in (90, 1200):
-        scripted, paths = Scripted(), []
+        scripted = Scripted()
+        paths = []
         for name, frame in frames(rows).items():
             paths.append(tmp_path / f"{name}.csv")
             frame.to_csv(paths[-1], index=False)
         ask(paths, scripted)
-        told.append([line for line in scripted.said if "boosted_trees" in line and "usual choice" in line])
+        told.append(
+            [
+                line
+                for line in scripted.said
+                if "boosted_trees" in line and "usual choice" in line
+            ]
+        )
     assert [len(lines) for lines in told] == [0, 1]
 
 
 def test_only_algorithms_that_can_serve_are_offered() -> None:
     assert "knn" in algorithms_for("classification", 3)
-    assert next(iter(algorithms_for("regression", 2))) == "one_shot"  # the first thing to try
-    assert "knn" not in algorithms_for("classification", 2)  # encrypted distances would hide nothing
+    # the first thing to try
+    assert next(iter(algorithms_for("regression", 2))) == "one_shot"
+    # encrypted distances would hide nothing
+    assert "knn" not in algorithms_for("classification", 2)
     assert "vfedcce" not in algorithms_for("regression", 3)
-    assert all(line.isprintable() and "sends" in line for line in algorithms_for("classification", 3).values())
+    assert all(
+        line.isprintable() and "sends" in line
+        for line in algorithms_for("classification", 3).values()
+    )
 
 
 def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
@@ -182,13 +236,22 @@ def test_what_would_not_run_is_not_written(tmp_path: Path) -> None:
     assert DEFAULT in algorithms_for("classification", 2)
 
 
-def test_a_column_that_divides_rows_divides_them_and_is_no_feature(tmp_path: Path) -> None:
-    """As a feature it would tell nothing, and as a guess of the label nothing that is wanted."""
+def test_a_column_that_divides_rows_divides_them_and_is_no_feature(
+    tmp_path: Path,
+) -> None:
+    """As a feature it would tell nothing, and as a guess of the label nothing that is
+    wanted."""
     rows = range(40)
-    frame = pd.DataFrame({"id": rows, "x": [0.1 * one for one in rows], "y": [one % 2 for one in rows]})
-    frame["set"] = ["test" if one % 5 == 0 else "valid" if one % 5 == 1 else "train" for one in rows]
+    frame = pd.DataFrame(
+        {"id": rows, "x": [0.1 * one for one in rows], "y": [one % 2 for one in rows]}
+    )
+    frame["set"] = [
+        "test" if one % 5 == 0 else "valid" if one % 5 == 1 else "train" for one in rows
+    ]
     frame.to_csv(tmp_path / "a.csv", index=False)
-    pd.DataFrame({"id": rows, "z": [one * 0.3 for one in rows]}).to_csv(tmp_path / "b.csv", index=False)
+    pd.DataFrame({"id": rows, "z": [one * 0.3 for one in rows]}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
     answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], Asker())
     assert (answers.split_by, answers.parties["a"].columns) == ("set", ("x",))
     check(answers, tmp_path)
@@ -198,18 +261,28 @@ def test_a_column_that_divides_rows_divides_them_and_is_no_feature(tmp_path: Pat
 
 def test_what_describes_a_person_is_the_last_guess_of_a_label(tmp_path: Path) -> None:
     rows = range(40)
-    one = {"id": rows, "outstanding": [1.5 * one for one in rows], "SEX": [one % 2 for one in rows]}
+    one = {
+        "id": rows,
+        "outstanding": [1.5 * one for one in rows],
+        "SEX": [one % 2 for one in rows],
+    }
     pd.DataFrame(one).to_csv(tmp_path / "a.csv", index=False)
-    pd.DataFrame({"id": rows, "CITY": [one % 3 for one in rows]}).to_csv(tmp_path / "b.csv", index=False)
+    pd.DataFrame({"id": rows, "CITY": [one % 3 for one in rows]}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
     asker = Scripted()
     answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], asker)
     assert answers.parties["a"].label == "outstanding"
-    assert any("hardly more than chance: name it with --label" in text for text in asker.said)
+    assert any(
+        "hardly more than chance: name it with --label" in text for text in asker.said
+    )
 
 
 def test_a_slip_of_the_pen_in_the_label_is_warned_of(tmp_path: Path) -> None:
     paths = tables(tmp_path)
     paths[0].write_text(paths[0].read_text().replace(",ill\n", ", ill\n", 1))
     answers = ask(paths, Asker())
-    with pytest.warns(UserWarning, match=r"of its 90 rows in a class of the label: ' ill' \(1\)"):
+    with pytest.warns(
+        UserWarning, match=r"of its 90 rows in a class of the label: ' ill' \(1\)"
+    ):
         check(answers, tmp_path)

@@ -1,4 +1,5 @@
-"""A first look at files: which columns could be ids or labels, and which files cannot be tables."""
+"""A first look at files: which columns could be ids or labels, and which files cannot
+be tables."""
 
 from __future__ import annotations
 
@@ -42,8 +43,16 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
     c = seen.columns
     assert seen.owner == "the_clinic__north"
     assert seen.rows == 60
-    assert [name for name in c if c[name].could_be_id] == ["id", "name", "customer_id", "visits"]
-    assert [name for name in c if c[name].identifies and name != "id"] == ["name", "customer_id"]
+    assert [name for name in c if c[name].could_be_id] == [
+        "id",
+        "name",
+        "customer_id",
+        "visits",
+    ]
+    assert [name for name in c if c[name].identifies and name != "id"] == [
+        "name",
+        "customer_id",
+    ]
     assert [name for name in c if c[name].is_constant] == ["site"]
     assert [name for name in c if c[name].could_be_label] == [
         "id",
@@ -55,7 +64,12 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
         "paid",
     ]
     assert c["gappy"].gaps == 30
-    assert (c["heard"].gaps, c["heard"].distinct, c["paid"].gaps, c["paid"].numeric) == (20, 2, 20, True)
+    assert (
+        c["heard"].gaps,
+        c["heard"].distinct,
+        c["paid"].gaps,
+        c["paid"].numeric,
+    ) == (20, 2, 20, True)
     assert (c["age"].numeric, c["age"].whole, c["name"].numeric) == (True, False, False)
     assert "007" in seen.ids("id")  # as it is written
 
@@ -67,7 +81,11 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
         ("a.csv", b"id,x\n1,2,3\n", "rows all fit its header"),
         ("a.csv", b"id,x\n\x00\x00,1\n", "a CSV file"),
         ("a.csv", b"id,x,x\n1,2,3\n", "'x' more than once"),
-        ("a.csv", b",id,x\n0,1,2\n", "has a column without a name, number 1 of the 3 in its header"),
+        (
+            "a.csv",
+            b",id,x\n0,1,2\n",
+            "has a column without a name, number 1 of the 3 in its header",
+        ),
         ("a.csv", b"id x\n1 2\n", "Is it separated by commas"),
         ("a.csv", b"id,x\n", "0 rows"),
         ("a.parquet", b"PAR1 no", "a Parquet file"),
@@ -75,7 +93,9 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
         ("a.xlsx", b"", "must end in one of .csv"),
     ],
 )
-def test_what_is_no_table_is_refused_with_the_rule(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+def test_what_is_no_table_is_refused_with_the_rule(
+    name: str, content: bytes, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError) as refused:
@@ -91,6 +111,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_tables_of_a_folder(tmp_path: Path) -> None:
     for name in ("b.csv", "a.parquet", "c.csv.gz", "notes.txt", "federation.toml"):
-        (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith("gz") else b"")
+        (tmp_path / name).write_bytes(
+            gzip.compress(b"") if name.endswith("gz") else b""
+        )
     (tmp_path / "folder.csv").mkdir()
-    assert [path.name for path in files_in(tmp_path)] == ["a.parquet", "b.csv", "c.csv.gz"]
+    assert [path.name for path in files_in(tmp_path)] == [
+        "a.parquet",
+        "b.csv",
+        "c.csv.gz",
+    ]

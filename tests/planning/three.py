@@ -21,13 +21,24 @@ def frames(rows: int = 90) -> small.Frames:
     random = np.random.default_rng(1)
     found = small.frames(rows)
     values = random.normal(size=(rows, 2)).round(3)
-    found["scan"] = pd.DataFrame({"patient": found["clinic"]["patient"], "size": values[:, 0], "edge": values[:, 1]})
+    found["scan"] = pd.DataFrame(
+        {
+            "patient": found["clinic"]["patient"],
+            "size": values[:, 0],
+            "edge": values[:, 1],
+        }
+    )
     return found
 
 
 def tables(**changes: Any) -> Tables:
     """63 training rows in batches of 16: the last of an epoch is shorter."""
-    train = {"epochs": 3, "batch_size": 16, "early_stop": False, **changes.pop("train", {})}
+    train = {
+        "epochs": 3,
+        "batch_size": 16,
+        "early_stop": False,
+        **changes.pop("train", {}),
+    }
     return {**small.QUICK, "train": train, **changes}
 
 

@@ -1,4 +1,5 @@
-"""A label is drawn once: what the file says is used again, and only rows that it lacks are drawn."""
+"""A label is drawn once: what the file says is used again, and only rows that it lacks
+are drawn."""
 
 from __future__ import annotations
 
@@ -27,11 +28,18 @@ class Drawing:
         return rows + 100 * len(self.asked), EVENT
 
 
-def test_only_rows_that_were_never_drawn_are_drawn_in_whatever_order_they_come(tmp_path: Path) -> None:
-    draw, path = Drawing(), tmp_path / "runs" / "drawn.labels"
-    first, event = DrawnLabels("clinic", path).once(np.array(["c", "a", "b"]), RULE, draw)
+def test_only_rows_that_were_never_drawn_are_drawn_in_whatever_order_they_come(
+    tmp_path: Path,
+) -> None:
+    draw = Drawing()
+    path = tmp_path / "runs" / "drawn.labels"
+    first, event = DrawnLabels("clinic", path).once(
+        np.array(["c", "a", "b"]), RULE, draw
+    )
     assert (first.tolist(), event) == ([100, 101, 102], EVENT)
-    again, event = DrawnLabels("clinic", path).once(np.array(["b", "x", "a", "c", "y"]), RULE, draw)
+    again, event = DrawnLabels("clinic", path).once(
+        np.array(["b", "x", "a", "c", "y"]), RULE, draw
+    )
     assert again.tolist() == [102, 201, 101, 100, 204]
     last, _ = DrawnLabels("clinic", path).once(np.array(["y", "b"]), RULE, draw)
     assert last.tolist() == [204, 102]
@@ -51,12 +59,17 @@ def test_a_draw_that_fails_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_every_damage_and_every_other_rule_is_an_error(tmp_path: Path) -> None:
-    draw, path, ids = Drawing(), tmp_path / "drawn.labels", np.array(["a", "b"])
+    draw = Drawing()
+    path = tmp_path / "drawn.labels"
+    ids = np.array(["a", "b"])
     DrawnLabels("clinic", path).once(ids, RULE, draw)
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(CheckpointError, match="is damaged, and it has the labels that 'clinic' drew"):
+        with pytest.raises(
+            CheckpointError,
+            match="is damaged, and it has the labels that 'clinic' drew",
+        ):
             DrawnLabels("clinic", path).once(ids, RULE, draw)
     for cut in (0, 5, len(whole) - 8):
         path.write_bytes(whole[:cut])

@@ -1,4 +1,5 @@
-"""An attack on released rows: the epsilon that it proves is never above the claimed one, and far from zero."""
+"""An attack on released rows: the epsilon that it proves is never above the claimed
+one, and far from zero."""
 
 from __future__ import annotations
 
@@ -16,19 +17,26 @@ from colonnade.core import Mechanism
 from colonnade.privacy import Binomial, Gaussian, RandomizedResponse
 from colonnade.privacy.accounting import key_of, known_batch
 
-TRIALS, TIMES, DELTA = 60_000, 2, 1e-5
+TRIALS = 60_000
+TIMES = 2
+DELTA = 1e-5
 ERROR = 0.001  # of either rate's bound
 
 
 def bound(told: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """The epsilon that holds with 99.8 % confidence at least: Clopper-Pearson on the best threshold, chosen on one
-    half of the trials and judged on the other."""
-    half, most = len(told) // 2, 0.0
+    """The epsilon that holds with 99.8 % confidence at least: Clopper-Pearson on the
+    best threshold, chosen on one half of the trials and judged on the other."""
+    half = len(told) // 2
+    most = 0.0
     best = max(
         np.quantile(other[:half], np.linspace(0.5, 0.9995, 60)),
-        key=lambda t: np.log(max((told[:half] > t).mean(), 1e-9) / max((other[:half] > t).mean(), 20 / half)),
+        key=lambda t: np.log(
+            max((told[:half] > t).mean(), 1e-9)
+            / max((other[:half] > t).mean(), 20 / half)
+        ),
     )
-    hits, false = int((told[half:] > best).sum()), int((other[half:] > best).sum())
+    hits = int((told[half:] > best).sum())
+    false = int((other[half:] > best).sum())
     n = len(told) - half
     rate = beta.ppf(ERROR, hits, n - hits + 1) if hits else 0.0
     alarm = beta.ppf(1 - ERROR, false + 1, n - false)
@@ -37,7 +45,9 @@ def bound(told: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return most
 
 
-def released(mechanism: Mechanism, row: Tensor, seed: int) -> tuple[NDArray[np.float64], Any]:
+def released(
+    mechanism: Mechanism, row: Tensor, seed: int
+) -> tuple[NDArray[np.float64], Any]:
     """What an attacker sees of the same row, in every trial TIMES times."""
     source = Generator().manual_seed(seed)
     seen = []
@@ -49,8 +59,12 @@ def released(mechanism: Mechanism, row: Tensor, seed: int) -> tuple[NDArray[np.f
 
 def test_against_gaussian_noise() -> None:
     mechanism = Gaussian(clip=0.7, sigma=3.0)
-    row = torch.tensor([30.0, 40.0, 0.0], dtype=torch.float64)  # clipping brings it down; the other is its mirror image
-    (mine, event), (other, _) = released(mechanism, row, 1), released(mechanism, -row, 2)
+    # clipping brings it down; the other is its mirror image
+    row = torch.tensor([30.0, 40.0, 0.0], dtype=torch.float64)
+    (mine, event), (other, _) = (
+        released(mechanism, row, 1),
+        released(mechanism, -row, 2),
+    )
     scores = [(seen @ row.numpy()).sum(0) for seen in (mine, other)]
     claimed = known_batch({key_of(event): TIMES}, "replace-one", DELTA)
     assert 0.4 * claimed < bound(*scores) <= claimed
@@ -60,10 +74,14 @@ def test_against_gaussian_noise() -> None:
 def test_against_binomial_noise(p: float) -> None:
     mechanism = Binomial(levels=4, trials=300, p=p)
     row = torch.tensor([9.0, 9.0], dtype=torch.float64)
-    (mine, event), (other, _) = released(mechanism, row, 1), released(mechanism, -row, 2)
+    (mine, event), (other, _) = (
+        released(mechanism, row, 1),
+        released(mechanism, -row, 2),
+    )
 
     def score(seen: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The likelihood ratio of both rows, as whoever knows the mechanism computes it."""
+        """The likelihood ratio of both rows, as whoever knows the mechanism computes
+        it."""
         low, step, _ = mechanism.grid
         sent = np.rint((seen - low) / step)
         ratio = binom.logpmf(sent - 3, 300, p) - binom.logpmf(sent, 300, p)
@@ -75,10 +93,15 @@ def test_against_binomial_noise(p: float) -> None:
 
 def test_against_randomized_response() -> None:
     """One draw, however often it is looked at: the bound closes in on epsilon itself."""
-    mechanism, source = RandomizedResponse(1.5, 4), Generator().manual_seed(3)
-    drawn = [mechanism.apply(torch.full((TRIALS,), label), source)[0].numpy() for label in (0, 1)]
+    mechanism = RandomizedResponse(1.5, 4)
+    source = Generator().manual_seed(3)
+    drawn = [
+        mechanism.apply(torch.full((TRIALS,), label), source)[0].numpy()
+        for label in (0, 1)
+    ]
     hits, false = (int((labels == 0).sum()) for labels in drawn)
-    rate, alarm = beta.ppf(ERROR, hits, TRIALS - hits + 1), beta.ppf(1 - ERROR, false + 1, TRIALS - false)
+    rate = beta.ppf(ERROR, hits, TRIALS - hits + 1)
+    alarm = beta.ppf(1 - ERROR, false + 1, TRIALS - false)
     assert 0.9 * 1.5 < math.log(rate / alarm) <= 1.5
 
 

@@ -17,7 +17,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The laboratory has noise and a budget; the run also has baselines, and everything that other commands leave."""
+    """The laboratory has noise and a budget; the run also has baselines, and everything
+    that other commands leave."""
     return noisy_run(tmp_path_factory.mktemp("noisy") / "run")
 
 

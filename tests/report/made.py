@@ -27,14 +27,30 @@ NOISY = quick(
     audit={"label_inference": 0.3},
 )
 SELECTION: dict[str, Any] = {
-    "method": "vf_ps", "chosen": ["lab"], "ranking": ["lab", "clinic"], "scores": {"lab": 0.5, "clinic": 0.25},
-    "groups": [], "cost": {"seconds": 0.5, "bytes": 1234, "encryptions": 3, "additions": 2, "decryptions": 1},
-    "learned": {"clinic": "the joint mutual information", "key_server": "sums of distances"},
-}  # fmt: skip
+    "method": "vf_ps",
+    "chosen": ["lab"],
+    "ranking": ["lab", "clinic"],
+    "scores": {"lab": 0.5, "clinic": 0.25},
+    "groups": [],
+    "cost": {
+        "seconds": 0.5,
+        "bytes": 1234,
+        "encryptions": 3,
+        "additions": 2,
+        "decryptions": 1,
+    },
+    "learned": {
+        "clinic": "the joint mutual information",
+        "key_server": "sums of distances",
+    },
+}
 
 
 def plain_run(folder: Path) -> Path:
-    file = write(folder.parent / "tables", settings=quick(train={"epochs": 3, "early_stop": False}))
+    file = write(
+        folder.parent / "tables",
+        settings=quick(train={"epochs": 3, "early_stop": False}),
+    )
     Federation.from_toml(file).fit(folder)
     return folder
 
@@ -43,12 +59,17 @@ def noisy_run(folder: Path) -> Path:
     file = write(folder.parent / "tables", settings=NOISY)
     Federation.from_settings(Settings.from_toml(file)).fit(folder)
     measure(folder)
-    write_explanation(explaining.explain(load(folder), tsne_rows=3), folder / "explain", pictures=False)
+    write_explanation(
+        explaining.explain(load(folder), tsne_rows=3),
+        folder / "explain",
+        pictures=False,
+    )
     write_audit(audit_run(folder, rows=8), folder / "audit")
     (folder / "selection").mkdir()
     (folder / "selection" / "selection.json").write_text(json.dumps(SELECTION))
     ids = {
-        name: Ids.of(name, [[f"P{n}" for n in range(start, start + 9)]]) for start, name in enumerate(("clinic", "lab"))
+        name: Ids.of(name, [[f"P{n}" for n in range(start, start + 9)]])
+        for start, name in enumerate(("clinic", "lab"))
     }
     align_here(ids).write(folder / "alignment")
     return folder
@@ -61,7 +82,8 @@ def multi_run(folder: Path) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page says: its text, its tables by caption, its ids and addresses, and tags that must be closed."""
+    """What a page says: its text, its tables by caption, its ids and addresses, and
+    tags that must be closed."""
 
     VOID: ClassVar = {"meta", "img", "br", "line", "rect", "path", "circle"}
 
@@ -82,7 +104,8 @@ class Page(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
         if tag == "table":
-            self._rows, self._caption = [], ""
+            self._rows = []
+            self._caption = ""
         elif tag == "tr":
             self._rows.append([])
         elif tag in ("td", "th"):
@@ -115,4 +138,6 @@ class Page(HTMLParser):
         """The sort keys of a table's body, row by row."""
         part = markup[markup.index(caption) :]
         part = part[: part.index("</table>")]
-        return [re.findall(r'data-key="([^"]*)"', row) for row in part.split("<tr>")[2:]]
+        return [
+            re.findall(r'data-key="([^"]*)"', row) for row in part.split("<tr>")[2:]
+        ]

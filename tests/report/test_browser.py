@@ -1,4 +1,5 @@
-"""The page in a real browser: no error, the run's numbers, read-outs, zoom, sorting, downloads, dark, phone, print."""
+"""The page in a real browser: no error, the run's numbers, read-outs, zoom, sorting,
+downloads, dark, phone, print."""
 
 from __future__ import annotations
 
@@ -12,17 +13,28 @@ import pytest
 from colonnade.report.facts import read
 from colonnade.report.page import write
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt install chromium"
+)
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--no-first-run",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason='needs playwright: pip install "colonnade[dev]"')
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason='needs playwright: pip install "colonnade[dev]"'
+    )
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield opened
@@ -37,8 +49,12 @@ def file(noisy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Watched:
     """A page that remembers what went wrong and what it fetched."""
 
-    def __init__(self, browser: Any, file: Path, width: int = 1280, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    def __init__(
+        self, browser: Any, file: Path, width: int = 1280, **options: Any
+    ) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, **options
+        )
         self.page = self.context.new_page()
         self.said: list[str] = []
         self.fetched: list[str] = []
@@ -54,10 +70,16 @@ class Watched:
         self.context.close()
         if error[0] is None:
             assert self.said == []
-            assert [url for url in self.fetched if not url.startswith(("file:", "data:", "blob:"))] == []
+            assert [
+                url
+                for url in self.fetched
+                if not url.startswith(("file:", "data:", "blob:"))
+            ] == []
 
 
-def test_it_shows_the_runs_numbers_without_an_error(browser: Any, file: Path, noisy: Path) -> None:
+def test_it_shows_the_runs_numbers_without_an_error(
+    browser: Any, file: Path, noisy: Path
+) -> None:
     summary = read(noisy).summary
     assert summary is not None
     with Watched(browser, file) as opened:
@@ -65,16 +87,22 @@ def test_it_shows_the_runs_numbers_without_an_error(browser: Any, file: Path, no
         for value in summary["metrics"]["test"].values():
             assert f"{value:.4f}" in shown
         assert f"{summary['rounds']:,} rounds of exchange" in shown
-        assert opened.page.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
         assert opened.page.evaluate(
-            "[...document.querySelectorAll('svg.chart')].every(one => one.getBBox().width > 100)"
+            "[...document.images].every(one => one.naturalWidth > 0)"
+        )
+        assert opened.page.evaluate(
+            "[...document.querySelectorAll('svg.chart')].every(one =>"
+            " one.getBBox().width > 100)"
         )
 
 
-def test_a_pointer_and_arrow_keys_read_values_out(browser: Any, file: Path, noisy: Path) -> None:
+def test_a_pointer_and_arrow_keys_read_values_out(
+    browser: Any, file: Path, noisy: Path
+) -> None:
     losses = [one["loss"] for one in read(noisy).metrics]
     with Watched(browser, file) as opened:
-        chart, box = opened.page.locator("#figure-loss svg"), opened.page.locator("#readout")
+        chart = opened.page.locator("#figure-loss svg")
+        box = opened.page.locator("#readout")
         assert box.is_hidden()
         chart.hover()  # its middle is the second of three epochs
         assert "epoch 2" in box.inner_text()
@@ -94,7 +122,8 @@ def test_dragging_zooms_and_a_double_click_undoes_it(browser: Any, file: Path) -
         chart = opened.page.locator("#figure-progress svg")
         chart.scroll_into_view_if_needed()
         path = chart.locator(".series path").first
-        before, ticks = path.get_attribute("d"), chart.locator(".grid text").all_inner_texts()
+        before = path.get_attribute("d")
+        ticks = chart.locator(".grid text").all_inner_texts()
         frame = chart.bounding_box()
         middle = frame["y"] + frame["height"] / 2
         opened.page.mouse.move(frame["x"] + 0.5 * frame["width"], middle)
@@ -126,7 +155,9 @@ def test_tables_sort_by_value_not_by_letters(browser: Any, file: Path) -> None:
         heading = table.locator("thead button", has_text="bytes")
 
         def keys() -> list[int]:
-            found = table.locator("tbody tr").evaluate_all("rows => rows.map(row => +row.cells[5].dataset.key)")
+            found = table.locator("tbody tr").evaluate_all(
+                "rows => rows.map(row => +row.cells[5].dataset.key)"
+            )
             return list(found)
 
         heading.click()
@@ -136,7 +167,9 @@ def test_tables_sort_by_value_not_by_letters(browser: Any, file: Path) -> None:
         assert table.locator("th[aria-sort=ascending]").inner_text() == "bytes"
 
 
-def test_figures_are_saved_as_svg_and_png(browser: Any, file: Path, tmp_path: Path) -> None:
+def test_figures_are_saved_as_svg_and_png(
+    browser: Any, file: Path, tmp_path: Path
+) -> None:
     with Watched(browser, file) as opened:
         for kind, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
             with opened.page.expect_download() as download:
@@ -156,7 +189,14 @@ def test_no_screen_scrolls_sideways(browser: Any, file: Path, width: int) -> Non
 
 def contrast(one: list[float], other: list[float]) -> float:
     def light(colour: list[float]) -> float:
-        parts = [c / 255 / 12.92 if c / 255 <= 0.03928 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+        parts = [
+            (
+                c / 255 / 12.92
+                if c / 255 <= 0.03928
+                else ((c / 255 + 0.055) / 1.055) ** 2.4
+            )
+            for c in colour
+        ]
         return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
     bright, dark = sorted((light(one), light(other)), reverse=True)
@@ -164,7 +204,9 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_colours_can_be_read_on_the_paper(browser: Any, file: Path, scheme: str) -> None:
+def test_all_colours_can_be_read_on_the_paper(
+    browser: Any, file: Path, scheme: str
+) -> None:
     read_colours = """names => names.map(name => {
         const probe = document.body.appendChild(document.createElement('i'));
         probe.style.color = `var(${name})`;
@@ -172,7 +214,13 @@ def test_all_colours_can_be_read_on_the_paper(browser: Any, file: Path, scheme: 
         probe.remove();
         return found; })"""
     with Watched(browser, file, color_scheme=scheme) as opened:
-        names = ["--paper", "--ink", "--soft", "--warn", *(f"--s{n}" for n in range(1, 9))]
+        names = [
+            "--paper",
+            "--ink",
+            "--soft",
+            "--warn",
+            *(f"--s{n}" for n in range(1, 9)),
+        ]
         paper, *colours = opened.page.evaluate(read_colours, names)
         assert (max(paper) < 60) == (scheme == "dark")
         for name, colour in zip(names[1:], colours, strict=True):
@@ -182,7 +230,10 @@ def test_all_colours_can_be_read_on_the_paper(browser: Any, file: Path, scheme: 
 def test_it_prints_on_white_with_a_place_to_sign(browser: Any, file: Path) -> None:
     with Watched(browser, file, 794, color_scheme="dark") as opened:
         opened.page.emulate_media(media="print")
-        assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
         assert opened.page.locator("nav").is_hidden()
         assert opened.page.locator(".sign").is_visible()
         assert len(opened.page.pdf(format="A4")) > 20_000
@@ -194,9 +245,15 @@ def test_without_javascript_everything_is_there(browser: Any, file: Path) -> Non
         assert opened.page.locator(".tools").first.is_hidden()
 
 
-def test_a_figures_file_is_a_picture_by_itself(browser: Any, file: Path, tmp_path: Path) -> None:
+def test_a_figures_file_is_a_picture_by_itself(
+    browser: Any, file: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "pictures.html"
     names = sorted((file.parent / "figures").glob("*.svg"))
-    page.write_text("<title>x</title>" + "".join(f'<img src="{name.as_uri()}">' for name in names))
+    page.write_text(
+        "<title>x</title>" + "".join(f'<img src="{name.as_uri()}">' for name in names)
+    )
     with Watched(browser, page) as opened:
-        assert opened.page.evaluate("[...document.images].map(one => one.naturalWidth)") == [480] * len(names)
+        assert opened.page.evaluate(
+            "[...document.images].map(one => one.naturalWidth)"
+        ) == [480] * len(names)

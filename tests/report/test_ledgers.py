@@ -16,7 +16,10 @@ from colonnade.runs.history import crossings
 
 
 def entries(run: Path, party: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "parties" / party / "ledger.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (run / "parties" / party / "ledger.jsonl").read_text().splitlines()
+    ]
 
 
 def test_every_line_that_left_a_party_is_counted_once(noisy: Path) -> None:
@@ -34,7 +37,11 @@ def test_every_line_that_left_a_party_is_counted_once(noisy: Path) -> None:
     assert {(one["from"], one["to"], one["name"]) for one in found} == set(times)
     for one in found:
         key = one["from"], one["to"], one["name"]
-        assert (one["times"], one["bytes"], one["values"]) == (times[key], size[key], values[key])
+        assert (one["times"], one["bytes"], one["values"]) == (
+            times[key],
+            size[key],
+            values[key],
+        )
         assert one["told_by"] == one["from"]
     assert totals(found) == read(noisy).summary["bytes"]  # type: ignore[index]
 
@@ -45,32 +52,59 @@ def test_protection_meaning_and_spend(noisy: Path) -> None:
     assert found["embedding"]["meaning"] == "words"
     assert found["residual"]["protection"] == "plain"
     assert found["residual"]["meaning"] == "not described"
-    last = [one["epsilon"] for one in entries(noisy, "lab") if one["epsilon"] is not None][-1]
+    last = [
+        one["epsilon"] for one in entries(noisy, "lab") if one["epsilon"] is not None
+    ][-1]
     assert found["embedding"]["epsilon"] == last
 
 
-def test_where_the_senders_ledger_is_elsewhere_the_receivers_tells(noisy: Path, tmp_path: Path) -> None:
+def test_where_the_senders_ledger_is_elsewhere_the_receivers_tells(
+    noisy: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(noisy, run)
     shutil.rmtree(run / "parties" / "lab")
-    both, one = totals(flows(noisy, {})), flows(run, {})
+    both = totals(flows(noisy, {}))
+    one = flows(run, {})
     assert totals(one) == both
     assert {line["told_by"] for line in one} == {"clinic"}
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"garbage", b"", b"[]", b"7", b'{"direction": "out"}', b"\xff", b"[" * 100_000, {"direction": "up"}, {"peer": 1},
-     {"shape": "many"}, {"bytes": -1}, {"bytes": None}, {"parameters": []}, {"epsilon": "1"}, {"more": 1}],
-)  # fmt: skip
+    [
+        b"garbage",
+        b"",
+        b"[]",
+        b"7",
+        b'{"direction": "out"}',
+        b"\xff",
+        b"[" * 100_000,
+        {"direction": "up"},
+        {"peer": 1},
+        {"shape": "many"},
+        {"bytes": -1},
+        {"bytes": None},
+        {"parameters": []},
+        {"epsilon": "1"},
+        {"more": 1},
+    ],
+)
 def test_a_line_that_cannot_be_read_is_not_skipped_since_a_sum_would_be_too_small(
     noisy: Path, tmp_path: Path, wrong: bytes | dict[str, object]
 ) -> None:
     file = tmp_path / "parties" / "lab" / "ledger.jsonl"
     file.parent.mkdir(parents=True)
     lines = (noisy / "parties" / "lab" / "ledger.jsonl").read_bytes().splitlines()
-    lines[3] = wrong if isinstance(wrong, bytes) else json.dumps(json.loads(lines[3]) | wrong).encode()
+    lines[3] = (
+        wrong
+        if isinstance(wrong, bytes)
+        else json.dumps(json.loads(lines[3]) | wrong).encode()
+    )
     file.write_bytes(b"\n".join(lines) + b"\n")
     for read_by in (lambda: flows(tmp_path, {}), lambda: crossings(tmp_path)):
-        with pytest.raises(InputError, match=r"lab/ledger\.jsonl, line 4, is no entry of a ledger\. Restore"):
+        with pytest.raises(
+            InputError,
+            match=r"lab/ledger\.jsonl, line 4, is no entry of a ledger\. Restore",
+        ):
             read_by()

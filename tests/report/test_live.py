@@ -1,4 +1,5 @@
-"""The page of a run that is training: on this machine alone, up to date, and gone with the run."""
+"""The page of a run that is training: on this machine alone, up to date, and gone with
+the run."""
 
 from __future__ import annotations
 
@@ -20,15 +21,28 @@ from colonnade.errors import ConfigError
 from colonnade.report import live as module
 from colonnade.report.live import Live, newest, policy
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
 ARGUMENTS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ),
     *("--disable-sync", "--no-first-run"),
 )
 
 
-def ask(page: Live, path: str, method: str = "GET", host: str | None = None) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", page.server.server_port, timeout=20)
+def ask(
+    page: Live, path: str, method: str = "GET", host: str | None = None
+) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", page.server.server_port, timeout=20
+    )
     try:
         connection.request(method, path, headers={} if host is None else {"Host": host})
         answer = connection.getresponse()
@@ -114,7 +128,11 @@ def test_a_run_is_seen_from_before_its_first_batch_to_its_end(tmp_path: Path) ->
         after = state(page)
         assert after["finished"] is True
         assert after["version"] > first["version"]
-        assert after["progress"] == {"done": 12, "total": 12, "words": "Finished: all epochs done"}
+        assert after["progress"] == {
+            "done": 12,
+            "total": 12,
+            "words": "Finished: all epochs done",
+        }
         assert "3 epochs" in after["main"]
         _, _, text = ask(page, "/")
         assert "3 epochs" in text
@@ -124,14 +142,19 @@ def test_a_run_is_seen_from_before_its_first_batch_to_its_end(tmp_path: Path) ->
 
 
 def test_looking_changes_nothing_about_the_training(tmp_path: Path) -> None:
-    with Live(lambda: [tmp_path / "seen"]) as page, Training(tmp_path / "seen", page, ()) as training:
+    with (
+        Live(lambda: [tmp_path / "seen"]) as page,
+        Training(tmp_path / "seen", page, ()) as training,
+    ):
         while training.thread.is_alive():
             state(page)
     federation(settings=THREE).fit(tmp_path / "plain")
     assert equal(checkpoint_of(tmp_path / "seen"), checkpoint_of(tmp_path / "plain"))
 
 
-def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_while_nobody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[Path] = []
     monkeypatch.setattr(module, "read", lambda folder, **_: looks.append(folder))
     with Live(lambda: [tmp_path]):
@@ -151,7 +174,13 @@ def test_it_answers_two_questions_asked_by_this_machine(tmp_path: Path) -> None:
             assert headers["Cache-Control"] == "no-store"
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert ask(page, path, host=f"localhost:{port}")[0] == 200
-            for other in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1.evil.example:{port}", ""):
+            for other in (
+                "evil.example",
+                f"evil.example:{port}",
+                "127.0.0.1",
+                f"127.0.0.1.evil.example:{port}",
+                "",
+            ):
                 code, _, text = ask(page, path, host=other)
                 assert (code, "epochs" in text) == (403, False)
         for path in (
@@ -172,7 +201,13 @@ def test_only_the_scripts_and_styles_of_the_page_itself_may_run(tmp_path: Path) 
     told = headers["Content-Security-Policy"]
     assert told == policy(text)
     rules = dict(rule.strip().split(" ", 1) for rule in told.split(";"))
-    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == rules["frame-ancestors"] == "'none'"
+    assert (
+        rules["default-src"]
+        == rules["base-uri"]
+        == rules["form-action"]
+        == rules["frame-ancestors"]
+        == "'none'"
+    )
     assert "unsafe" not in rules["script-src"] + rules["style-src"]
     assert len(rules["script-src"].split()) == text.count("<script") == 2
     assert policy(text.replace("<script>", "<script>alert(1);", 1)) != told
@@ -183,9 +218,13 @@ def test_a_port_in_use_names_the_cure(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"Port {port} is in use. Choose another --port, or none"):
+        with pytest.raises(
+            ConfigError, match=rf"Port {port} is in use. Choose another --port, or none"
+        ):
             Live(lambda: [tmp_path], port=port)
-    with pytest.raises(ConfigError, match="--port must be a number from 0 to 65535; found 70000"):
+    with pytest.raises(
+        ConfigError, match="--port must be a number from 0 to 65535; found 70000"
+    ):
         Live(lambda: [tmp_path], port=70_000)
 
 
@@ -203,7 +242,11 @@ def test_without_batches_it_counts_epochs(tmp_path: Path) -> None:
     """Over FLARE, only what is written after each epoch is known."""
     federation(settings=THREE).fit(tmp_path / "run")
     with Live(lambda: [tmp_path / "run"]) as page:
-        assert state(page)["progress"] == {"done": 3, "total": 3, "words": "3 of 3 epochs"}
+        assert state(page)["progress"] == {
+            "done": 3,
+            "total": 3,
+            "words": "3 of 3 epochs",
+        }
 
 
 def test_it_lingers_only_for_those_who_look(tmp_path: Path) -> None:
@@ -222,8 +265,11 @@ def test_it_lingers_only_for_those_who_look(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 def test_a_browser_shows_what_comes_without_being_told_to(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    run, said = tmp_path / "run", []
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed"
+    )
+    run = tmp_path / "run"
+    said = []
     with Live(lambda: [run]) as page, playwright.sync_playwright() as start:
         browser = start.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         tab = browser.new_page()

@@ -25,16 +25,23 @@ def test_nothing_is_fetched_from_anywhere(noisy_facts: Facts) -> None:
     markup = render(noisy_facts)
     page = Page(markup)
     for attribute in ("src", "href", "action", "poster", "data", "srcset"):
-        assert all(value.startswith(("data:image/", "#")) for value in page.values(attribute)), attribute
+        assert all(
+            value.startswith(("data:image/", "#")) for value in page.values(attribute)
+        ), attribute
     assert "url(http" not in markup
     assert "@import" not in markup
-    assert set(re.findall(r"https?://[^\s'\"<)]+", markup)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    # a name, not an address
+    assert set(re.findall(r"https?://[^\s'\"<)]+", markup)) <= {
+        "http://www.w3.org/2000/svg"
+    }
     (policy,) = [value for value in page.values("content") if "src" in value]
     assert policy.startswith("default-src 'none'")
     assert "connect-src" not in policy
     assert [
         value
-        for value in Page(document("live", main_of(noisy_facts), live=Html("<div></div>"))).values("content")
+        for value in Page(
+            document("live", main_of(noisy_facts), live=Html("<div></div>"))
+        ).values("content")
         if "connect-src 'self'" in value
     ]
 
@@ -48,19 +55,47 @@ def test_the_document_is_whole_and_accessible(noisy_facts: Facts, multi: Path) -
         assert set(page.values("aria-labelledby")) <= set(ids)
         tags = [tag for tag, name, _ in page.attributes if name == "lang"]
         assert tags == ["html"]
-        assert all(value for tag, name, value in page.attributes if (tag, name) == ("img", "alt"))
+        assert all(
+            value
+            for tag, name, value in page.attributes
+            if (tag, name) == ("img", "alt")
+        )
 
 
-def test_sections_that_have_nothing_are_left_out(noisy_facts: Facts, plain: Path) -> None:
+def test_sections_that_have_nothing_are_left_out(
+    noisy_facts: Facts, plain: Path
+) -> None:
     every = [value[1:] for value in Page(main_of(noisy_facts)).values("href")]
     assert every == [
-        "result", "quality", "parties", "crossing", "privacy", "audit", "importance", "selection", "alignment",
-        "timing", "settings", "review",
-    ]  # fmt: skip
+        "result",
+        "quality",
+        "parties",
+        "crossing",
+        "privacy",
+        "audit",
+        "importance",
+        "selection",
+        "alignment",
+        "timing",
+        "settings",
+        "review",
+    ]
     some = [value[1:] for value in Page(main_of(read(plain))).values("href")]
-    assert some == ["result", "quality", "parties", "crossing", "privacy", "timing", "settings", "missing", "review"]
+    assert some == [
+        "result",
+        "quality",
+        "parties",
+        "crossing",
+        "privacy",
+        "timing",
+        "settings",
+        "missing",
+        "review",
+    ]
     running = replace(read(plain), summary=None)
-    assert "missing" not in [value[1:] for value in Page(main_of(running)).values("href")]
+    assert "missing" not in [
+        value[1:] for value in Page(main_of(running)).values("href")
+    ]
 
 
 def spoiled(value: Any, spoil: Callable[[str], str]) -> Any:
@@ -68,17 +103,33 @@ def spoiled(value: Any, spoil: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return spoil(value)
     if isinstance(value, dict):
-        return {spoil(key) if key in ("clinic", "lab") else key: spoiled(inner, spoil) for key, inner in value.items()}
+        return {
+            spoil(key) if key in ("clinic", "lab") else key: spoiled(inner, spoil)
+            for key, inner in value.items()
+        }
     return [spoiled(one, spoil) for one in value] if isinstance(value, list) else value
 
 
 def test_no_text_of_anybody_becomes_markup(noisy_facts: Facts) -> None:
-    kept = {"accuracy", "test", "features", "labels", "vimadmm", "vf_ps", "head_change", "permutation", "columns"}
+    kept = {
+        "accuracy",
+        "test",
+        "features",
+        "labels",
+        "vimadmm",
+        "vf_ps",
+        "head_change",
+        "permutation",
+        "columns",
+    }
 
     def spoil(words: str) -> str:
         return words if words in kept or words.startswith("data:") else words + HOSTILE
 
-    values = {one.name: spoiled(getattr(noisy_facts, one.name), spoil) for one in fields(Facts)}
+    values = {
+        one.name: spoiled(getattr(noisy_facts, one.name), spoil)
+        for one in fields(Facts)
+    }
     markup = render(Facts(**values))
     assert "<img src=x" not in markup
     page = Page(markup)
@@ -92,8 +143,12 @@ def test_a_script_cannot_be_closed_by_a_name() -> None:
     assert markup.count("</script>") == 1
 
 
-@pytest.mark.parametrize("cut", ["summary.json", "checkpoint.json", "parties", "metrics.jsonl"])
-def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut: str) -> None:
+@pytest.mark.parametrize(
+    "cut", ["summary.json", "checkpoint.json", "parties", "metrics.jsonl"]
+)
+def test_a_run_without_a_part_still_has_a_page(
+    noisy: Path, tmp_path: Path, cut: str
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(noisy, run)
     shutil.rmtree(run / cut) if (run / cut).is_dir() else (run / cut).unlink()
@@ -103,19 +158,34 @@ def test_a_run_without_a_part_still_has_a_page(noisy: Path, tmp_path: Path, cut:
     assert ("has not finished" in page.text) == (cut == "summary.json")
 
 
-def test_the_page_of_one_organisations_part_says_whose_it_is_and_what_it_cost(tmp_path: Path) -> None:
+def test_the_page_of_one_organisations_part_says_whose_it_is_and_what_it_cost(
+    tmp_path: Path,
+) -> None:
     """The page that a feature owner's privacy officer signs."""
-    small_sites.folders(tmp_path, settings={**NOISY, "federation": {"device": "cpu", "cohort": "off"}})
+    small_sites.folders(
+        tmp_path, settings={**NOISY, "federation": {"device": "cpu", "cohort": "off"}}
+    )
     drive(small_sites.sites(tmp_path)["clinic"], "run")
     run = tmp_path / "lab" / "runs" / "run"
     facts = read(run)
-    page, summary = Page(render(facts)), json.loads((run / "summary.json").read_text())
+    page = Page(render(facts))
+    summary = json.loads((run / "summary.json").read_text())
     spent = summary["privacy"][0]["budget"]["spent"]
-    assert "The part of lab in a run with clinic: what it sent and received" in page.text
+    assert (
+        "The part of lab in a run with clinic: what it sent and received" in page.text
+    )
     assert f"lab's columns: ε = {spent:.3f} of 8" in page.text
     assert "12 rounds of exchange" in page.text
-    assert facts.traffic == {"lab": {"out": summary["bytes"]["lab"]["out"], "in": summary["bytes"]["lab"]["in"]}}
-    assert {row[0] for row in page.tables["Everything that crossed"][1:]} == {"clinic", "lab"}
+    assert facts.traffic == {
+        "lab": {
+            "out": summary["bytes"]["lab"]["out"],
+            "in": summary["bytes"]["lab"]["in"],
+        }
+    }
+    assert {row[0] for row in page.tables["Everything that crossed"][1:]} == {
+        "clinic",
+        "lab",
+    }
     for wrong in (
         "has not finished",
         "0 epochs",

@@ -1,4 +1,5 @@
-"""Curves and costs in the page: where the label owner measured them, in its own folder and in no other."""
+"""Curves and costs in the page: where the label owner measured them, in its own folder
+and in no other."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def uneven() -> Frames:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uneven") / "run"
     settings = splitnn(train={"epochs": 2, "early_stop": False})
-    Federation.from_frames(uneven(), id="patient", label="diagnosis", settings=settings).fit(folder)
+    Federation.from_frames(
+        uneven(), id="patient", label="diagnosis", settings=settings
+    ).fit(folder)
     return folder
 
 
@@ -47,15 +50,23 @@ def test_uneven_classes_lead_with_auc_and_every_curve_is_drawn(run: Path) -> Non
     assert "by always saying the largest class" in told
     assert [one.name for one in quality_figures(facts)] == list(CURVES)
     page = render(facts)
-    for words in ("How well it decides", "The positive class is well, the second of the two in order",
-                  "From which score of well on", "By class", "KS, the largest", "so expect less on others",
-                  "and the cost is of the same rows: expect a higher one on others.",
-                  "True classes (rows) and what was predicted (columns)"):  # fmt: skip
+    for words in (
+        "How well it decides",
+        "The positive class is well, the second of the two in order",
+        "From which score of well on",
+        "By class",
+        "KS, the largest",
+        "so expect less on others",
+        "and the cost is of the same rows: expect a higher one on others.",
+        "True classes (rows) and what was predicted (columns)",
+    ):
         assert words in page
 
 
 def test_it_is_the_label_owners_alone(run: Path) -> None:
-    assert [path.parent.name for path in run.glob("parties/*/quality.json")] == ["clinic"]
+    assert [path.parent.name for path in run.glob("parties/*/quality.json")] == [
+        "clinic"
+    ]
     found = json.loads((run / "parties" / "clinic" / "quality.json").read_text())
     assert (found["split"], found["owner"], found["rows"]) == ("test", "clinic", 60)
     assert "P0" not in json.dumps(found)
@@ -65,9 +76,15 @@ def test_classes_that_look_alike_are_told_apart(run: Path) -> None:
     facts = read(run)
     assert facts.quality is not None
     page = render(replace(facts, quality=facts.quality | {"classes": [" ill", "ill"]}))
-    assert page.count(html.escape("' ill'")) >= 4  # in the tables' rows, a heading, and the curves' legend
+    # in the tables' rows, a heading, and the curves' legend
+    assert page.count(html.escape("' ill'")) >= 4
     assert "The positive class is ill, " in page
-    assert [class_name(name) for name in ("ill", "ill\xa0", "", 3)] == ["ill", "'ill\\xa0'", "''", "3"]
+    assert [class_name(name) for name in ("ill", "ill\xa0", "", 3)] == [
+        "ill",
+        "'ill\\xa0'",
+        "''",
+        "3",
+    ]
 
 
 def test_without_it_the_page_has_no_such_section(run: Path) -> None:
@@ -79,7 +96,9 @@ def test_without_it_the_page_has_no_such_section(run: Path) -> None:
 def test_numbers_have_their_own(tmp_path: Path) -> None:
     settings = splitnn(train={"epochs": 1})
     given = frames(task="regression")
-    Federation.from_frames(given, id="patient", label="diagnosis", settings=settings).fit(tmp_path / "run")
+    Federation.from_frames(
+        given, id="patient", label="diagnosis", settings=settings
+    ).fit(tmp_path / "run")
     facts = read(tmp_path / "run")
     assert [one.name for one in quality_figures(facts)] == ["calibration"]
     assert "How far off predictions are" in render(facts)

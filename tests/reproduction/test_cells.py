@@ -1,4 +1,5 @@
-"""Cells run in any number of processes, in any number of sittings, and give what one sitting gives."""
+"""Cells run in any number of processes, in any number of sittings, and give what one
+sitting gives."""
 
 from __future__ import annotations
 
@@ -61,8 +62,12 @@ def begun(papers: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(papers: Path, tmp_path: Path) -> None:
-    assert cells(plan("tiny")) == [f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)]
+def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(
+    papers: Path, tmp_path: Path
+) -> None:
+    assert cells(plan("tiny")) == [
+        f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)
+    ]
     at_once = reproduce("tiny", out=tmp_path)
     (tmp_path / "cells" / "SplitNN_seed_1.json").unlink()
     again = reproduce("tiny", out=tmp_path)
@@ -71,7 +76,9 @@ def test_a_plans_runs_are_cells_and_can_be_made_in_two_sittings(papers: Path, tm
 
 
 @pytest.mark.long
-def test_cells_run_in_other_processes_and_a_failed_one_leaves_them_alone(papers: Path, tmp_path: Path) -> None:
+def test_cells_run_in_other_processes_and_a_failed_one_leaves_them_alone(
+    papers: Path, tmp_path: Path
+) -> None:
     said: list[str] = []
     study = reproduce("answer", jobs=2, out=tmp_path / "out", say=said.append)
     assert os.getpid() not in study.measured["process"].by_seed
@@ -103,10 +110,14 @@ def test_what_was_finished_is_not_run_again(papers: Path, tmp_path: Path) -> Non
     assert list(second.failed) == ["broken"]
     assert begun(papers) == [*cells(plan("answer")), "picky", "broken"]
     assert second.measured["process"].by_seed == first.measured["process"].by_seed
-    assert {one["what"] for one in json.loads((tmp_path / "measured.json").read_text())} == set(second.measured)
+    assert {
+        one["what"] for one in json.loads((tmp_path / "measured.json").read_text())
+    } == set(second.measured)
 
 
-def test_what_was_cut_off_is_kept_and_counts_only_when_nothing_is_run(papers: Path, tmp_path: Path) -> None:
+def test_what_was_cut_off_is_kept_and_counts_only_when_nothing_is_run(
+    papers: Path, tmp_path: Path
+) -> None:
     chosen = plan("answer")
     kept = KeptCells(chosen, tmp_path / "cells")
     study = Study(chosen, keep=lambda study: kept.write("first, seed 0", study, False))
@@ -123,21 +134,35 @@ def test_what_was_cut_off_is_kept_and_counts_only_when_nothing_is_run(papers: Pa
 def test_cells_of_another_version_are_refused(papers: Path, tmp_path: Path) -> None:
     reproduce("answer", quick=True, out=tmp_path)
     assert begun(papers) == ["first, seed 5", "second, seed 5", "picky", "broken"]
-    with pytest.raises(ConfigError, match=r"'quick': False.* is to be run. Choose another folder"):
+    with pytest.raises(
+        ConfigError, match=r"'quick': False.* is to be run. Choose another folder"
+    ):
         reproduce("answer", out=tmp_path)
 
 
-def test_when_every_cell_fails_nothing_is_measured_and_why_is_told(papers: Path, tmp_path: Path) -> None:
-    (papers / "answer.py").write_text("def run(study):\n    raise ValueError('no luck')\n")
+def test_when_every_cell_fails_nothing_is_measured_and_why_is_told(
+    papers: Path, tmp_path: Path
+) -> None:
+    (papers / "answer.py").write_text(
+        "def run(study):\n    raise ValueError('no luck')\n"
+    )
     study = reproduce("answer", out=tmp_path / "out")
     assert (study.measured, str(study.failed["answer"])) == ({}, "no luck")
     assert not (tmp_path / "out").exists()
 
 
-def test_cells_of_a_pattern_are_run_and_join_those_that_were(papers: Path, tmp_path: Path) -> None:
+def test_cells_of_a_pattern_are_run_and_join_those_that_were(
+    papers: Path, tmp_path: Path
+) -> None:
     reproduce("answer", out=tmp_path, only="*, seed 2")
     study = reproduce("answer", out=tmp_path, only="first*")
     assert begun(papers) == ["first, seed 2", "second, seed 2", "first, seed 0"]
-    assert (study.measured["first"].by_seed, study.measured["second"].by_seed) == ([0.0, 2.0], [2.0])
-    with pytest.raises(ConfigError, match="No cell of answer is named 'third'; they are named 'first, seed 0'"):
+    assert (study.measured["first"].by_seed, study.measured["second"].by_seed) == (
+        [0.0, 2.0],
+        [2.0],
+    )
+    with pytest.raises(
+        ConfigError,
+        match="No cell of answer is named 'third'; they are named 'first, seed 0'",
+    ):
         reproduce("answer", only="third")

@@ -14,12 +14,23 @@ from colonnade.reproduction import Study, plan
 from colonnade.reproduction.pictures import curves
 
 
-def test_curves_are_drawn_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path / "plans"))
+def test_curves_are_drawn_and_nothing_else_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "colonnade.reproduction.expected.folder",
+        lambda: plan_folder(tmp_path / "plans"),
+    )
     study = Study(plan("tiny"))
-    study.curves = {"SplitNN": [[(1, 0.5), (2, 0.7)], [(1, 0.6), (2, 0.9)]], "FDML": [[(1, 0.4), (2, 0.6)]]}
+    study.curves = {
+        "SplitNN": [[(1, 0.5), (2, 0.7)], [(1, 0.6), (2, 0.9)]],
+        "FDML": [[(1, 0.4), (2, 0.6)]],
+    }
     png, svg = curves(study, tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["tiny.png", "tiny.svg"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "tiny.png",
+        "tiny.svg",
+    ]
     picture = np.asarray(Image.open(png).convert("RGB")).reshape(-1, 3)
     for colour in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):
         assert (picture == colour).all(-1).sum() > 100
@@ -29,9 +40,13 @@ def test_curves_are_drawn_and_nothing_else_is_left(tmp_path: Path, monkeypatch: 
 def test_losses_have_a_panel_of_their_own_where_the_plan_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path / "plans"))
+    monkeypatch.setattr(
+        "colonnade.reproduction.expected.folder",
+        lambda: plan_folder(tmp_path / "plans"),
+    )
     study = Study(dataclasses.replace(plan("tiny"), panels=("loss", "score")))
-    study.curves, study.losses = {"SplitNN": [[(1, 0.5), (2, 0.7)]]}, {"SplitNN": [[(1, 0.9), (2, 0.4)]]}
+    study.curves = {"SplitNN": [[(1, 0.5), (2, 0.7)]]}
+    study.losses = {"SplitNN": [[(1, 0.9), (2, 0.4)]]}
     wide, _ = curves(study, tmp_path / "out")
     study.plan = plan("tiny")
     narrow, _ = curves(study, tmp_path / "alone")

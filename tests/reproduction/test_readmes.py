@@ -1,4 +1,5 @@
-"""What a README's tables say with a deviation is what `expected.json` has, seed by seed."""
+"""What a README's tables say with a deviation is what `expected.json` has, seed by
+seed."""
 
 from __future__ import annotations
 
@@ -26,24 +27,36 @@ def measured(paper: Path) -> list[tuple[float, float]]:
         for run in entry.get("measured", ())
         for values in run["values"].values()
     ]
-    return [(statistics.mean(values), statistics.stdev(values)) for values in seeds if len(values) > 1]
+    return [
+        (statistics.mean(values), statistics.stdev(values))
+        for values in seeds
+        if len(values) > 1
+    ]
 
 
 def follows(mean: str, deviation: str, found: list[tuple[float, float]]) -> bool:
     """Whether something measured rounds to that, as it is or in percent."""
     near = WIDEST * 10.0 ** -len(mean.partition(".")[2])
     return any(
-        abs(scale * one - float(mean)) <= near and abs(scale * spread - float(deviation)) <= near
+        abs(scale * one - float(mean)) <= near
+        and abs(scale * spread - float(deviation)) <= near
         for one, spread in found
         for scale in (1, 100)
     )
 
 
-@pytest.mark.parametrize("paper", ["multi_vfl", "noisy_cvfl", "vf_ps", "vfedcce", "vim"])
+@pytest.mark.parametrize(
+    "paper", ["multi_vfl", "noisy_cvfl", "vf_ps", "vfedcce", "vim"]
+)
 def test_deviations_in_tables_are_those_of_the_seeds_that_are_kept(paper: str) -> None:
     found = measured(FOLDER / paper)
     lines = (FOLDER / paper / "README.md").read_text(encoding="utf-8").splitlines()
-    cells = [cell.strip() for line in lines if line.startswith("|") for cell in line.split("|")]
+    cells = [
+        cell.strip()
+        for line in lines
+        if line.startswith("|")
+        for cell in line.split("|")
+    ]
     told = [one.groups() for one in map(CELL.match, cells) if one]
     assert len(told) > 10
     assert [pair for pair in told if not follows(pair[0], pair[1], found)] == []

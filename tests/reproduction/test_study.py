@@ -14,7 +14,9 @@ from colonnade.reproduction import Figure, Measured, Study, plan, reproduce
 
 @pytest.fixture(autouse=True)
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path))
+    monkeypatch.setattr(
+        "colonnade.reproduction.expected.folder", lambda: plan_folder(tmp_path)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +39,16 @@ def study(tmp_path_factory: pytest.TempPathFactory, seen: set[str]) -> Study:
         return reproduce("tiny", watch=watch)
 
 
-def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch(study: Study, seen: set[str]) -> None:
-    assert seen == {f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)}
+def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch(
+    study: Study, seen: set[str]
+) -> None:
+    assert seen == {
+        f"{run}, seed {seed}" for run in ("SplitNN", "FDML") for seed in (0, 1)
+    }
     for run in ("SplitNN", "FDML"):
-        assert [[epoch for epoch, _ in curve] for curve in study.curves[run]] == [[1, 2, 3]] * 2
+        assert [[epoch for epoch, _ in curve] for curve in study.curves[run]] == [
+            [1, 2, 3]
+        ] * 2
         for epoch in (2, 3):
             scores = [curve[epoch - 1][1] for curve in study.curves[run]]
             assert study.measured[f"{run}, epoch {epoch}"].by_seed == scores
@@ -51,15 +59,20 @@ def test_every_run_is_made_for_every_seed_and_measured_at_every_epoch(study: Stu
 
 def test_rounds_and_bytes_to_a_score_count_training_only(study: Study) -> None:
     for run in ("SplitNN", "FDML"):
-        rounds, moved = (study.measured[f"{run}, {what} to 40%"].by_seed for what in ("rounds", "MB per party"))
+        rounds, moved = (
+            study.measured[f"{run}, {what} to 40%"].by_seed
+            for what in ("rounds", "MB per party")
+        )
         assert all(number % 5 == 0 for number in rounds)
         width = 8 if run == "SplitNN" else 10  # embeddings, or logits
-        expected = [number * 2 * 32 * width * 4 / 1e6 for number in rounds]  # up and down, float32, no short batch yet
+        # up and down, float32, no short batch yet
+        expected = [number * 2 * 32 * width * 4 / 1e6 for number in rounds]
         assert moved == pytest.approx(expected)
 
 
 def test_a_look_on_the_way_changes_nothing(study: Study) -> None:
-    not_looked, what = reproduce("tiny", quick=True), "SplitNN, epoch 2"
+    not_looked = reproduce("tiny", quick=True)
+    what = "SplitNN, epoch 2"
     assert not_looked.measured.keys() == {what}
     assert study.measured[what].by_seed[0] == not_looked.measured[what].by_seed[0]
 
@@ -72,7 +85,8 @@ def test_a_script_records_what_it_finds() -> None:
 
 
 def test_a_figure_that_is_missed_does_not_hold() -> None:
-    assert not Study(plan("tiny").shortened()).holds  # what was never measured does not hold either
+    # what was never measured does not hold either
+    assert not Study(plan("tiny").shortened()).holds
     study = reproduce("impossible", quick=True)
     (one,) = study.measured.values()
     assert one.holds is False
@@ -87,7 +101,9 @@ def test_the_mean_over_seeds_is_what_must_hold() -> None:
     assert not Measured("x", within, by_seed=[0.86, 0.93]).holds
     assert not Measured("x", within, by_seed=[0.99, 0.93]).holds
     assert Measured("x", within, by_seed=[0.88, 0.93]).mean == pytest.approx(0.905)
-    assert Measured("x", within, by_seed=[0.88, 0.92]).deviation == pytest.approx(0.04 / math.sqrt(2))
+    assert Measured("x", within, by_seed=[0.88, 0.92]).deviation == pytest.approx(
+        0.04 / math.sqrt(2)
+    )
     assert Measured("x", by_seed=[0.5]).holds is None
     never = Measured("x", within)
     assert never.holds is False
@@ -98,13 +114,20 @@ def test_a_study_can_run_over_other_holdings() -> None:
     study = Study(plan("tiny").shortened())
     settings = study.settings()
     held = study.federation(settings, 0).holdings
-    held = held.divided(lambda splits: {"train": splits["train"][:64], "test": splits["test"]})
+    held = held.divided(
+        lambda splits: {"train": splits["train"][:64], "test": splits["test"]}
+    )
     federation = study.train("fewer rows", settings, 1, held)
     assert federation.batches.per_epoch == 2
     assert federation.settings.engine.seed == 1
     assert list(study.measured) == ["fewer rows, epoch 2"]
-    losses = {step.batch.name: step.loss * step.batch.size for step in study.federation(settings, 1, held).train()}
-    first = sum(loss for name, loss in losses.items() if name.startswith("train/0/")) / 64
+    losses = {
+        step.batch.name: step.loss * step.batch.size
+        for step in study.federation(settings, 1, held).train()
+    }
+    first = (
+        sum(loss for name, loss in losses.items() if name.startswith("train/0/")) / 64
+    )
     (((epoch, loss), _),) = study.losses["fewer rows"]
     assert epoch == 1
     assert loss == pytest.approx(first)

@@ -1,4 +1,5 @@
-"""vFedCCE on South German Credit, shortened to seconds. `colonnade reproduce vfedcce` runs the whole."""
+"""vFedCCE on South German Credit, shortened to seconds. `colonnade reproduce vfedcce`
+runs the whole."""
 
 from __future__ import annotations
 
@@ -31,13 +32,24 @@ def script() -> Any:
 
 
 def few_rows(settings: Settings, training: int) -> Settings:
-    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, test=float(1000 - training)))
+    return dataclasses.replace(
+        settings, data=dataclasses.replace(settings.data, test=float(1000 - training))
+    )
 
 
-def test_table_1_counts_200_rows_of_which_139_are_good_and_its_first_f_score_is_not_theirs() -> None:
-    """Which class is positive, and that 0.9207 is a slip for 0.8207, follow from the printed figures."""
-    printed = {what: figure.paper for what, figure in reproduction.plan("vfedcce").figures.items()}
-    for title, hits, called, f_score in (("combinedNN", 119, 151, 0.8207), ("vFedCCE", 125, 163, 0.8278)):
+def test_table_1_counts_200_rows_of_which_139_are_good_and_its_first_f_score_is_not_theirs() -> (
+    None
+):
+    """Which class is positive, and that 0.9207 is a slip for 0.8207, follow from the
+    printed figures."""
+    printed = {
+        what: figure.paper
+        for what, figure in reproduction.plan("vfedcce").figures.items()
+    }
+    for title, hits, called, f_score in (
+        ("combinedNN", 119, 151, 0.8207),
+        ("vFedCCE", 125, 163, 0.8278),
+    ):
         right = hits + (200 - 139) - (called - hits)
         assert printed[f"{title}, precision, epoch 50"] == round(hits / called, 4)
         assert printed[f"{title}, recall, epoch 50"] == round(hits / 139, 4)
@@ -47,24 +59,32 @@ def test_table_1_counts_200_rows_of_which_139_are_good_and_its_first_f_score_is_
     assert printed["combinedNN, F-score, epoch 50"] == 0.9207
 
 
-def test_each_client_has_ten_of_the_twenty_columns_and_the_network_of_the_paper(study: Study, script: Any) -> None:
+def test_each_client_has_ten_of_the_twenty_columns_and_the_network_of_the_paper(
+    study: Study, script: Any
+) -> None:
     settings = study.settings()
     federation = study.federation(settings, 0)
-    assert {name: party.features.shape for name, party in federation.owners.items()} == {
-        "client_1": (1000, 10),
-        "client_2": (1000, 10),
-    }
+    assert {
+        name: party.features.shape for name, party in federation.owners.items()
+    } == {"client_1": (1000, 10), "client_2": (1000, 10)}
     assert federation.holdings.label_owner == "client_2"
-    assert federation.holdings.encoder.classes == ("bad", "good")  # the second is the positive one
-    assert {name: len(rows) for name, rows in federation.batches.splits.items()} == {"train": 800, "test": 200}
-    kinds = [type(part).__name__ for part in federation.owners["client_1"].model.children()]
+    # the second is the positive one
+    assert federation.holdings.encoder.classes == ("bad", "good")
+    assert {name: len(rows) for name, rows in federation.batches.splits.items()} == {
+        "train": 800,
+        "test": 200,
+    }
+    kinds = [
+        type(part).__name__ for part in federation.owners["client_1"].model.children()
+    ]
     assert kinds == ["Linear", "ELU", "Dropout"] * 2 + ["Linear", "LogOdds"]
     (together,) = script.combined(settings).parties.values()
     assert set(together.columns) == set(datasets.load("south_german_credit").columns)
 
 
 def test_combined_nn_is_plain_backpropagation(study: Study, script: Any) -> None:
-    """A federation of one takes the steps that PyTorch takes with the cross-entropy of two logits."""
+    """A federation of one takes the steps that PyTorch takes with the cross-entropy of
+    two logits."""
     settings = script.combined(study.settings())
     settings = dataclasses.replace(settings, model={**settings.model, "dropout": 0.0})
     federation = study.federation(settings, 0)
@@ -82,11 +102,16 @@ def test_combined_nn_is_plain_backpropagation(study: Study, script: Any) -> None
 
 
 @pytest.mark.long
-def test_a_few_epochs_are_as_good_as_all_columns_in_one_place(study: Study, script: Any) -> None:
+def test_a_few_epochs_are_as_good_as_all_columns_in_one_place(
+    study: Study, script: Any
+) -> None:
     study.plan = dataclasses.replace(study.plan, epochs=(3,))
     settings = study.settings()
     found = {}
-    for title, chosen in (("combinedNN", script.combined(settings)), ("vFedCCE", settings)):
+    for title, chosen in (
+        ("combinedNN", script.combined(settings)),
+        ("vFedCCE", settings),
+    ):
         found[title] = study.train(title, chosen, 0).evaluate("test")
         assert found[title]["accuracy"] >= 0.7
         assert found[title]["auc"] >= 0.7
@@ -104,11 +129,14 @@ def test_encrypted_steps_are_the_plaintext_steps(study: Study, script: Any) -> N
     assert differences[0].mean > 0  # it was computed by other means
 
 
-def test_the_script_measures_all_that_is_expected(study: Study, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_measures_all_that_is_expected(
+    study: Study, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study.plan = dataclasses.replace(study.plan, epochs=(1,))
     settings = few_rows(study.settings(), 64)
     monkeypatch.setattr(study, "settings", lambda: settings)
-    monkeypatch.setattr(script, "in_mode", lambda given, _: given)  # encryption has its own test
+    # encryption has its own test
+    monkeypatch.setattr(script, "in_mode", lambda given, _: given)
     script.run(study)
     expected = {re.sub(r"epoch \d+$", "epoch 1", what) for what in study.plan.figures}
     assert expected <= set(study.measured)

@@ -1,7 +1,9 @@
-"""VIM on MNIST, shortened to seconds: its 14 strips and models, a twentieth of the rows, two epochs.
+"""VIM on MNIST, shortened to seconds: its 14 strips and models, a twentieth of the
+rows, two epochs.
 
-The bounds are the least that seeds 0 to 2 gave, less a point and a half (three for the gradient methods, which are not
-far yet). `colonnade reproduce vim-mnist` runs the whole.
+The bounds are the least that seeds 0 to 2 gave, less a point and a half (three for the
+gradient methods, which are not far yet). `colonnade reproduce vim-mnist` runs the
+whole.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def holdings(data_folder: Path) -> Holdings:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLONNADE_DATA", str(data_folder))
         held = from_dataset(short("VIMADMM"))
-    return held.divided(lambda splits: {"train": splits["train"][::20], "test": splits["test"][::3]})
+    return held.divided(
+        lambda splits: {"train": splits["train"][::20], "test": splits["test"][::3]}
+    )
 
 
 def test_pictures_are_cut_as_in_the_paper(holdings: Holdings) -> None:
@@ -55,7 +59,15 @@ def test_pictures_are_cut_as_in_the_paper(holdings: Holdings) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["VIMADMM", *(pytest.param(name, marks=pytest.mark.long) for name in BOUNDS if name != "VIMADMM")]
+    "name",
+    [
+        "VIMADMM",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in BOUNDS
+            if name != "VIMADMM"
+        ),
+    ],
 )
 def test_two_short_epochs_reach_a_good_accuracy(name: str, holdings: Holdings) -> None:
     federation = Federation(short(name), holdings)
@@ -63,4 +75,9 @@ def test_two_short_epochs_reach_a_good_accuracy(name: str, holdings: Holdings) -
     assert second["loss"] < first["loss"]
     assert federation.evaluate("test")["accuracy"] > BOUNDS[name]
     model = federation.owners["client_01"].model
-    assert [tuple(p.shape) for p in model.parameters()][:4] == [(120, 56), (120,), (60, 120), (60,)]
+    assert [tuple(p.shape) for p in model.parameters()][:4] == [
+        (120, 56),
+        (120,),
+        (60, 120),
+        (60,),
+    ]

@@ -1,5 +1,6 @@
-"""Tables whose ids are called and spelled otherwise at one organisation train what tables written alike do, to the bit:
-in one process and at sites, with one label owner and with several; and whoever asks reads its own words."""
+"""Tables whose ids are called and spelled otherwise at one organisation train what
+tables written alike do, to the bit: in one process and at sites, with one label owner
+and with several; and whoever asks reads its own words."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ ALIKE: dict[str, Any] = {"alignment": {"ids": "normalised"}}
 
 def spelled(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """The same people, as another clerk writes them, under another heading."""
-    changed = [f"  {one.lower()}" if n % 2 else f"{one}\u00a0" for n, one in enumerate(frame["patient"])]
+    changed = [
+        f"  {one.lower()}" if n % 2 else f"{one}\u00a0"
+        for n, one in enumerate(frame["patient"])
+    ]
     return frame.assign(patient=changed).rename(columns={"patient": column})
 
 
@@ -52,20 +56,27 @@ def settings(**more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Organisations that have trained at their sites, and the same in one process."""
-    given, tmp_path = small.frames(), tmp_path_factory.mktemp("ids")
-    file, _ = small_sites.folders(tmp_path, {**given, "lab": spelled(given["lab"], "customer_no")}, settings())
+    given = small.frames()
+    tmp_path = tmp_path_factory.mktemp("ids")
+    file, _ = small_sites.folders(
+        tmp_path, {**given, "lab": spelled(given["lab"], "customer_no")}, settings()
+    )
     Federation.from_toml(file).fit(tmp_path / "here")
     drive(sites(tmp_path)["clinic"], "run")
     return tmp_path
 
 
-def test_one_label_owner(base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_label_owner(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     plain = {name: by_hand(frame) for name, frame in small.frames().items()}
     other = small.federation(plain, small.quick(**ALONE))
     other.fit(base / "plain")
     for found in (small.checkpoint_of(base / "here"), saved(base, "run")):
         assert small.equal(found, small.checkpoint_of(base / "plain"))
-    assert "customer_no" not in (base / "clinic" / AGREED).read_text(), "what its column is called, nobody else knows"
+    assert "customer_no" not in (base / "clinic" / AGREED).read_text(), (
+        "what its column is called, nobody else knows"
+    )
     ids = ["P011", " p002", "p011"]
     expected = other.predict(["p011", "p002", "p011"]).scores
     there = told(base, ids)
@@ -74,7 +85,12 @@ def test_one_label_owner(base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     rows = pd.DataFrame({"patient": ids})
     rows.to_csv(base / "rows.csv", index=False)
     called = Caller(monkeypatch, capfd)(
-        "predict", base / "here", "--rows", base / "rows.csv", "--out", base / "out.parquet"
+        "predict",
+        base / "here",
+        "--rows",
+        base / "rows.csv",
+        "--out",
+        base / "out.parquet",
     )
     assert called.code == 0
     here = pd.read_parquet(base / "out.parquet")
@@ -89,8 +105,12 @@ def test_a_service_answers_in_the_words_of_who_asks(base: Path) -> None:
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(application(batcher, Limits()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://desk") as client:
-            return await client.post("/predict", json={"ids": ["P011", " p002", "p011"]})
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://desk"
+        ) as client:
+            return await client.post(
+                "/predict", json={"ids": ["P011", " p002", "p011"]}
+            )
 
     told = asyncio.run(ask()).json()["predictions"]
     batcher.close()
@@ -109,8 +129,13 @@ def test_several_label_owners(tmp_path: Path) -> None:
         "label_owners": [{"name": "north", "id": "case"}, {"name": "south"}],
         "data_owners": [{"name": "lab", "id": "customer_no"}, {"name": "scan"}],
     }
-    given |= {"north": spelled(given["north"], "case"), "lab": spelled(given["lab"], "customer_no")}
-    file, _ = small_multi_sites.folders(tmp_path, small_multi_sites.private(**train, **ALIKE, **own), given)
+    given |= {
+        "north": spelled(given["north"], "case"),
+        "lab": spelled(given["lab"], "customer_no"),
+    }
+    file, _ = small_multi_sites.folders(
+        tmp_path, small_multi_sites.private(**train, **ALIKE, **own), given
+    )
     Federation.from_toml(file).fit(tmp_path / "here")
     drive(sites(tmp_path)[SERVER], "run")
     expected = small.checkpoint_of(tmp_path / "plain")
@@ -119,10 +144,15 @@ def test_several_label_owners(tmp_path: Path) -> None:
         assert all(torch.equal(found[key], expected[key]) for key in expected)
     run = tmp_path / "north" / "runs" / "run"
     (run / "rows").mkdir()
-    pd.DataFrame({"case": ["P020 ", "p003"]}).to_csv(run / "rows" / "new.csv", index=False)
+    pd.DataFrame({"case": ["P020 ", "p003"]}).to_csv(
+        run / "rows" / "new.csv", index=False
+    )
     out = pd.read_csv(predict(sites(tmp_path)["north"], "run", "new.csv"))
     assert out["case"].tolist() == ["P020 ", "p003"]
-    assert np.array_equal(out.iloc[:, 2:].to_numpy(), other.predict(["p020", "p003"], owner="north").scores)
+    assert np.array_equal(
+        out.iloc[:, 2:].to_numpy(),
+        other.predict(["p020", "p003"], owner="north").scores,
+    )
 
 
 def test_a_frame_and_a_file_are_the_same_table(tmp_path: Path) -> None:
@@ -131,13 +161,21 @@ def test_a_frame_and_a_file_are_the_same_table(tmp_path: Path) -> None:
     checked = Settings.from_toml(small.write(tmp_path / "one", given, settings()))
     for held in (read_tables(checked), tables_of(checked, given)):
         assert held["lab"].columns == ["iron", "zinc"]
-        assert set(held["lab"].ids) == set(held["clinic"].ids) == {f"p{number:03d}" for number in range(80)}
-    assert (checked.id_column_of(asker_of(checked)), checked.id_of(checked.parties["lab"])) == (
-        "patient",
-        "customer_no",
-    )
+        assert (
+            set(held["lab"].ids)
+            == set(held["clinic"].ids)
+            == {f"p{number:03d}" for number in range(80)}
+        )
+    assert (
+        checked.id_column_of(asker_of(checked)),
+        checked.id_of(checked.parties["lab"]),
+    ) == ("patient", "customer_no")
     several = small_multi.frames()
-    file = small_multi.write(tmp_path / "several", small_multi.quick(**ALIKE, data={"id": "patient"}), several)
+    file = small_multi.write(
+        tmp_path / "several",
+        small_multi.quick(**ALIKE, data={"id": "patient"}),
+        several,
+    )
     owners = Settings.from_toml(file)
     labelled = small_multi.some(several, small_multi.LABELS)
     for held in (read_labels(owners), labels_of(owners, labelled)):
@@ -149,32 +187,55 @@ def test_ids_that_normalising_makes_one_are_refused_with_their_number() -> None:
     given: Any = small.frames()
     given["lab"].iloc[0, 0] = " " + given["lab"].iloc[1, 0].lower()
     given["clinic"].iloc[0, 0] = given["lab"].iloc[0, 0]
-    with pytest.raises(DataError, match="'lab' has 1 rows whose id is an earlier row's once normalised"):
-        small.federation({"clinic": given["clinic"].iloc[1:], "lab": given["lab"]}, small.quick(**ALIKE))
-    small.federation({"clinic": given["clinic"], "lab": given["lab"]}, small.quick(data={"align": "private"}))
+    with pytest.raises(
+        DataError, match="'lab' has 1 rows whose id is an earlier row's once normalised"
+    ):
+        small.federation(
+            {"clinic": given["clinic"].iloc[1:], "lab": given["lab"]},
+            small.quick(**ALIKE),
+        )
+    small.federation(
+        {"clinic": given["clinic"], "lab": given["lab"]},
+        small.quick(data={"align": "private"}),
+    )
 
 
 def test_a_row_has_no_second_budget_under_another_spelling(tmp_path: Path) -> None:
-    """What an organisation's rows paid is kept by the ids they are compared by; others would begin anew."""
+    """What an organisation's rows paid is kept by the ids they are compared by; others
+    would begin anew."""
     pytest.importorskip("dp_accounting")
-    gaussian = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
-    _, checked = small_sites.folders(tmp_path, settings=small.quick(**ALONE, parties={"lab": {"outbox": gaussian}}))
+    gaussian = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}
+    }
+    _, checked = small_sites.folders(
+        tmp_path, settings=small.quick(**ALONE, parties={"lab": {"outbox": gaussian}})
+    )
     drive(sites(tmp_path)["clinic"], "run")
     for name in checked.parties:
         path = tmp_path / name / AGREED
         path.write_text(path.read_text() + '\n[alignment]\nids = "normalised"\n')
     every = sites(tmp_path)
     with pytest.raises(ConfigError, match="counts what rows paid by exact ids"):
-        every["lab"].take_part(tmp_path / "lab" / "runs" / "new", None, Prepare("new", 1, False))
-    with pytest.raises(ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"):
-        every["clinic"].own.local.check_continues(RunDirectory(tmp_path / "clinic" / "runs" / "run").settings())
+        every["lab"].take_part(
+            tmp_path / "lab" / "runs" / "new", None, Prepare("new", 1, False)
+        )
+    with pytest.raises(
+        ConfigError, match=r"\[alignment\] ids is 'normalised' now and was 'exact'"
+    ):
+        every["clinic"].own.local.check_continues(
+            RunDirectory(tmp_path / "clinic" / "runs" / "run").settings()
+        )
 
 
-def test_what_a_column_is_called_is_in_an_organisations_own_file(base: Path, tmp_path: Path) -> None:
+def test_what_a_column_is_called_is_in_an_organisations_own_file(
+    base: Path, tmp_path: Path
+) -> None:
     assert 'id = "customer_no"' in (base / "lab" / OWN).read_text()
     assert read_own(base / "lab" / OWN).agreed == read_own(base / "clinic" / OWN).agreed
     shutil.copy(base / "clinic" / OWN, tmp_path / OWN)
     text = (base / "clinic" / AGREED).read_text()
-    (tmp_path / AGREED).write_text(text.replace("[parties.lab]", '[parties.lab]\nid = "customer_no"'))
+    (tmp_path / AGREED).write_text(
+        text.replace("[parties.lab]", '[parties.lab]\nid = "customer_no"')
+    )
     with pytest.raises(ConfigError, match="agreed among all, and has 'id' of 'lab'"):
         read_own(tmp_path / OWN)

@@ -1,7 +1,9 @@
-"""One budget over all runs, in whatever order a hostile driver begins, resumes, kills, predicts with and names them.
+"""One budget over all runs, in whatever order a hostile driver begins, resumes, kills,
+predicts with and names them.
 
-What truly left is counted here, id by id, where it arrives, and its epsilon is computed by another formula than the
-account's: it never exceeds the budget, and no account ever says less.
+What truly left is counted here, id by id, where it arrives, and its epsilon is computed
+by another formula than the account's: it never exceeds the budget, and no account ever
+says less.
 """
 
 from __future__ import annotations
@@ -39,16 +41,20 @@ from colonnade.sites.reader import Asked, own_columns, read_own_table
 
 pytest.importorskip("dp_accounting")
 CPU = torch.device("cpu")
-SIGMA, DELTA = 4.0, 1e-5
+SIGMA = 4.0
+DELTA = 1e-5
 RULES = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": SIGMA}}}
 
 
 @cache
 def true_epsilon(times: int) -> float:
-    """Of so many Gaussian releases of a row that moves by 2C, by bisection of the exact curve of delta."""
+    """Of so many Gaussian releases of a row that moves by 2C, by bisection of the exact
+    curve of delta."""
     if not times:
         return 0.0
-    mu, low, high = 2 * math.sqrt(times) / SIGMA, 0.0, 1e3
+    mu = 2 * math.sqrt(times) / SIGMA
+    low = 0.0
+    high = 1e3
 
     def normal(x: float) -> float:
         return math.erfc(-x / math.sqrt(2)) / 2
@@ -56,7 +62,9 @@ def true_epsilon(times: int) -> float:
     for _ in range(200):
         epsilon = (low + high) / 2
         second = normal(-mu / 2 - epsilon / mu)
-        delta = normal(mu / 2 - epsilon / mu) - (math.exp(epsilon) * second if second else 0.0)
+        delta = normal(mu / 2 - epsilon / mu) - (
+            math.exp(epsilon) * second if second else 0.0
+        )
         low, high = (epsilon, high) if delta > DELTA else (low, epsilon)
     return high
 
@@ -79,21 +87,38 @@ class Truth:
         assert true_epsilon(worst) <= BUDGET, f"a row was released {worst} times"
         if account is None:
             return
-        assert account.worst >= true_epsilon(worst) - 1e-6, "the account says less than the truth"
-        counted = sum(account.counts.values(), start=np.zeros(len(account._table.keys), dtype=np.int64))
+        assert account.worst >= true_epsilon(worst) - 1e-6, (
+            "the account says less than the truth"
+        )
+        counted = sum(
+            account.counts.values(),
+            start=np.zeros(len(account._table.keys), dtype=np.int64),
+        )
         known = dict(zip(account._table.keys.tolist(), counted.tolist(), strict=True))
         keys = keys_of(self.times).tolist()
-        assert all(known[key] >= times for key, times in zip(keys, self.times.values(), strict=True))
+        assert all(
+            known[key] >= times
+            for key, times in zip(keys, self.times.values(), strict=True)
+        )
 
     def check_exact(self, account: Account) -> None:
         """Nothing was cut short here, so that nothing is counted twice either."""
         (counted,) = account.counts.values()
-        known = {key: times for key, times in zip(account._table.keys.tolist(), counted.tolist(), strict=True) if times}
-        assert known == dict(zip(keys_of(self.times).tolist(), self.times.values(), strict=True))
+        known = {
+            key: times
+            for key, times in zip(
+                account._table.keys.tolist(), counted.tolist(), strict=True
+            )
+            if times
+        }
+        assert known == dict(
+            zip(keys_of(self.times).tolist(), self.times.values(), strict=True)
+        )
 
 
 class Lab:
-    """An organisation with a budget, as a driver can call it; of several label owners two know some of its rows."""
+    """An organisation with a budget, as a driver can call it; of several label owners
+    two know some of its rows."""
 
     def __init__(self, base: Path, several: bool) -> None:
         lab: dict[str, Any] = {"outbox": RULES, "budget": {"epsilon": BUDGET}}
@@ -104,7 +129,10 @@ class Lab:
             file, _ = folders(base, settings=quick(parties={"lab": lab}))
         self.own = read_own(base / "lab" / OWN)
         self.runs = self.own.runs
-        ids = {name: held.ids for name, held in Federation.from_toml(file).holdings.label_owners.items()}
+        ids = {
+            name: held.ids
+            for name, held in Federation.from_toml(file).holdings.label_owners.items()
+        }
         self.held = own_columns(self.own, read_own_table(self.own), ids, outputs=1)
 
     def begin(self, run: str, resumed: int | None) -> Participant:
@@ -115,20 +143,38 @@ class Lab:
 
     def predict(self, run: str, number: int, ids: list[str]) -> Participant:
         rows = np.array([self.held.ids.tolist().index(one) for one in ids])
-        asked = Asked(self.asker, self.held.ids[rows], self.held.columns["lab"].features[rows], number, 1)
+        asked = Asked(
+            self.asker,
+            self.held.ids[rows],
+            self.held.columns["lab"].features[rows],
+            number,
+            1,
+        )
         holdings = asked.holdings(self.own, RunDirectory(self.runs / run))
         federation = Federation(self.own.local, holdings, elsewhere=Elsewhere({"lab"}))
-        participant = Participant(self.own, federation, self.runs / run, predicts_for=self.asker)
+        participant = Participant(
+            self.own, federation, self.runs / run, predicts_for=self.asker
+        )
         stand(participant.run, federation, number)
         return participant
 
     def batches(self, participant: Participant) -> list[str]:
         if participant.predicts:
             prefix = participant.federation.agreed[self.asker].prefix
-            return [f"{prefix}predict[0:{len(participant.ids)}]", f"{prefix}predict[0:1]"]
+            return [
+                f"{prefix}predict[0:{len(participant.ids)}]",
+                f"{prefix}predict[0:1]",
+            ]
         if not self.own.settings.shared:
-            return [f"train/{epoch}/{n}" for epoch in range(3) for n in range(3)] + ["validation[0:3]", "train[0:9]"]
-        train = [f"{owner}:train[{n}:{n + 16}]" for owner in ("north", "south") for n in range(0, 32, 4)]
+            return [f"train/{epoch}/{n}" for epoch in range(3) for n in range(3)] + [
+                "validation[0:3]",
+                "train[0:9]",
+            ]
+        train = [
+            f"{owner}:train[{n}:{n + 16}]"
+            for owner in ("north", "south")
+            for n in range(0, 32, 4)
+        ]
         return [*train, "north:test[0:3]", "south:validation[0:4]"]
 
     def ids(self, participant: Participant, batch: str) -> Any:
@@ -145,14 +191,18 @@ class Hostile:
     """A driver that does whatever comes to its mind."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab, self.random, self.truth = lab, random.Random(seed), Truth()
+        self.lab = lab
+        self.random = random.Random(seed)
+        self.truth = Truth()
         self.member: Any = None
         self.begun: list[str] = []
         self.refused = 0
 
     def act(self) -> None:
         ways = (
-            [self.begin, self.resume, self.predict] if self.member is None else [*[self.ask] * 4, self.kill, self.end]
+            [self.begin, self.resume, self.predict]
+            if self.member is None
+            else [*[self.ask] * 4, self.kill, self.end]
         )
         self.random.choice(ways)()
         self.truth.check(None if self.member is None else self.member.accounts["lab"])
@@ -163,9 +213,14 @@ class Hostile:
 
     def resume(self) -> None:
         for run in self.random.sample(self.begun, min(1, len(self.begun))):
-            numbers = [mark["number"] for mark in RunDirectory(self.lab.runs / run).marks()]
-            with contextlib.suppress(CheckpointError):  # nothing goes back to before what was trained
-                self.member = self.lab.begin(run, self.random.choice([*numbers, *numbers, 0]))
+            numbers = [
+                mark["number"] for mark in RunDirectory(self.lab.runs / run).marks()
+            ]
+            # nothing goes back to before what was trained
+            with contextlib.suppress(CheckpointError):
+                self.member = self.lab.begin(
+                    run, self.random.choice([*numbers, *numbers, 0])
+                )
 
     def predict(self) -> None:
         for run in self.random.sample(self.begun, min(1, len(self.begun))):
@@ -177,14 +232,25 @@ class Hostile:
         member, batch = self.member, self.random.choice(self.lab.batches(self.member))
         asker = batch.partition(":")[0] if ":" in batch else "clinic"
         try:
-            member.role.answer(multi_vfl.Embed(batch) if self.lab.own.settings.shared else Embed(batch), asker)
+            member.role.answer(
+                (
+                    multi_vfl.Embed(batch)
+                    if self.lab.own.settings.shared
+                    else Embed(batch)
+                ),
+                asker,
+            )
         except BudgetExhausted:
             self.refused += 1
         else:
             self.truth.note(self.lab.ids(member, batch))
         if not member.predicts and self.random.random() < 0.3:
             number = member.run.mark()["number"]
-            member.save(member.federation.batches.done + 1, number + 1, self.random.choice([None, number]))
+            member.save(
+                member.federation.batches.done + 1,
+                number + 1,
+                self.random.choice([None, number]),
+            )
 
     def kill(self) -> None:
         if self.member is not None:
@@ -201,11 +267,14 @@ class Hostile:
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label owner", "several"])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+)
 def test_no_order_of_runs_spends_more_than_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool, seed: int
 ) -> None:
-    monkeypatch.setattr(participant_module, "guarantees", lambda _: [])  # the report of what was spent takes a second
+    # the report of what was spent takes a second
+    monkeypatch.setattr(participant_module, "guarantees", lambda _: [])
     driver = Hostile(Lab(tmp_path, several), seed)
     for _ in range(120):
         driver.act()
@@ -216,9 +285,10 @@ def test_no_order_of_runs_spends_more_than_the_budget(
 
 
 def test_runs_begun_resumed_and_killed_spend_one_budget(tmp_path: Path) -> None:
-    """What a driver did to have every row sixty-six times: six runs are begun, each is killed, resumed, and asked until
-    it refuses."""
-    lab, truth = Lab(tmp_path, several=False), Truth()
+    """What a driver did to have every row sixty-six times: six runs are begun, each is
+    killed, resumed, and asked until it refuses."""
+    lab = Lab(tmp_path, several=False)
+    truth = Truth()
     for run in range(6):
         killed(lab.begin(f"run{run}", None))
     for run in range(6):
@@ -233,10 +303,14 @@ def test_runs_begun_resumed_and_killed_spend_one_budget(tmp_path: Path) -> None:
 
 
 class InOneProcess:
-    """A run directory of a federation in one process, which is trained, killed, resumed, loaded and predicted with."""
+    """A run directory of a federation in one process, which is trained, killed,
+    resumed, loaded and predicted with."""
 
     def __init__(self, run: Path, seed: int, truth: Truth) -> None:
-        self.run, self.random, self.truth, self.asked = run, random.Random(seed), truth, None
+        self.run = run
+        self.random = random.Random(seed)
+        self.truth = truth
+        self.asked = None
         self.made: Federation | None = None
 
     def act(self) -> None:
@@ -247,7 +321,9 @@ class InOneProcess:
     def train(self) -> None:
         epochs = self.random.randrange(1, 6)
         lab = {"outbox": RULES, "budget": {"epsilon": BUDGET}}
-        settings = quick(parties={"lab": lab}, train={"epochs": epochs, "early_stop": False})
+        settings = quick(
+            parties={"lab": lab}, train={"epochs": epochs, "early_stop": False}
+        )
         self.made, last = federation(settings=settings), self.random.randrange(1, 12)
 
         def killed(event: Any) -> None:
@@ -264,7 +340,11 @@ class InOneProcess:
     def predict(self) -> None:
         if (self.run / "checkpoint.json").exists():
             ids = self.random.sample([f"P{n:03d}" for n in range(80)], 5)
-            self.made = load(self.run, ids=self.random.choice([ids, None, [*ids, ids[0]]]), frames=frames())
+            self.made = load(
+                self.run,
+                ids=self.random.choice([ids, None, [*ids, ids[0]]]),
+                frames=frames(),
+            )
             with contextlib.suppress(BudgetExhausted):
                 self.made.predict(ids)
             self.truth.check(self.made.accounts["lab"])
@@ -273,10 +353,17 @@ class InOneProcess:
 @pytest.fixture
 def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
     """What the laboratory's outbox gave away in one process."""
-    counted, who, release = Truth(), list[InOneProcess](), Outbox.release
+    counted = Truth()
+    who = list[InOneProcess]()
+    release = Outbox.release
 
     def noted(
-        self: Outbox, tensor: torch.Tensor, as_: str, batch: str | None = None, *, to: str | None = None
+        self: Outbox,
+        tensor: torch.Tensor,
+        as_: str,
+        batch: str | None = None,
+        *,
+        to: str | None = None,
     ) -> Released:
         left = release(self, tensor, as_, batch, to=to)
         if self.owner == "lab" and as_ == "embedding":
@@ -291,7 +378,9 @@ def truth(monkeypatch: pytest.MonkeyPatch) -> tuple[Truth, list[InOneProcess]]:
     return counted, who
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_no_order_of_trainings_and_predictions_of_one_run_directory_spends_more(
     tmp_path: Path, truth: tuple[Truth, list[InOneProcess]], seed: int
 ) -> None:
@@ -309,4 +398,6 @@ def test_who_only_looks_is_told_what_all_runs_spent(tmp_path: Path) -> None:
     member = lab.begin("one", None)
     member.role.answer(Embed("train[0:30]"))
     nobody = Account("lab", member.federation.agreed, member.ids.tolist())
-    assert spent_before(lab.runs, nobody, "exact") == pytest.approx(true_epsilon(1), abs=1e-6)
+    assert spent_before(lab.runs, nobody, "exact") == pytest.approx(
+        true_epsilon(1), abs=1e-6
+    )

@@ -20,11 +20,18 @@ pytest.importorskip("dp_accounting")
 
 def account() -> Account:
     rows = torch.arange(4)
-    return Account("lab", Batches({"train": rows}, batch_size=4, epochs=2, seed=0), ["a", "b", "c", "d"], None)
+    return Account(
+        "lab",
+        Batches({"train": rows}, batch_size=4, epochs=2, seed=0),
+        ["a", "b", "c", "d"],
+        None,
+    )
 
 
 def spend(meter: Account) -> None:
-    outbox = Outbox("lab", torch.Generator(), {"embedding": Rule(Gaussian(clip=1.0, sigma=5.0))})
+    outbox = Outbox(
+        "lab", torch.Generator(), {"embedding": Rule(Gaussian(clip=1.0, sigma=5.0))}
+    )
     outbox.meter = meter
     outbox.release(torch.ones(4, 2), "embedding", "train/0/0", to="clinic")
 
@@ -56,7 +63,12 @@ def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) 
 
 def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
     first = BudgetOverRuns("lab", tmp_path, "one", {"lab": account()})
-    with pytest.raises(ConfigError, match="'lab' takes part in another run, and counts its budget for one at a time"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "'lab' takes part in another run, and counts its budget for one at a time"
+        ),
+    ):
         BudgetOverRuns("lab", tmp_path, "two", {"lab": account()})
     first.leave()
     BudgetOverRuns("lab", tmp_path, "two", {"lab": account()}).leave()
@@ -64,7 +76,8 @@ def test_two_runs_do_not_spend_at_once(tmp_path: Path) -> None:
 
 def test_who_has_left_a_run_releases_nothing_in_it_any_more(tmp_path: Path) -> None:
     """A driver that closes a run, starts another one and goes on asking in the first."""
-    purses, accounts = list[BudgetOverRuns](), list[Account]()
+    purses = list[BudgetOverRuns]()
+    accounts = list[Account]()
     for run in ("one", "two", "three"):
         purse, mine = kept(tmp_path, run)
         assert mine.worst == (accounts[-1].worst if accounts else 0.0)
@@ -111,14 +124,18 @@ def test_a_crash_while_the_journal_is_written_anew_forgets_nothing(
     assert kept(tmp_path, "two")[1].worst == one.worst > 0.0
 
 
-def test_rows_whose_budget_an_early_version_counted_do_not_begin_anew(tmp_path: Path) -> None:
+def test_rows_whose_budget_an_early_version_counted_do_not_begin_anew(
+    tmp_path: Path,
+) -> None:
     files.write_state(tmp_path / ACCOUNT, {"run": "one", "ids": "exact"})
     refused_to_begin_anew(tmp_path)
 
 
-def test_rows_whose_budget_a_single_run_counted_do_not_begin_anew(tmp_path: Path) -> None:
-    """A run of one process counts in its own folder. Where that lies among a site's, which counts beside them, its rows
-    have paid."""
+def test_rows_whose_budget_a_single_run_counted_do_not_begin_anew(
+    tmp_path: Path,
+) -> None:
+    """A run of one process counts in its own folder. Where that lies among a site's,
+    which counts beside them, its rows have paid."""
     own = tmp_path / "one" / "parties" / "lab"
     own.mkdir(parents=True)
     before = account()
@@ -130,17 +147,37 @@ def test_rows_whose_budget_a_single_run_counted_do_not_begin_anew(tmp_path: Path
 
 
 def refused_to_begin_anew(runs: Path) -> None:
-    for begin in (lambda: spent_before(runs, account(), "exact"), lambda: kept(runs, "two")):
-        with pytest.raises(ConfigError, match=r"which alone is read: they would begin anew\. Put that file back"):
+    for begin in (
+        lambda: spent_before(runs, account(), "exact"),
+        lambda: kept(runs, "two"),
+    ):
+        with pytest.raises(
+            ConfigError,
+            match=r"which alone is read: they would begin anew\. Put that file back",
+        ):
             begin()
     assert not (runs / JOURNAL).exists()
 
 
 @pytest.mark.parametrize(
-    "run", ["Spent.Journal", "account", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"]
+    "run",
+    [
+        "Spent.Journal",
+        "account",
+        "refused.jsonl",
+        "orders.json",
+        "Draining",
+        "site.log",
+        "site.log.1",
+    ],
 )
-def test_a_run_is_not_called_what_lies_beside_the_runs(tmp_path: Path, run: str) -> None:
+def test_a_run_is_not_called_what_lies_beside_the_runs(
+    tmp_path: Path, run: str
+) -> None:
     for accounts in ({}, {"lab": account()}):
-        with pytest.raises(ConfigError, match=f"'lab' keeps no run called '{run}': a run's name .* is none of"):
+        with pytest.raises(
+            ConfigError,
+            match=f"'lab' keeps no run called '{run}': a run's name .* is none of",
+        ):
             BudgetOverRuns("lab", tmp_path, run, accounts)
     assert list(tmp_path.iterdir()) == []

@@ -14,14 +14,25 @@ from colonnade.sites.host import Refusals
 def test_each_refused_call_is_one_whole_line(tmp_path: Path) -> None:
     refusals = Refusals(tmp_path / "runs")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: refusals(f"caller {n}" + "x" * 100, "not admitted"), range(100)))
-    lines = [json.loads(line) for line in (tmp_path / "runs" / "refused.jsonl").read_text().splitlines()]
+        list(
+            pool.map(
+                lambda n: refusals(f"caller {n}" + "x" * 100, "not admitted"),
+                range(100),
+            )
+        )
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "runs" / "refused.jsonl").read_text().splitlines()
+    ]
     assert refusals.count == len(lines) == 100
     assert {line["why"] for line in lines} == {"not admitted"}
-    assert {len(line["caller"]) for line in lines} == {80}  # a stranger cannot fill the disk with its name
+    # a stranger cannot fill the disk with its name
+    assert {len(line["caller"]) for line in lines} == {80}
 
 
-def test_who_calls_for_ever_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_calls_for_ever_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("colonnade.sites.host.MOST", 500)
     for _ in range(2):  # a restarted site goes on with the same file
         refusals = Refusals(tmp_path)

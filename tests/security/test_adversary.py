@@ -1,7 +1,9 @@
-"""Four adversaries that try at random: a relay, a driver, a candidate who is no party of it, and a client.
+"""Four adversaries that try at random: a relay, a driver, a candidate who is no party
+of it, and a client.
 
-Each plays against sites with certificates and a run that they trained. `make test` lets each try a few dozen times;
-`python -m tests.attack --attempts 500 --seed 7` as often as it is told, and prints what came of it.
+Each plays against sites with certificates and a run that they trained. `make test` lets
+each try a few dozen times; `python -m tests.attack --attempts 500 --seed 7` as often as
+it is told, and prints what came of it.
 """
 
 from __future__ import annotations
@@ -56,11 +58,18 @@ def frames_of_every_kind() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The clinic and the laboratory, which counts what its rows are released with, after a run."""
+    """The clinic and the laboratory, which counts what its rows are released with,
+    after a run."""
     base = tmp_path_factory.mktemp("trained")
     rule = {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}
     lab = {"outbox": {"embedding": rule}, "budget": {"epsilon": BUDGET, "delta": 1e-5}}
-    folders(base, settings={**quick(federation={"device": "cpu", "cohort": "off"}), "parties": {"lab": lab}})
+    folders(
+        base,
+        settings={
+            **quick(federation={"device": "cpu", "cohort": "off"}),
+            "parties": {"lab": lab},
+        },
+    )
     drive(sites(base)["clinic"], "run")
     return base
 
@@ -78,41 +87,69 @@ def files_of(base: Path, name: str) -> dict[str, str]:
 def answer_of(site: Site, caller: str, frame: bytes) -> Any:
     """What comes back: a message, as the line would bring it."""
     reply = site.endpoint(caller, HEAD.pack(WHOLE, NONE, 0, 0) + frame)
-    return wire.decode(memoryview(bytearray(reply[len(ANSWER) :]))).message if reply.startswith(ANSWER) else None
+    return (
+        wire.decode(memoryview(bytearray(reply[len(ANSWER) :]))).message
+        if reply.startswith(ANSWER)
+        else None
+    )
 
 
 def named(frame: bytes, sender: str) -> bytes:
     """The same frame, in this name and under a number that nobody used."""
     parts = parts_of(frame)
-    return frame if parts is None else frame_of(parts[0] | {"from": sender, "number": next(NUMBERS)}, parts[1])
+    return (
+        frame
+        if parts is None
+        else frame_of(parts[0] | {"from": sender, "number": next(NUMBERS)}, parts[1])
+    )
 
 
 def spent(base: Path) -> float:
     """What the laboratory's journal says that its row that paid most has paid."""
-    told = [one.to_json()["budget"] for one in of_run(RunDirectory(base / "lab" / "runs" / "run"))]
+    told = [
+        one.to_json()["budget"]
+        for one in of_run(RunDirectory(base / "lab" / "runs" / "run"))
+    ]
     return max(float(one["spent"]) for one in told if one)
 
 
-def test_a_relay_that_tries_at_random_is_refused(tmp_path: Path, rng: random.Random, record_property: Record) -> None:
-    """Bits, cuts, splices, older calls, answers as calls and calls in the clear, before every call of a run."""
-    got, per_call = Counter[bytes](), 1 + ATTEMPTS // 10
+def test_a_relay_that_tries_at_random_is_refused(
+    tmp_path: Path, rng: random.Random, record_property: Record
+) -> None:
+    """Bits, cuts, splices, older calls, answers as calls and calls in the clear, before
+    every call of a run."""
+    got = Counter[bytes]()
+    per_call = 1 + ATTEMPTS // 10
 
     def forged(relay: Relay, data: bytes) -> bytes:
-        seen = [part for pair in relay.seen for part in pair if part[:1] not in (HELLO, FINISH)] or [data]
-        old, at = rng.choice(seen), rng.randrange(len(data))
+        seen = [
+            part
+            for pair in relay.seen
+            for part in pair
+            if part[:1] not in (HELLO, FINISH)
+        ] or [data]
+        old = rng.choice(seen)
+        at = rng.randrange(len(data))
         flipped = bytearray(data)
         flipped[at] ^= 1 << rng.randrange(8)
         if flipped[:1] in (HELLO, FINISH):
             flipped[:1] = CALL
         return rng.choice(
             [
-                bytes(flipped), data[:at] if at else CALL, data + rng.randbytes(1 + at), CALL + old[1:],
-                CALL + data[1 : 1 + at] + old[1 + at :] + b"\0", CALL + rng.randbytes(at),
-                rng.choice(relay.plain or [b""]), CALL + data[1:17] + rng.choice(relay.plain or [b""]),
+                bytes(flipped),
+                data[:at] if at else CALL,
+                data + rng.randbytes(1 + at),
+                CALL + old[1:],
+                CALL + data[1 : 1 + at] + old[1 + at :] + b"\0",
+                CALL + rng.randbytes(at),
+                rng.choice(relay.plain or [b""]),
+                CALL + data[1:17] + rng.choice(relay.plain or [b""]),
             ]
-        )  # fmt: skip
+        )
 
-    def attack(relay: Relay, to: str, data: bytes, carry: Callable[[bytes], bytes]) -> bytes:
+    def attack(
+        relay: Relay, to: str, data: bytes, carry: Callable[[bytes], bytes]
+    ) -> bytes:
         if data[:1] == CALL:
             for _ in range(per_call):
                 fake = forged(relay, data)
@@ -127,16 +164,28 @@ def test_a_relay_that_tries_at_random_is_refused(tmp_path: Path, rng: random.Ran
     record_property("attempts", got.total())
     assert got.total() >= min(ATTEMPTS, 60)
     assert set(got) == {REFUSED}
-    assert len(relay.plain) == 2 * sum(data[:1] == CALL for data, _ in relay.seen), "it opened what the clinic sent"
+    assert len(relay.plain) == 2 * sum(data[:1] == CALL for data, _ in relay.seen), (
+        "it opened what the clinic sent"
+    )
 
 
 def test_a_driver_that_tries_at_random_gets_no_more_than_budget_and_deletes_nothing(
-    trained: Path, rng: random.Random, frames_of_every_kind: list[bytes], record_property: Record
+    trained: Path,
+    rng: random.Random,
+    frames_of_every_kind: list[bytes],
+    record_property: Record,
 ) -> None:
-    """The label owner, with its own key: requests of every class, whole and changed, for runs that are and are not."""
-    lab, before, ends = sites(trained)["lab"], files_of(trained, "lab"), Counter[str]()
+    """The label owner, with its own key: requests of every class, whole and changed,
+    for runs that are and are not."""
+    lab = sites(trained)["lab"]
+    before = files_of(trained, "lab")
+    ends = Counter[str]()
     for number in range(ATTEMPTS):
-        frame = rng.choice(frames_of_every_kind) if number % 2 else mutated(rng, frames_of_every_kind)
+        frame = (
+            rng.choice(frames_of_every_kind)
+            if number % 2
+            else mutated(rng, frames_of_every_kind)
+        )
         parts = parts_of(named(frame, "clinic"))
         if parts is not None and isinstance(parts[0].get("fields"), dict):
             fields = parts[0]["fields"]
@@ -149,7 +198,9 @@ def test_a_driver_that_tries_at_random_gets_no_more_than_budget_and_deletes_noth
         answer = answer_of(lab, "clinic", frame if parts is None else frame_of(*parts))
         ends[answer.error if isinstance(answer, Failure) else "answered"] += 1
         if isinstance(answer, Failure):
-            assert not any(word in answer.cause for word in (*IDS, str(trained))), answer
+            assert not any(word in answer.cause for word in (*IDS, str(trained))), (
+                answer
+            )
     record_property("attempts", ATTEMPTS)
     assert sum(ends.values()) == ATTEMPTS
     assert ends["answered"] < ATTEMPTS
@@ -159,10 +210,16 @@ def test_a_driver_that_tries_at_random_gets_no_more_than_budget_and_deletes_noth
 
 @pytest.mark.parametrize("who", ["stranger", "lab"])
 def test_a_candidate_that_is_no_party_or_another_is_told_nothing(
-    trained: Path, rng: random.Random, frames_of_every_kind: list[bytes], record_property: Record, who: str
+    trained: Path,
+    rng: random.Random,
+    frames_of_every_kind: list[bytes],
+    record_property: Record,
+    who: str,
 ) -> None:
-    """Somebody with a certificate of the same root, and the laboratory, which has nothing to ask of the label owner."""
-    clinic, before = sites(trained)["clinic"], files_of(trained, "clinic")
+    """Somebody with a certificate of the same root, and the laboratory, which has
+    nothing to ask of the label owner."""
+    clinic = sites(trained)["clinic"]
+    before = files_of(trained, "clinic")
     ends = Counter[str]()
     for number in range(ATTEMPTS):
         frame = named(rng.choice(frames_of_every_kind), rng.choice(["clinic", who]))
@@ -179,15 +236,42 @@ def test_a_candidate_that_is_no_party_or_another_is_told_nothing(
 
 def hostile_requests(rng: random.Random) -> Iterator[tuple[bool, dict[str, Any]]]:
     """Whether it brings the token, and what it asks."""
-    odd = ["", "\0", "x" * 3000, "../../etc/passwd", "P001'; DROP", "=1+1", "P999", "\ud7ff", "{}", "nan"]
+    odd = [
+        "",
+        "\0",
+        "x" * 3000,
+        "../../etc/passwd",
+        "P001'; DROP",
+        "=1+1",
+        "P999",
+        "\ud7ff",
+        "{}",
+        "nan",
+    ]
     bodies: list[Any] = [
-        {"ids": [rng.choice(odd)]}, {"ids": rng.choice(odd)}, {"ids": [[["P001"]]]}, {"ids": [None]}, [],
-        {"id": ["P001"]}, {"ids": [{"P001": 1}]}, {"ids": ["P001"] * 5000}, {"ids": [10**400]}, {"ids": []},
-    ]  # fmt: skip
+        {"ids": [rng.choice(odd)]},
+        {"ids": rng.choice(odd)},
+        {"ids": [[["P001"]]]},
+        {"ids": [None]},
+        [],
+        {"id": ["P001"]},
+        {"ids": [{"P001": 1}]},
+        {"ids": ["P001"] * 5000},
+        {"ids": [10**400]},
+        {"ids": []},
+    ]
     while True:
         trusted = rng.random() < 0.5
-        token = TOKEN if trusted else rng.choice(["x", TOKEN[:-1], TOKEN + "x", "null", TOKEN.upper()])
-        asked: dict[str, Any] = {"method": "POST", "url": "/predict", "headers": {"Authorization": f"Bearer {token}"}}
+        token = (
+            TOKEN
+            if trusted
+            else rng.choice(["x", TOKEN[:-1], TOKEN + "x", "null", TOKEN.upper()])
+        )
+        asked: dict[str, Any] = {
+            "method": "POST",
+            "url": "/predict",
+            "headers": {"Authorization": f"Bearer {token}"},
+        }
         kind = rng.randrange(5)
         if kind == 0:
             asked["content"] = rng.randbytes(rng.randrange(2000))
@@ -212,13 +296,19 @@ def test_a_client_that_tries_at_random_gets_errors_that_say_nothing(
     honest = None
     with serving(trained) as (client, _):
         client.headers.pop("Authorization")
-        for _, (trusted, asked) in zip(range(ATTEMPTS), hostile_requests(rng), strict=False):
+        for _, (trusted, asked) in zip(
+            range(ATTEMPTS), hostile_requests(rng), strict=False
+        ):
             answer = client.request(**asked)
             assert 400 <= answer.status_code < 500, (asked, answer.status_code)
             assert "error" in answer.json()
             assert not any(one in answer.text for one in IDS)
             assert trusted or answer.status_code in (401, 404, 405, 408, 413, 422, 429)
-        good = client.post("/predict", json={"ids": ["P003"]}, headers={"Authorization": f"Bearer {TOKEN}"})
+        good = client.post(
+            "/predict",
+            json={"ids": ["P003"]},
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
         honest = good.json()["predictions"][0]["prediction"]
     record_property("attempts", ATTEMPTS)
     assert honest in set(frames()["clinic"]["diagnosis"].astype(str))

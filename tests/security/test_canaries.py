@@ -1,5 +1,6 @@
-"""No secret, feature, label or id where it does not belong: canaries are planted, and all that a run wrote or sent is
-searched for them: frames, logs at every level, standard output and error, and every file.
+"""No secret, feature, label or id where it does not belong: canaries are planted, and
+all that a run wrote or sent is searched for them: frames, logs at every level, standard
+output and error, and every file.
 
 What may hold them is written down in `OWNER`; a file that is not there may hold none.
 """
@@ -37,16 +38,19 @@ OTHERS = {
     "one_shot": 'name = "one_shot"\nwidth = 2',
 }
 IN_LONG_RUNS = {"vafl", "fdml", "vimsgd", "vimadmm"}
-"""Embeddings or logits go up and a gradient or residual comes down, as with `ALGORITHMS`; the others have keys, tell
-labels, or send once, and are in every run."""
+"""Embeddings or logits go up and a gradient or residual comes down, as with
+`ALGORITHMS`; the others have keys, tell labels, or send once, and are in every run."""
 OWNER = (
     (r"(ward|lab|bank)/table\.csv", None),  # the tables themselves
-    (r"run/parties/(ward|lab|bank)/.*", None),  # models, encoders and ledgers, each at its owner
+    # models, encoders and ledgers, each at its owner
+    (r"run/parties/(ward|lab|bank)/.*", None),
     (r"aligned/parties/(ward|lab|bank)/rows\.npy", None),
-    (r"ward/predictions\.csv|ward/rows\.csv", "ward"),  # the label owner asked for these ids, and got their labels
+    # the label owner asked for these ids, and got their labels
+    (r"ward/predictions\.csv|ward/rows\.csv", "ward"),
     (r"run/explain/.*|run/audit/.*", "ward"),  # the label owner's pictures and reports
 )
-"""Whose a file is: the organisation in its path, or the one named. Other files are shared, as is all that travels."""
+"""Whose a file is: the organisation in its path, or the one named. Other files are
+shared, as is all that travels."""
 COMMANDS = (
     ("align", "federation.toml", "--out", "aligned"),
     ("run", "federation.toml", "--out", "run"),
@@ -80,15 +84,29 @@ class _Everything(logging.Handler):
 
 
 @pytest.fixture(
-    params=[*ALGORITHMS, *(pytest.param(one, marks=pytest.mark.long) if one in IN_LONG_RUNS else one for one in OTHERS)]
+    params=[
+        *ALGORITHMS,
+        *(
+            pytest.param(one, marks=pytest.mark.long) if one in IN_LONG_RUNS else one
+            for one in OTHERS
+        ),
+    ]
 )
 def seen(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> Any:
     canaries = write(tmp_path, (ALGORITHMS | OTHERS)[request.param])
     found = Seen(canaries, tmp_path)
-    (tmp_path / "ward" / "rows.csv").write_text("id\nidcanary0001x\nidcanary0007x\n", encoding="utf-8")
-    encode, new_key, fresh, start = wire.encode, masks._new_key, curve.fresh_secret, roles.FeatureOwner.__init__
+    (tmp_path / "ward" / "rows.csv").write_text(
+        "id\nidcanary0001x\nidcanary0007x\n", encoding="utf-8"
+    )
+    encode = wire.encode
+    new_key = masks._new_key
+    fresh = curve.fresh_secret
+    start = roles.FeatureOwner.__init__
 
     def kept(envelope: Any) -> bytes:
         found.frames.append(encode(envelope))
@@ -108,7 +126,8 @@ def seen(
     monkeypatch.setattr(masks, "_new_key", key)
     monkeypatch.setattr(curve, "fresh_secret", lambda: canaries.key(fresh()))
     monkeypatch.chdir(tmp_path)
-    root, handler = logging.getLogger(), _Everything(found.logged)
+    root = logging.getLogger()
+    handler = _Everything(found.logged)
     before = root.level
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
@@ -129,7 +148,10 @@ def test_a_refusal_of_unaligned_tables_names_no_ids(
 ) -> None:
     canaries = write(tmp_path, ALGORITHMS["splitnn"])
     file = tmp_path / "federation.toml"
-    file.write_text(file.read_text(encoding="utf-8").replace('align = "private"\n', ""), encoding="utf-8")
+    file.write_text(
+        file.read_text(encoding="utf-8").replace('align = "private"\n', ""),
+        encoding="utf-8",
+    )
     monkeypatch.chdir(tmp_path)
     called = Caller(monkeypatch, capfd)("run", "federation.toml")
     assert called.code == 2
@@ -161,12 +183,17 @@ def test_nothing_is_where_it_does_not_belong(seen: Seen) -> None:
     assert seen.canaries.keys
     assert min(map(len, everywhere)) >= 8
     assert [found for frame in seen.frames if (found := told(frame, everywhere))] == []
-    assert [found for text in seen.printed if (found := told(text.encode(), everywhere))] == []
-    assert [found for text in seen.logged if (found := told(text.encode(), everywhere))] == []
+    assert [
+        found for text in seen.printed if (found := told(text.encode(), everywhere))
+    ] == []
+    assert [
+        found for text in seen.logged if (found := told(text.encode(), everywhere))
+    ] == []
     read = 0
     for path in sorted(seen.folder.rglob("*")):
         if path.is_file():
-            name, data = path.relative_to(seen.folder).as_posix(), path.read_bytes()
+            name = path.relative_to(seen.folder).as_posix()
+            data = path.read_bytes()
             read += 1
             assert told(data, seen.canaries.not_for(owner_of(name))) == [], name
     assert read > 15

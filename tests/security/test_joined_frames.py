@@ -1,4 +1,5 @@
-"""Frames that bring several calls, from a driver that lies and a relay that repeats: no more than the calls alone."""
+"""Frames that bring several calls, from a driver that lies and a relay that repeats: no
+more than the calls alone."""
 
 from __future__ import annotations
 
@@ -13,14 +14,27 @@ from tests.transport.lines import lines
 from tests.transport.test_endpoint import desk, failure, whole
 from torch import Generator
 
-from colonnade.core import Batches, Done, DpEvent, Envelope, Organisation, Outbox, Request, roles, serves, wire
+from colonnade.core import (
+    Batches,
+    Done,
+    DpEvent,
+    Envelope,
+    Organisation,
+    Outbox,
+    Request,
+    roles,
+    serves,
+    wire,
+)
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
 from colonnade.transport.holding import LARGEST, Holding
 from colonnade.transport.remote import ANSWER
 
 
 def remember(value: float, rows: int = 6) -> Remember:
-    return Remember(Outbox("asker", Generator()).release(torch.full((rows, 4), value), "value"))
+    return Remember(
+        Outbox("asker", Generator()).release(torch.full((rows, 4), value), "value")
+    )
 
 
 def held(number: int, value: float = 1.0) -> Envelope[Any]:
@@ -30,7 +44,14 @@ def held(number: int, value: float = 1.0) -> Envelope[Any]:
 def frame(*numbers: int, value: float = 1.0) -> bytes:
     """All but the last are held back; the last one tells something."""
     *ahead, last = numbers
-    return whole(Envelope("asker", last, Sleep(0.0), ahead=tuple(held(number, value) for number in ahead)))
+    return whole(
+        Envelope(
+            "asker",
+            last,
+            Sleep(0.0),
+            ahead=tuple(held(number, value) for number in ahead),
+        )
+    )
 
 
 def number(party: Echo) -> float:
@@ -46,7 +67,8 @@ class Counting:
     """A budget of so many releases."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.charged = most, 0
+        self.most = most
+        self.charged = 0
 
     def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> None:
         if self.charged >= self.most:
@@ -60,11 +82,20 @@ class Counting:
 
 
 def test_a_small_call_cannot_keep_a_long_frame_in_memory() -> None:
-    """Tensors go on using the memory they came in, so that one of them that is kept keeps what came beside it."""
+    """Tensors go on using the memory they came in, so that one of them that is kept
+    keeps what came beside it."""
     point, ada, refused = desk()
     many = (LARGEST // 16) // 2
-    ahead = (held(1), *(Envelope("asker", n, remember(1.0, many), held=True) for n in range(2, 7)))
-    assert failure(point("asker", whole(Envelope("asker", 9, Sleep(0.0), ahead=ahead)))).error == "WireError"
+    ahead = (
+        held(1),
+        *(Envelope("asker", n, remember(1.0, many), held=True) for n in range(2, 7)),
+    )
+    assert (
+        failure(
+            point("asker", whole(Envelope("asker", 9, Sleep(0.0), ahead=ahead)))
+        ).error
+        == "WireError"
+    )
     assert (number(ada), ada.ledger.entries, len(refused)) == (0, [], 1)
 
 
@@ -74,7 +105,8 @@ def test_as_much_as_a_driver_lets_wait_is_taken() -> None:
     peers, _ = asker(transport, ("ada",))
     for _ in range(wire.AHEAD):
         peers.ask(remember(1.0, LARGEST // 16 // wire.AHEAD))
-    with pytest.raises(PartyError, match="RuntimeError"):  # it was read, and does not fit what ada holds
+    # it was read, and does not fit what ada holds
+    with pytest.raises(PartyError, match="RuntimeError"):
         peers.settle()
 
 
@@ -82,7 +114,9 @@ def test_a_delayed_frame_that_comes_after_newer_ones_does_nothing() -> None:
     point, ada, refused = desk()
     for numbers in ((1, 2), (3, 4), (5, 6)):
         assert told(point("asker", frame(*numbers)))
-    assert "older than what it has answered" in failure(point("asker", frame(1, 2))).cause
+    assert (
+        "older than what it has answered" in failure(point("asker", frame(1, 2))).cause
+    )
     assert (number(ada), len(ada.threads), len(refused)) == (3, 3, 1)
 
 
@@ -92,12 +126,15 @@ def test_other_contents_under_numbers_that_were_used_are_not_looked_at() -> None
     assert point("asker", frame(1, 2, 3, value=100.0)) == first
     assert number(ada) == 2
     entries = len(ada.ledger.entries)
-    told(point("asker", whole(held(3, 100.0))))  # what had told something says Done now, and no more
+    # what had told something says Done now, and no more
+    told(point("asker", whole(held(3, 100.0))))
     assert (number(ada), len(ada.ledger.entries)) == (2, entries)
 
 
 @pytest.mark.parametrize("numbers", [(5, 5, 5), (5, 4, 6), (5, 6, 6)])
-def test_numbers_that_repeat_or_fall_in_a_frame_are_done_once_each(numbers: tuple[int, ...]) -> None:
+def test_numbers_that_repeat_or_fall_in_a_frame_are_done_once_each(
+    numbers: tuple[int, ...],
+) -> None:
     point, ada, _ = desk()
     for _ in range(3):
         reply = told(point("asker", frame(*numbers)))
@@ -110,7 +147,10 @@ def test_numbers_that_repeat_or_fall_in_a_frame_are_done_once_each(numbers: tupl
 def test_the_same_frame_over_two_lines_at_once_is_done_once() -> None:
     point, ada, refused = desk()
     replies: list[bytes] = []
-    calls = [threading.Thread(target=lambda: replies.append(point("asker", frame(1, 2, 3)))) for _ in range(8)]
+    calls = [
+        threading.Thread(target=lambda: replies.append(point("asker", frame(1, 2, 3))))
+        for _ in range(8)
+    ]
     for call in calls:
         call.start()
     for call in calls:
@@ -119,7 +159,9 @@ def test_the_same_frame_over_two_lines_at_once_is_done_once() -> None:
     assert (number(ada), len(ada.threads), refused) == (2, 1, [])
 
 
-def test_a_frame_that_comes_again_is_charged_once_and_a_refused_call_releases_nothing() -> None:
+def test_a_frame_that_comes_again_is_charged_once_and_a_refused_call_releases_nothing() -> (
+    None
+):
     point, ada, _ = desk()
     meter = ada.outbox.meter = Counting(1)
     for _ in range(3):
@@ -131,10 +173,12 @@ def test_a_frame_that_comes_again_is_charged_once_and_a_refused_call_releases_no
 
 
 class Spent:
-    """Of three parties one says that its budget is spent, while the frame to another was lost."""
+    """Of three parties one says that its budget is spent, while the frame to another
+    was lost."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.lost = inner, False
+        self.inner = inner
+        self.lost = False
 
     def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
         if self.lost:
@@ -150,7 +194,9 @@ class Spent:
         return self.inner.attempt_each(envelopes)
 
 
-def test_who_says_that_its_budget_is_spent_when_all_is_settled_loses_nobodys_update() -> None:
+def test_who_says_that_its_budget_is_spent_when_all_is_settled_loses_nobodys_update() -> (
+    None
+):
     """A driver that hears it saves everybody, as if all updates were done."""
     parties = echoes()
     transport = Holding(Spent(lines(parties)))
@@ -173,10 +219,14 @@ class Nested(roles.LabelOwner):
         raise BudgetExhausted("'north' will not release its weights")
 
 
-def test_a_nested_driver_whose_budget_is_spent_leaves_nothing_for_after_the_others_are_saved() -> None:
+def test_a_nested_driver_whose_budget_is_spent_leaves_nothing_for_after_the_others_are_saved() -> (
+    None
+):
     """Whoever drives it has those with columns saved next, by another line."""
     parties = echoes()
-    organisation = Organisation.at("north", Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0))
+    organisation = Organisation.at(
+        "north", Batches({"train": torch.arange(6)}, batch_size=6, epochs=1, seed=0)
+    )
     north = Nested(organisation, torch.zeros(6), None, None)
     north.peers = asker(Holding(lines(parties)))[0]
     with pytest.raises(BudgetExhausted, match="weights"):
@@ -185,7 +235,8 @@ def test_a_nested_driver_whose_budget_is_spent_leaves_nothing_for_after_the_othe
 
 
 def test_no_answer_leaves_nothing_to_be_sent_later() -> None:
-    """The run ends there: what waited may have been done, and is not done once more by whoever drives next."""
+    """The run ends there: what waited may have been done, and is not done once more by
+    whoever drives next."""
 
     class Dead(Spent):
         def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:

@@ -1,5 +1,6 @@
-"""A laboratory that follows the protocol and collects what it is told about labels in many runs: were they drawn anew
-each time, most of what it heard of a row would be its label. And whoever starts runs has as many as it likes."""
+"""A laboratory that follows the protocol and collects what it is told about labels in
+many runs: were they drawn anew each time, most of what it heard of a row would be its
+label. And whoever starts runs has as many as it likes."""
 
 from __future__ import annotations
 
@@ -24,15 +25,23 @@ def made(base: Path) -> None:
     rule = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 1.0}}}
     train = {"epochs": 1, "batch_size": 64, "early_stop": False}
     settings = quick(train=train, parties={"clinic": {"outbox": rule}}, **ALONE)
-    folders(base, frames(rows=ROWS), {**settings, "algorithm": {"name": "compressed_vfl"}})
+    folders(
+        base, frames(rows=ROWS), {**settings, "algorithm": {"name": "compressed_vfl"}}
+    )
 
 
 def told(base: Path, run: str) -> dict[str, int]:
     """What the laboratory was told in a run of each person who trained."""
     drive(sites(base)["clinic"], run)
-    state = files.read_state(max((base / "lab" / "runs" / run / "parties" / "lab").glob("checkpoint-*")))
-    whole = Federation.from_toml(base / "all" / "federation.toml")  # divided as at sites
-    return {str(whole.ids[row]): int(state["features"]["labels"][row]) for row in whole.batches.splits["train"]}
+    state = files.read_state(
+        max((base / "lab" / "runs" / run / "parties" / "lab").glob("checkpoint-*"))
+    )
+    # divided as at sites
+    whole = Federation.from_toml(base / "all" / "federation.toml")
+    return {
+        str(whole.ids[row]): int(state["features"]["labels"][row])
+        for row in whole.batches.splits["train"]
+    }
 
 
 def test_another_run_shows_no_label_once_more(tmp_path: Path) -> None:
@@ -40,7 +49,9 @@ def test_another_run_shows_no_label_once_more(tmp_path: Path) -> None:
     first = told(tmp_path, "run")
     for path in tmp_path.glob("all/*.csv"):  # ten people more, who are drawn now
         more = frames(rows=ROWS + 10, seed=3)[path.stem]
-        pd.concat([pd.read_csv(path), more[more["patient"] >= f"P{ROWS:03d}"]]).to_csv(path, index=False)
+        pd.concat([pd.read_csv(path), more[more["patient"] >= f"P{ROWS:03d}"]]).to_csv(
+            path, index=False
+        )
     later = told(tmp_path, "again")
     both = first.keys() & later.keys()
     assert len(later) > len(first) >= len(both) > ROWS / 3
@@ -48,19 +59,29 @@ def test_another_run_shows_no_label_once_more(tmp_path: Path) -> None:
     assert set(later.values()) == {0, 1}
 
 
-def test_labels_are_not_drawn_by_another_rule_nor_from_a_damaged_file(tmp_path: Path) -> None:
+def test_labels_are_not_drawn_by_another_rule_nor_from_a_damaged_file(
+    tmp_path: Path,
+) -> None:
     made(tmp_path)
     first = told(tmp_path, "run")
-    path, own = tmp_path / "clinic" / "runs" / "drawn.labels", tmp_path / "clinic" / OWN
-    whole, settings = path.read_bytes(), own.read_text()
+    path = tmp_path / "clinic" / "runs" / "drawn.labels"
+    own = tmp_path / "clinic" / OWN
+    whole = path.read_bytes()
+    settings = own.read_text()
     assert EPSILON in settings
     own.write_text(settings.replace(EPSILON, "epsilon = 2.0"))
-    with pytest.raises(ConfigError, match="a second draw shows them once more, and costs both epsilons together"):
+    with pytest.raises(
+        ConfigError,
+        match="a second draw shows them once more, and costs both epsilons together",
+    ):
         told(tmp_path, "other")
     own.write_text(settings)
     for place in (20, 60, len(whole) - 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(CheckpointError, match="is damaged, and it has the labels that 'clinic' drew at random"):
+        with pytest.raises(
+            CheckpointError,
+            match="is damaged, and it has the labels that 'clinic' drew at random",
+        ):
             told(tmp_path, f"damaged-{place}")
     path.write_bytes(whole)
     assert told(tmp_path, "again") == first

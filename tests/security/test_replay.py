@@ -1,4 +1,5 @@
-"""What was on the wire is recorded and sent again, and sent by somebody else: nothing comes of it."""
+"""What was on the wire is recorded and sent again, and sent by somebody else: nothing
+comes of it."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def ledgers(toy: Toy) -> dict[str, int]:
 @every_algorithm
 def test_a_recorded_run_sent_again_changes_nothing(algorithm: AnyAlgorithm) -> None:
     toy, frames, before = trained(algorithm)
-    written, refused = ledgers(toy), 0
+    written = ledgers(toy)
+    refused = 0
     for to, frame in frames:
         try:
             toy.parties[to].handle(wire.decode(frame))
@@ -67,7 +69,9 @@ def test_nobody_else_is_answered(algorithm: AnyAlgorithm) -> None:
         said = wire.decode(frame)
         for name in ("mallory", to, "Label owner"):
             with pytest.raises(BoundaryError, match="this is for label owner to ask"):
-                toy.parties[to].handle(Envelope(name, said.number + 1_000_000, copy.copy(said.message)))
+                toy.parties[to].handle(
+                    Envelope(name, said.number + 1_000_000, copy.copy(said.message))
+                )
     assert_bit_equal(toy.states(), before)
     assert ledgers(toy) == written
     toy.run(1)

@@ -1,4 +1,5 @@
-"""A driver or a party that says much with few bytes: what a call costs follows from what its receiver holds itself."""
+"""A driver or a party that says much with few bytes: what a call costs follows from
+what its receiver holds itself."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from tests.algorithms.test_boosted_trees import between, table
 from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
 
-from colonnade.algorithms import compressed_vfl, logistic_regression, vimadmm, vimadmm_joint
+from colonnade.algorithms import (
+    compressed_vfl,
+    logistic_regression,
+    vimadmm,
+    vimadmm_joint,
+)
 from colonnade.algorithms.boosted_trees import Config
 from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.tree_owner import Split, Start, UseKey
@@ -51,49 +57,81 @@ def outbox() -> Outbox:
 
 def test_a_head_is_as_large_as_the_run_was_prepared_for(tmp_path: Path) -> None:
     """[4, 2^20], packed to some kilobytes, met every row of a batch."""
-    lab, out = site(tmp_path, "vimadmm"), outbox()
+    lab = site(tmp_path, "vimadmm")
+    out = outbox()
     width = ask(lab, "clinic", Embed("train/0/0")).values.shape[1]
     wide = out.release(torch.zeros(width, WIDE), "head")
     refused(lab, vimadmm.Adopt(wide), f"it is for {WIDE} outputs")
-    good, small = (out.release(torch.zeros(*shape), "residual") for shape in ((width, 1), (1, 1)))
+    good, small = (
+        out.release(torch.zeros(*shape), "residual") for shape in ((width, 1), (1, 1))
+    )
     rows = ask(lab, "clinic", Embed("train/0/0")).values.shape[0]
     refused(lab, vimadmm.Improve("train/0/0", small, good), "it was told no head yet")
     ask(lab, "clinic", vimadmm.Adopt(good))
     refused(lab, vimadmm.Improve("train/0/0", small, wide), r"the head has the shape")
-    refused(lab, vimadmm.Improve("train/0/0", small, good), rf"the residual has the shape \[1, 1\].*\[{rows}, 1\]")
+    refused(
+        lab,
+        vimadmm.Improve("train/0/0", small, good),
+        rf"the residual has the shape \[1, 1\].*\[{rows}, 1\]",
+    )
 
 
 def test_so_are_a_joint_residual_and_a_model_of_compressed_vfl(tmp_path: Path) -> None:
     for name in ("joint", "compressed", "logistic"):
         (tmp_path / name).mkdir()
-    lab, out = site(tmp_path / "joint", "vimadmm_joint"), outbox()
+    lab = site(tmp_path / "joint", "vimadmm_joint")
+    out = outbox()
     rows = ask(lab, "clinic", Embed("train/0/0")).values.shape[0]
     many = out.release(torch.zeros(WIDE, rows, 1), "head")
     refused(lab, vimadmm_joint.Improve("train/0/0", many), "the residual has the shape")
     lab = site(tmp_path / "logistic", "logistic_regression")
-    refused(lab, logistic_regression.Move("train/0/0", 1.0, many), "the gradient has the shape")
+    refused(
+        lab,
+        logistic_regression.Move("train/0/0", 1.0, many),
+        "the gradient has the shape",
+    )
     lab = site(tmp_path / "compressed", "compressed_vfl")
     rows, width = ask(lab, "clinic", Embed("train/0/0")).values.shape
     labels = out.release(torch.zeros(rows, dtype=torch.int64), "targets")
-    again = out.publish(torch.zeros(WIDE, dtype=torch.int64).numpy().tobytes(), "inputs")
-    refused(lab, compressed_vfl.Join(f"train[0:{rows}]", labels, again), "each input of the model has one place")
+    again = out.publish(
+        torch.zeros(WIDE, dtype=torch.int64).numpy().tobytes(), "inputs"
+    )
+    refused(
+        lab,
+        compressed_vfl.Join(f"train[0:{rows}]", labels, again),
+        "each input of the model has one place",
+    )
     inputs = out.publish(torch.arange(width).numpy().tobytes(), "inputs")
     ask(lab, "clinic", compressed_vfl.Join(f"train[0:{rows}]", labels, inputs))
-    for outputs, why in ((WIDE, f"it is for {WIDE} outputs"), (1, "a part of the model has the shape")):
-        model = tuple(out.release(torch.zeros(*shape), "head") for shape in ((WIDE, width), (outputs,)))
+    for outputs, why in (
+        (WIDE, f"it is for {WIDE} outputs"),
+        (1, "a part of the model has the shape"),
+    ):
+        model = tuple(
+            out.release(torch.zeros(*shape), "head")
+            for shape in ((WIDE, width), (outputs,))
+        )
         refused(lab, compressed_vfl.Improve("train/0/0", (), model), why)
 
 
 def test_no_run_has_outputs_that_nobody_has_room_for(tmp_path: Path) -> None:
     """2^20 of them, and logits of a few rows: hundreds of bytes for gigabytes."""
-    folders(tmp_path, frames(), {**quick(train=ONE_BATCH, **ALONE), "algorithm": {"name": "fdml"}})
+    folders(
+        tmp_path,
+        frames(),
+        {**quick(train=ONE_BATCH, **ALONE), "algorithm": {"name": "fdml"}},
+    )
     lab = sites(tmp_path)["lab"]
     ask(lab, "clinic", Join(lab.own.agreed))
-    refused(lab, Prepare("run", 1 << 20, False, 0), "a model cannot have 1048576 outputs")
+    refused(
+        lab, Prepare("run", 1 << 20, False, 0), "a model cannot have 1048576 outputs"
+    )
     ask(lab, "clinic", Prepare("run", WIDE, False, 0))
     assert lab.participant is not None
     lab.participant.organisation.bounds = Bounds(WIDE, 40 * WIDE * 4)
-    refused(lab, Embed("train/0/0"), "rows at once would take more than its memory_per_call")
+    refused(
+        lab, Embed("train/0/0"), "rows at once would take more than its memory_per_call"
+    )
     assert ask(lab, "clinic", Embed("train[0:40]")).values.shape == (40, WIDE)
 
 
@@ -111,7 +149,8 @@ def told(lab: Any, request: Any, number: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:boosted_trees without encryption")
 def test_trees_are_as_many_as_outputs_and_learn_from_rows() -> None:
-    """Gradients of no rows and thousands of trees: a frame of a kilobyte, and minutes of work."""
+    """Gradients of no rows and thousands of trees: a frame of a kilobyte, and minutes
+    of work."""
     lab, out, rows = prepared_trees(encryption="none")
     nobody = out.release(torch.zeros(rows, 1), "sample", "train/0/0")
     for shape, sample, why in (
@@ -119,27 +158,49 @@ def test_trees_are_as_many_as_outputs_and_learn_from_rows() -> None:
         ((rows, 2), None, "2 trees came for 1 outputs"),
         ((rows, 0), None, "0 trees came for 1 outputs"),
     ):
-        g, h = (out.release(torch.zeros(*shape), name, "train/0/0") for name in ("gradients", "hessians"))
+        g, h = (
+            out.release(torch.zeros(*shape), name, "train/0/0")
+            for name in ("gradients", "hessians")
+        )
         with pytest.raises(PartyError, match=why):
             told(lab, Start("train/0/0", 0, 0, g, h, sample), 1)
     pytest.importorskip("coincurve")
     for nodes, most in (("shown", 2), ("hidden", 16)):
         lab, out, _ = prepared_trees(nodes=nodes)
         with pytest.raises(PartyError, match="trees came for 1 outputs"):
-            told(lab, UseKey(out.publish(ElGamalSecretKey(most + 2).public.to_bytes(), "public_key")), 1)
-        told(lab, UseKey(out.publish(ElGamalSecretKey(most).public.to_bytes(), "public_key")), 2)
+            told(
+                lab,
+                UseKey(
+                    out.publish(
+                        ElGamalSecretKey(most + 2).public.to_bytes(), "public_key"
+                    )
+                ),
+                1,
+            )
+        told(
+            lab,
+            UseKey(out.publish(ElGamalSecretKey(most).public.to_bytes(), "public_key")),
+            2,
+        )
 
 
 @pytest.mark.filterwarnings("ignore:boosted_trees without encryption")
 def test_a_node_is_split_once() -> None:
-    """One that was named again and again took quadratic time, and made every later answer longer."""
+    """One that was named again and again took quadratic time, and made every later
+    answer longer."""
     lab, out, rows = prepared_trees(encryption="none")
-    g, h = (out.release(torch.ones(rows, 1), name, "train/0/0") for name in ("gradients", "hessians"))
+    g, h = (
+        out.release(torch.ones(rows, 1), name, "train/0/0")
+        for name in ("gradients", "hessians")
+    )
     told(lab, Start("train/0/0", 0, 0, g, h, None), 1)
     chosen = int(lab._growing.open[0].offered.nonzero()[0][0])
 
     def split(times: int) -> Split:
-        return Split("train/0/0", out.release(torch.tensor([[0, chosen]] * times), "splits", "train/0/0"))
+        return Split(
+            "train/0/0",
+            out.release(torch.tensor([[0, chosen]] * times), "splits", "train/0/0"),
+        )
 
     with pytest.raises(PartyError, match="a node is split once"):
         told(lab, split(2), 2)
@@ -150,7 +211,9 @@ def test_a_node_is_split_once() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1 << 27,), (1 << 10, 1 << 10), (0,), (-1,), ()])
-def test_a_party_cannot_say_that_it_sends_more_than_there_is_room_for(shape: tuple[int, ...]) -> None:
+def test_a_party_cannot_say_that_it_sends_more_than_there_is_room_for(
+    shape: tuple[int, ...],
+) -> None:
     with pytest.raises(ConfigError, match="'lab' says that it sends"):
         check_shape("lab", shape)
     check_shape("lab", (MOST_WIDTH,))
@@ -160,12 +223,21 @@ def test_a_party_cannot_say_that_it_sends_more_than_there_is_room_for(shape: tup
 def test_a_label_owner_makes_no_room_for_a_width_that_a_party_made_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    folders(tmp_path, frames(), {**quick(train=ONE_BATCH, **ALONE), "algorithm": {"name": name}})
-    every, honest = sites(tmp_path), Introduction.__init__
+    folders(
+        tmp_path,
+        frames(),
+        {**quick(train=ONE_BATCH, **ALONE), "algorithm": {"name": name}},
+    )
+    every = sites(tmp_path)
+    honest = Introduction.__init__
 
-    def lying(self: Introduction, shape: tuple[int, ...], rows: int, agreed: str) -> None:
+    def lying(
+        self: Introduction, shape: tuple[int, ...], rows: int, agreed: str
+    ) -> None:
         honest(self, (1 << 27,), rows, agreed)
 
     monkeypatch.setattr(Introduction, "__init__", lying)
-    with pytest.raises(ConfigError, match=r"says that it sends \[134217728\] numbers for a row"):
+    with pytest.raises(
+        ConfigError, match=r"says that it sends \[134217728\] numbers for a row"
+    ):
         drive(every["clinic"], "run")

@@ -1,4 +1,5 @@
-"""What a task fills after the outbox returned leaves nobody before: not by a second delivery, a failure or a detour."""
+"""What a task fills after the outbox returned leaves nobody before: not by a second
+delivery, a failure or a detour."""
 
 from __future__ import annotations
 
@@ -78,11 +79,19 @@ class Late(Echo):
     def ask_below(self, request: AskBelow) -> Value:
         assert self.below is not None
         replies = self.below.ask(Compute(1.0))
-        return Value(self.outbox.release(sum(reply.value.tensor for reply in replies.values()), "value"))  # type: ignore[arg-type]
+        return Value(
+            self.outbox.release(
+                sum(reply.value.tensor for reply in replies.values()),  # type: ignore[arg-type]
+                "value",
+            )
+        )
 
 
 def late() -> dict[str, Late]:
-    return {name: Late(one.organisation, one.features, one.model) for name, one in echoes().items()}
+    return {
+        name: Late(one.organisation, one.features, one.model)
+        for name, one in echoes().items()
+    }
 
 
 def at_once(parties: Any, **more: Any) -> InProcess:
@@ -120,10 +129,14 @@ def test_a_reply_whose_task_failed_is_given_to_nobody(through_bytes: bool) -> No
     asker(transport)[0].ask(Compute(1.0))
     peers, _ = asker(Retrying(transport, retries=0, pause=0.0))
     replies, failures = peers.attempt(dict.fromkeys(parties, Compute(2.0, fails="bob")))
-    assert {name: float(reply.value.tensor[0, 0]) for name, reply in replies.items()} == {"ada": 2.0, "cyd": 2.0}
+    assert {
+        name: float(reply.value.tensor[0, 0]) for name, reply in replies.items()
+    } == {"ada": 2.0, "cyd": 2.0}
     assert list(failures) == ["bob"]
     assert "ArithmeticError" in str(failures["bob"])
-    written = [entry for entry in parties["bob"].ledger.entries if entry.direction == "out"]
+    written = [
+        entry for entry in parties["bob"].ledger.entries if entry.direction == "out"
+    ]
     assert len(written) == 1  # what did not leave is not written down as if it had
     with pytest.raises(PartyError, match="'bob'"):
         asker(transport)[0].ask(Compute(2.0, fails="bob"))
@@ -149,7 +162,10 @@ def test_what_is_left_is_done_though_others_wait_for_the_same_parties() -> None:
     peers.ask(Compute(1.0))
     for party in parties.values():
         party.delay = 0.1
-    calls = [threading.Thread(target=partial(peers.ask, one), daemon=True) for one in (Compute(2.0), Sleep(0.0))]
+    calls = [
+        threading.Thread(target=partial(peers.ask, one), daemon=True)
+        for one in (Compute(2.0), Sleep(0.0))
+    ]
     for call in calls:
         call.start()
         time.sleep(0.05)
@@ -162,14 +178,18 @@ def test_what_was_released_does_not_follow_what_its_owner_does_next() -> None:
     peers, _ = asker(at_once(late()))
     for _ in range(2):
         replies = peers.ask(Masked())
-        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0] * 3
+        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+            1.0
+        ] * 3
 
 
 def test_several_that_are_released_at_once_are_computed_before() -> None:
     peers, _ = asker(at_once(late()))
     for _ in range(2):
         replies = peers.ask(ComputeEach())
-        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0] * 3
+        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+            1.0
+        ] * 3
 
 
 def test_a_cohort_that_a_party_asks_in_turn_has_computed_when_it_answers() -> None:
@@ -180,4 +200,6 @@ def test_a_cohort_that_a_party_asks_in_turn_has_computed_when_it_answers() -> No
     peers, _ = asker(at_once(parties))
     for _ in range(2):
         replies = peers.ask(AskBelow())
-        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [3.0] * 3
+        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+            3.0
+        ] * 3

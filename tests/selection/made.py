@@ -20,9 +20,13 @@ def classes(rows: int = 90, *, seed: int = 0) -> tuple[Features, NDArray[np.int6
     """Four participants: the first knows most, the last nothing."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 3, rows)
-    known = {name: labels[:, None] * knows for name, knows in (("ada", 1.5), ("bob", 1.0), ("cyd", 0.5), ("dan", 0.0))}
+    known = {
+        name: labels[:, None] * knows
+        for name, knows in (("ada", 1.5), ("bob", 1.0), ("cyd", 0.5), ("dan", 0.0))
+    }
     return {
-        name: part + random.normal(size=(rows, 1 + at % 2)) for at, (name, part) in enumerate(known.items())
+        name: part + random.normal(size=(rows, 1 + at % 2))
+        for at, (name, part) in enumerate(known.items())
     }, labels
 
 
@@ -41,8 +45,19 @@ def plainly(features: Features, labels: NDArray[Any], **options: Any) -> Selecti
 
 
 def meeting(
-    features: Features, labels: NDArray[Any], *, record: bool = False, leader: str = "leader", **settings: Any
+    features: Features,
+    labels: NDArray[Any],
+    *,
+    record: bool = False,
+    leader: str = "leader",
+    **settings: Any,
 ) -> Meeting:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Meeting(features, labels, SelectionSettings(**settings), leader=leader, record=record)
+        return Meeting(
+            features,
+            labels,
+            SelectionSettings(**settings),
+            leader=leader,
+            record=record,
+        )

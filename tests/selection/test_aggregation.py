@@ -22,7 +22,9 @@ def test_it_names_each_groups_nearest() -> None:
     there = meeting(features, labels, scheme="ckks")
     order = shuffled(30, there.leader.shuffle)
     ready = {name: standardised(part)[order] for name, part in features.items()}
-    queries = there.leader.outbox.release(torch.tensor([4, 9], dtype=torch.int32), "queries")
+    queries = there.leader.outbox.release(
+        torch.tensor([4, 9], dtype=torch.int32), "queries"
+    )
     found = there.server.answer(Rank(GROUPS, queries, None, 3)).ids.tensor
     again = there.leader.outbox.release(torch.tensor([1], dtype=torch.int32), "stops")
     rest = there.server.answer(Rest(again, 3, 100)).ids.tensor
@@ -37,13 +39,17 @@ def test_it_names_each_groups_nearest() -> None:
 
 def test_it_reports_what_is_seen_in_all_lists_page_by_page() -> None:
     there = meeting(*classes(30), scheme="plain")
-    queries = there.leader.outbox.release(torch.tensor([4, 9], dtype=torch.int32), "queries")
+    queries = there.leader.outbox.release(
+        torch.tensor([4, 9], dtype=torch.int32), "queries"
+    )
     among = ("ada", "bob")
     seen = there.server.answer(Scan(among, queries, 5))
     assert seen.counts.shape == (2,)
     second = there.leader.outbox.release(torch.tensor([1], dtype=torch.int32), "stops")
     more = there.server.answer(More(second, 100))
-    assert int(seen.counts.tensor[1]) + int(more.counts.tensor[0]) == 29, "all others, at full depth"
+    assert int(seen.counts.tensor[1]) + int(more.counts.tensor[0]) == 29, (
+        "all others, at full depth"
+    )
 
 
 def test_what_is_asked_out_of_turn_is_refused() -> None:
@@ -58,9 +64,12 @@ def test_what_is_asked_out_of_turn_is_refused() -> None:
         with pytest.raises(PartyError, match=why):
             there.server.answer(request)
     unprepared = AggregationServer(
-        Organisation.at("server", Batches({}, batch_size=1, epochs=1, seed=0)), scheme="plain"
+        Organisation.at("server", Batches({}, batch_size=1, epochs=1, seed=0)),
+        scheme="plain",
     )
-    with pytest.raises(PartyError, match="it was given no keys; a selection starts with begin"):
+    with pytest.raises(
+        PartyError, match="it was given no keys; a selection starts with begin"
+    ):
         unprepared.answer(Rank(GROUPS, rows, None, 3))
 
 

@@ -14,14 +14,28 @@ from colonnade.selection.choosing import as_columns, as_groups, as_labels, check
 
 
 def test_columns() -> None:
-    assert as_columns("ada", torch.ones(4, 2, dtype=torch.float32), None).dtype == np.float64
+    assert (
+        as_columns("ada", torch.ones(4, 2, dtype=torch.float32), None).dtype
+        == np.float64
+    )
     assert as_columns("ada", np.array([True, False]), None).tolist() == [[1.0], [0.0]]
     assert as_columns("ada", np.arange(6), np.array([4, 1])).tolist() == [[4.0], [1.0]]
-    for bad in (np.ones((2, 2, 2)), np.ones((0, 2)), np.array([["a"]]), np.array([[1 + 2j]])):
-        with pytest.raises(DataError, match=r"'ada' must give numbers as \[rows, columns\]"):
+    for bad in (
+        np.ones((2, 2, 2)),
+        np.ones((0, 2)),
+        np.array([["a"]]),
+        np.array([[1 + 2j]]),
+    ):
+        with pytest.raises(
+            DataError, match=r"'ada' must give numbers as \[rows, columns\]"
+        ):
             as_columns("ada", bad, None)
-    for value in (np.nan, -np.inf, 1e200):  # whose square is infinite, and every distance with it
-        with pytest.raises(DataError, match="'ada' has cells that are no finite numbers, or beyond 1e\\+150"):
+    # whose square is infinite, and every distance with it
+    for value in (np.nan, -np.inf, 1e200):
+        with pytest.raises(
+            DataError,
+            match="'ada' has cells that are no finite numbers, or beyond 1e\\+150",
+        ):
             as_columns("ada", np.array([1.0, value]), None)
 
 
@@ -44,18 +58,45 @@ def test_labels() -> None:
     ("labels", "settings", "error", "says"),
     [
         (np.ones((3, 2)), {}, DataError, "one label for each row"),
-        (np.array([1.0, np.nan]), {}, DataError, "'bob' has labels that are no finite numbers"),
+        (
+            np.array([1.0, np.nan]),
+            {},
+            DataError,
+            "'bob' has labels that are no finite numbers",
+        ),
         (np.array([1.0, np.inf]), {"bins": 2}, DataError, "no finite numbers"),
         (np.array([0.5, 1e200]), {}, DataError, "beyond 1e\\+150"),
-        (np.array(["x", None], dtype=object), {}, DataError, "'bob' has labels of several types, or none"),
+        (
+            np.array(["x", None], dtype=object),
+            {},
+            DataError,
+            "'bob' has labels of several types, or none",
+        ),
         (np.arange(3.0), {"bins": 1}, ConfigError, "2 or more; found 1"),
-        (np.array(["x", "y"]), {"bins": 2}, ConfigError, "take labels that are numbers, and those of 'bob' are"),
-        (np.array(["x", "y"]), {"estimator": "kraskov"}, ConfigError, "take labels that are numbers"),
-        (np.array([0.5, 1.0]), {"decryptor": "key_server"}, ConfigError, 'found decryptor = "key_server".* bins = 4'),
+        (
+            np.array(["x", "y"]),
+            {"bins": 2},
+            ConfigError,
+            "take labels that are numbers, and those of 'bob' are",
+        ),
+        (
+            np.array(["x", "y"]),
+            {"estimator": "kraskov"},
+            ConfigError,
+            "take labels that are numbers",
+        ),
+        (
+            np.array([0.5, 1.0]),
+            {"decryptor": "key_server"},
+            ConfigError,
+            'found decryptor = "key_server".* bins = 4',
+        ),
     ],
     ids=str,
 )
-def test_bad_labels(labels: Any, settings: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_bad_labels(
+    labels: Any, settings: dict[str, Any], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         read(labels, **settings)
 
@@ -63,7 +104,9 @@ def test_bad_labels(labels: Any, settings: dict[str, Any], error: type[Exception
 def test_a_leader_who_decrypts_reads_no_ones_own_distances() -> None:
     check_hidden([("a", "b"), ("a", "b", "lead"), ("lead",)], "lead")
     for group in (("a",), ("a", "lead")):
-        with pytest.raises(ConfigError, match=r"it would read those of one participant"):
+        with pytest.raises(
+            ConfigError, match=r"it would read those of one participant"
+        ):
             check_hidden([("a", "b"), group], "lead")
 
 

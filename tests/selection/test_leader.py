@@ -29,7 +29,12 @@ def test_queries_are_the_same_rows_whatever_the_shuffle() -> None:
     for shuffle in (1, 2):
         there = meeting(features, labels, queries=10, scheme="plain")
         there.organisations["leader"].generator.manual_seed(0)
-        leader = Leader(there.organisations["leader"], labels, SelectionSettings(queries=10), shuffle)
+        leader = Leader(
+            there.organisations["leader"],
+            labels,
+            SelectionSettings(queries=10),
+            shuffle,
+        )
         rows.append(shuffled(30, shuffle)[leader.queries].tolist())
     assert rows[0] == rows[1]
 
@@ -37,7 +42,10 @@ def test_queries_are_the_same_rows_whatever_the_shuffle() -> None:
 def test_the_shuffle_is_secret_unless_it_is_to_be_repeated() -> None:
     _, labels = classes(30)
     organisations = meeting(*classes(30), scheme="plain").organisations
-    drawn = {Leader(organisations["leader"], labels, SelectionSettings()).shuffle for _ in range(3)}
+    drawn = {
+        Leader(organisations["leader"], labels, SelectionSettings()).shuffle
+        for _ in range(3)
+    }
     assert len(drawn) == 3
 
 
@@ -48,13 +56,17 @@ def test_k_above_a_classs_size_takes_all_of_it() -> None:
     assert np.isfinite(found.leader.information([("ada", "bob")])["ada", "bob"])
 
 
-def test_it_stops_at_the_kth_of_the_label_and_asks_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_at_the_kth_of_the_label_and_asks_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Places asked for by `Rest` go to queries that still lack one, and to no other."""
     monkeypatch.setattr("colonnade.selection.leader.PLACES", 1)
     there = meeting(*classes(90), queries=90, scheme="plain", record=True, k=5)
     there.leader.information([("dan",), ("cyd", "dan")])
     assert there.recording is not None
-    sizes = [tensor.shape[1] for tensor in there.recording.of("leader").tensors("sorted_ids")]
+    sizes = [
+        tensor.shape[1] for tensor in there.recording.of("leader").tensors("sorted_ids")
+    ]
     assert sizes[0] == 90
     assert len(sizes) > 1
     assert all(later < earlier for earlier, later in itertools.pairwise(sizes))

@@ -44,7 +44,9 @@ def test_everybody_is_told_of() -> None:
         ({"scheme": "plain"}, SERVER, "Nothing was encrypted"),
     ],
 )
-def test_settings_change_what_is_said(settings: dict[str, Any], who: str, says: str) -> None:
+def test_settings_change_what_is_said(
+    settings: dict[str, Any], who: str, says: str
+) -> None:
     assert says in told(**settings)[who]
 
 
@@ -54,17 +56,29 @@ def test_without_fagin_no_rankings_cross() -> None:
 
 def test_who_decrypts_can_solve_for_whom() -> None:
     """Against trying to rebuild random distances from their sums by least squares."""
-    names, random = ["a", "b", "c", "d", "e"], np.random.default_rng(0)
-    every = [group for size in range(2, 6) for group in itertools.combinations(names, size)]
+    names = ["a", "b", "c", "d", "e"]
+    random = np.random.default_rng(0)
+    every = [
+        group for size in range(2, 6) for group in itertools.combinations(names, size)
+    ]
     seen = set()
     for _ in range(60):
-        groups = [every[at] for at in random.choice(len(every), random.integers(1, 7), replace=False)]
+        groups = [
+            every[at]
+            for at in random.choice(len(every), random.integers(1, 7), replace=False)
+        ]
         known = names[: random.integers(0, 2)]
         member = np.array([[name in group for name in names] for group in groups])
-        member = np.concatenate([member, *(np.eye(5)[[names.index(name)]] for name in known)])
+        member = np.concatenate(
+            [member, *(np.eye(5)[[names.index(name)]] for name in known)]
+        )
         truth = random.normal(size=(5, 40))
         found = np.linalg.lstsq(member.astype(float), member @ truth, rcond=None)[0]
-        exact = [n for n, a, b in zip(names, found, truth, strict=True) if n not in known and np.allclose(a, b)]
+        exact = [
+            n
+            for n, a, b in zip(names, found, truth, strict=True)
+            if n not in known and np.allclose(a, b)
+        ]
         assert sorted(solvable(groups, known)) == exact
         seen.add(len(exact))
     assert {0, 5} <= seen

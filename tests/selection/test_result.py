@@ -13,7 +13,13 @@ def test_best_first_and_equals_in_the_order_given() -> None:
 
 def test_it_is_plain_json() -> None:
     found = Selection(
-        "vf_ps", ("b",), ("b", "a"), {"a": 0.1, "b": 0.2}, {("a", "b"): 0.3}, Cost(1.5, 10), {"b": "much"}
+        "vf_ps",
+        ("b",),
+        ("b", "a"),
+        {"a": 0.1, "b": 0.2},
+        {("a", "b"): 0.3},
+        Cost(1.5, 10),
+        {"b": "much"},
     )
     written = json.loads(json.dumps(found.to_json()))
     assert written["groups"] == [{"participants": ["a", "b"], "information": 0.3}]

@@ -15,8 +15,14 @@ from colonnade.selection import SelectionSettings
     ("values", "says"),
     [
         ({"queries": 0}, "queries must be a whole number, 1 or more; found 0"),
-        ({"scheme": "none"}, 'scheme must be one of "ckks", "bfv", "plain"; found \'none\''),
-        ({"decryptor": "lead"}, 'decryptor must be one of "auto", "key_server", "participants", "leader"'),
+        (
+            {"scheme": "none"},
+            'scheme must be one of "ckks", "bfv", "plain"; found \'none\'',
+        ),
+        (
+            {"decryptor": "lead"},
+            'decryptor must be one of "auto", "key_server", "participants", "leader"',
+        ),
         ({"fagin": "no"}, "fagin must be true or false; found 'no'"),
         ({"test": 3}, r"\[selection\] has no setting 'test'"),
     ],
@@ -38,7 +44,9 @@ def test_bad_settings(values: dict[str, Any], says: str) -> None:
         (True, {"bins": 4, "decryptor": "participants"}, "ross", "participants"),
     ],
 )
-def test_auto_is_settled_by_the_labels(numbers: bool, values: dict[str, Any], estimator: str, decryptor: str) -> None:
+def test_auto_is_settled_by_the_labels(
+    numbers: bool, values: dict[str, Any], estimator: str, decryptor: str
+) -> None:
     found = SelectionSettings(**values).settled(numbers=numbers)
     assert (found.estimator, found.decryptor) == (estimator, decryptor)
     assert found.settled(numbers=numbers) == found

@@ -1,4 +1,5 @@
-"""Who decrypts tells an order and nothing else, and opens sums of several participants only."""
+"""Who decrypts tells an order and nothing else, and opens sums of several participants
+only."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import torch
 from colonnade.core import Batches, Ciphertext, Organisation, Released
 from colonnade.encryption import read_public_key
 from colonnade.errors import PartyError
-from colonnade.selection.sorting import CAPACITY, AskPublicKey, Further, KeyServer, Orders, Sort, limit, packs
+from colonnade.selection.sorting import (
+    CAPACITY,
+    AskPublicKey,
+    Further,
+    KeyServer,
+    Orders,
+    Sort,
+    limit,
+    packs,
+)
 
 NOTHING = Batches({}, batch_size=1, epochs=1, seed=0)
 SEAT = Organisation.at("aggregation", NOTHING)
@@ -24,9 +34,19 @@ def server() -> KeyServer:
 
 
 def total(keys: KeyServer, *parts: list[float]) -> Ciphertext:
-    public = read_public_key(keys.answer(AskPublicKey()).public, scheme=keys.sorter.secret.public.scheme, use="sums")
+    public = read_public_key(
+        keys.answer(AskPublicKey()).public,
+        scheme=keys.sorter.secret.public.scheme,
+        use="sums",
+    )
     return SEAT.outbox.pass_on(
-        public.add(*(public.encrypt(torch.tensor(part, dtype=torch.float64), owner="x") for part in parts)), "total"
+        public.add(
+            *(
+                public.encrypt(torch.tensor(part, dtype=torch.float64), owner="x")
+                for part in parts
+            )
+        ),
+        "total",
     )
 
 
@@ -46,21 +66,29 @@ def test_groups_are_kept_apart_until_the_next_queries() -> None:
     keys = server()
     for group, values in enumerate(([1.0, 2.0], [2.0, 1.0])):
         keys.answer(Sort(group, total(keys, values, values), numbers(2), 1))
-    assert [keys.answer(Further(g, numbers(0), 1, 2)).order.tensor.tolist() for g in (0, 1)] == [[[1]], [[0]]]
+    assert [
+        keys.answer(Further(g, numbers(0), 1, 2)).order.tensor.tolist() for g in (0, 1)
+    ] == [[[1]], [[0]]]
     keys.answer(Sort(0, total(keys, [1.0], [1.0]), numbers(1), 1))
-    with pytest.raises(PartyError, match="it has sorted nothing of group 1, so there is no more of it"):
+    with pytest.raises(
+        PartyError, match="it has sorted nothing of group 1, so there is no more of it"
+    ):
         keys.answer(Further(1, numbers(0), 0, 1))
 
 
 def test_a_single_participants_distances_are_not_opened() -> None:
     keys = server()
-    with pytest.raises(PartyError, match="it sorts sums of 2 or more participants, and this is of 1"):
+    with pytest.raises(
+        PartyError, match="it sorts sums of 2 or more participants, and this is of 1"
+    ):
         keys.answer(Sort(0, total(keys, [1.0, 2.0]), numbers(2), 1))
 
 
 def test_what_differs_by_less_than_the_noise_is_tied() -> None:
     noisy = np.array([1.0 + 2e-6, 0.5, 1.0, 1.0 + 1e-6])
-    assert Orders(noisy, np.array([4], np.int32), 3e-6).part(0, 4).tolist() == [[1, 0, 2, 3]]
+    assert Orders(noisy, np.array([4], np.int32), 3e-6).part(0, 4).tolist() == [
+        [1, 0, 2, 3]
+    ]
     assert Orders(noisy, np.array([4], np.int32)).part(0, 4).tolist() == [[1, 2, 3, 0]]
 
 
@@ -84,4 +112,8 @@ def test_packs_are_the_ciphertexts_that_are_sent() -> None:
 def test_so_many_values_fit_into_a_sum() -> None:
     for scheme, capacity in CAPACITY.items():
         for most in range(2, 70):
-            assert sum([limit(scheme, most)] * most) <= capacity < 4 * sum([limit(scheme, most)] * most)
+            assert (
+                sum([limit(scheme, most)] * most)
+                <= capacity
+                < 4 * sum([limit(scheme, most)] * most)
+            )

@@ -1,4 +1,5 @@
-"""Coalescing and memory: the parties are asked once for what comes together, and not again while it is remembered."""
+"""Coalescing and memory: the parties are asked once for what comes together, and not
+again while it is remembered."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ IDS = sorted(frames()["lab"]["patient"])
 
 
 class Watched(Source):
-    """A real source that notes what it was asked for, waits at a door, and refuses spent rows."""
+    """A real source that notes what it was asked for, waits at a door, and refuses
+    spent rows."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -39,7 +41,10 @@ class Watched(Source):
         if self.spent & set(ids):
             raise BudgetExhausted("'lab' will not release \"embedding\" again")
         rows = super().ask(ids)
-        return [Row(r.id, r.prediction, r.scores, r.answered[len(self.away) :], self.away) for r in rows]
+        return [
+            Row(r.id, r.prediction, r.scores, r.answered[len(self.away) :], self.away)
+            for r in rows
+        ]
 
 
 @pytest.fixture
@@ -58,7 +63,8 @@ def test_what_comes_together_is_asked_for_once(source: Watched) -> None:
     wanted = [IDS[number : number + 3] for number in range(20)]
     answers = [batcher.ask(ids) for ids in wanted]
     assert [ids_of(answer) for answer in answers] == wanted
-    assert source.asked == [IDS[:22]]  # each row once, though most were asked for three times
+    # each row once, though most were asked for three times
+    assert source.asked == [IDS[:22]]
     assert batcher.metrics.total("batches") == 1
     batcher.close()
 
@@ -102,8 +108,11 @@ def test_a_row_that_a_party_was_missing_for_is_asked_for_again(source: Watched) 
 
 def test_unknown_ids_fail_their_own_request_and_say_how_many(source: Watched) -> None:
     batcher = Batcher(source, window=0.2)
-    bad, good = batcher.ask(["nobody", IDS[0], "none"]), batcher.ask(IDS[:2])
-    with pytest.raises(Unknown, match=r"^2 of the 3 ids asked for cannot be predicted") as told:
+    bad = batcher.ask(["nobody", IDS[0], "none"])
+    good = batcher.ask(IDS[:2])
+    with pytest.raises(
+        Unknown, match=r"^2 of the 3 ids asked for cannot be predicted"
+    ) as told:
         bad.result()
     assert "nobody" not in str(told.value)
     assert ids_of(good) == IDS[:2]
@@ -111,19 +120,28 @@ def test_unknown_ids_fail_their_own_request_and_say_how_many(source: Watched) ->
     batcher.close()
 
 
-def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(source: Watched) -> None:
+def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0.2)
     source.spent = {IDS[0]}
-    bad, good = batcher.ask(IDS[:2]), batcher.ask(IDS[2:4])
+    bad = batcher.ask(IDS[:2])
+    good = batcher.ask(IDS[2:4])
     with pytest.raises(BudgetExhausted):
         bad.result()
     assert ids_of(good) == IDS[2:4]
     batcher.close()
-    assert source.asked == [IDS[:4], IDS[:2], IDS[2:4], IDS[:1]], "the last finds out which of the two it was"
+    assert source.asked == [
+        IDS[:4],
+        IDS[:2],
+        IDS[2:4],
+        IDS[:1],
+    ], "the last finds out which of the two it was"
 
 
 def test_a_spent_row_costs_its_neighbours_a_few_questions_once(source: Watched) -> None:
-    """Whoever kept asking for one row whose budget was spent had every batch asked for one by one."""
+    """Whoever kept asking for one row whose budget was spent had every batch asked for
+    one by one."""
     batcher = Batcher(source, window=0.2, cache=0)
     source.spent = {IDS[5]}
     for turn in range(3):
@@ -134,20 +152,27 @@ def test_a_spent_row_costs_its_neighbours_a_few_questions_once(source: Watched) 
         for answer in bad:
             with pytest.raises(BudgetExhausted):
                 answer.result(timeout=10)
-        assert len(source.asked) <= (1 if turn else 14), "then it is known, and asked for no more"
+        assert len(source.asked) <= (1 if turn else 14), (
+            "then it is known, and asked for no more"
+        )
     batcher.close()
 
 
-def test_whatever_one_request_fails_with_its_neighbours_are_answered(source: Watched) -> None:
+def test_whatever_one_request_fails_with_its_neighbours_are_answered(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0.2, cache=0)
-    bad, good = batcher.ask([IDS[0] + "\0"]), [batcher.ask([one]) for one in IDS[:4]]
+    bad = batcher.ask([IDS[0] + "\0"])
+    good = [batcher.ask([one]) for one in IDS[:4]]
     with pytest.raises(KeyError):
         bad.result(timeout=10)
     assert [ids_of(answer) for answer in good] == [[one] for one in IDS[:4]]
     batcher.close()
 
 
-def test_a_party_that_is_silent_is_not_asked_again_for_each_half(source: Watched) -> None:
+def test_a_party_that_is_silent_is_not_asked_again_for_each_half(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0.2, cache=0)
     source.silent = True
     for answer in [batcher.ask([one]) for one in IDS[:8]]:
@@ -167,15 +192,20 @@ def test_so_many_failures_end_a_batch(source: Watched) -> None:
     assert len(source.asked) <= 2 * MOST_FAILURES
 
 
-def test_what_cannot_be_answered_is_an_error_and_the_next_is_answered(source: Watched) -> None:
+def test_what_cannot_be_answered_is_an_error_and_the_next_is_answered(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0, cache=0)
-    with pytest.raises(KeyError):  # numpy drops a NUL at the end: it finds the row, under another name
+    # numpy drops a NUL at the end: it finds the row, under another name
+    with pytest.raises(KeyError):
         batcher.ask([IDS[0] + "\0"]).result(timeout=10)
     assert ids_of(batcher.ask(IDS[:1])) == IDS[:1]
     batcher.close()
 
 
-def test_more_than_may_wait_are_refused_and_the_late_are_not_asked_for(source: Watched) -> None:
+def test_more_than_may_wait_are_refused_and_the_late_are_not_asked_for(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0, cache=0, waiting=3, patience=0.3)
     source.door.clear()
     answers = [batcher.ask([one]) for one in IDS[:3]]
@@ -205,7 +235,9 @@ def test_closing_answers_what_waits_and_takes_nothing_more(source: Watched) -> N
         batcher.ask(IDS[:1])
 
 
-def test_what_an_old_table_answered_is_not_kept_when_the_table_changed(source: Watched) -> None:
+def test_what_an_old_table_answered_is_not_kept_when_the_table_changed(
+    source: Watched,
+) -> None:
     batcher = Batcher(source, window=0, cache=60)
     source.door.clear()
     answer = batcher.ask(IDS[:1])

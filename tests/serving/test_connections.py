@@ -1,4 +1,5 @@
-"""An attacker without a token, with real sockets: half-open connections, slow requests, bytes that are no HTTP.
+"""An attacker without a token, with real sockets: half-open connections, slow requests,
+bytes that are no HTTP.
 
 The honest client asks from another address of this machine, and is answered in time.
 """
@@ -37,11 +38,14 @@ BODY = json.dumps({"ids": IDS[:1]}).encode()
 
 @contextmanager
 def running(folder: Path, **limits: Any) -> Iterator[tuple[str, int]]:
-    over, listener = threading.Event(), listen("127.0.0.1", 0, "here")
+    over = threading.Event()
+    listener = listen("127.0.0.1", 0, "here")
     address = listener.getsockname()
     batcher = Batcher(Source(folder / "run"), window=0)
     serving = threading.Thread(
-        target=serve_until, args=(batcher, Limits(token=TOKEN, **limits), listener, over.is_set), kwargs={"grace": 1}
+        target=serve_until,
+        args=(batcher, Limits(token=TOKEN, **limits), listener, over.is_set),
+        kwargs={"grace": 1},
     )
     serving.start()
     try:
@@ -54,8 +58,15 @@ def running(folder: Path, **limits: Any) -> Iterator[tuple[str, int]]:
 
 def honest(address: tuple[str, int]) -> int:
     """The status of a prediction that is asked for from another address."""
-    client = http.client.HTTPConnection(*address, timeout=20, source_address=(HONEST, 0))
-    client.request("POST", "/predict", BODY, {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
+    client = http.client.HTTPConnection(
+        *address, timeout=20, source_address=(HONEST, 0)
+    )
+    client.request(
+        "POST",
+        "/predict",
+        BODY,
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+    )
     status = client.getresponse().status
     client.close()
     return status
@@ -100,7 +111,8 @@ def many() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many")
 def test_half_open_connections_keep_nobody_from_being_answered(finished: Path) -> None:
-    """1,300 of them had the service answer 503 to everybody, for as long as they stayed."""
+    """1,300 of them had the service answer 503 to everybody, for as long as they
+    stayed."""
     opened: list[socket.socket] = []
     with running(finished, seconds=30.0) as address:
         assert honest(address) == 200
@@ -117,7 +129,9 @@ def test_half_open_connections_keep_nobody_from_being_answered(finished: Path) -
         assert honest(address) == 200
 
 
-def test_when_all_room_is_taken_who_waits_longest_makes_way(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_all_room_is_taken_who_waits_longest_makes_way(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From however many addresses: here one has all of them."""
     made: list[OpenConnections] = []
     before = OpenConnections.__init__
@@ -141,10 +155,18 @@ def test_when_all_room_is_taken_who_waits_longest_makes_way(finished: Path, monk
 
 
 @pytest.mark.parametrize("what", ["nothing", "header", "body"])
-def test_a_request_has_one_deadline_however_its_bytes_come(finished: Path, what: str) -> None:
-    parts = {"nothing": [], "header": [HALF, b"a: b\r\n"], "body": [HALF + b"Content-Length: 900\r\n\r\n", b"{"]}[what]
+def test_a_request_has_one_deadline_however_its_bytes_come(
+    finished: Path, what: str
+) -> None:
+    parts = {
+        "nothing": [],
+        "header": [HALF, b"a: b\r\n"],
+        "body": [HALF + b"Content-Length: 900\r\n\r\n", b"{"],
+    }[what]
     if what == "body":
-        parts[0] = parts[0].replace(b"Host", f"Authorization: Bearer {TOKEN}\r\nHost".encode())
+        parts[0] = parts[0].replace(
+            b"Host", f"Authorization: Bearer {TOKEN}\r\nHost".encode()
+        )
     with running(finished, seconds=1.0) as address:
         begun = time.monotonic()
         with socket.create_connection(address, timeout=20) as raw:
@@ -172,8 +194,12 @@ def test_a_request_has_one_deadline_however_its_bytes_come(finished: Path, what:
 
 
 def test_who_was_refused_does_not_stay_by_sending_on(finished: Path) -> None:
-    """Without a token a request is answered 401 before its body is read, and the body must still end in time."""
-    with running(finished, seconds=1.0) as address, socket.create_connection(address, timeout=20) as raw:
+    """Without a token a request is answered 401 before its body is read, and the body
+    must still end in time."""
+    with (
+        running(finished, seconds=1.0) as address,
+        socket.create_connection(address, timeout=20) as raw,
+    ):
         raw.sendall(HALF + b"Content-Length: 900\r\n\r\n")
         assert raw.recv(4096).startswith(b"HTTP/1.1 401 ")
         begun = time.monotonic()
@@ -195,14 +221,19 @@ def test_who_was_refused_does_not_stay_by_sending_on(finished: Path) -> None:
     ],
 )
 def test_every_error_is_json(finished: Path, sent: bytes, status: int) -> None:
-    with running(finished, seconds=1.0) as address, socket.create_connection(address, timeout=20) as raw:
+    with (
+        running(finished, seconds=1.0) as address,
+        socket.create_connection(address, timeout=20) as raw,
+    ):
         raw.sendall(sent)
         found, told = answer_of(raw)
     assert found == status
     assert set(told) == {"error", "rule", "cure"}
 
 
-def test_an_address_that_holds_all_it_may_is_told_so_in_json(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_holds_all_it_may_is_told_so_in_json(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where all its connections are at work; a half-open one of it would make way."""
     monkeypatch.setattr(Connection, "at_work", True)
     with running(finished, seconds=1.0, connections=2) as address:
@@ -219,9 +250,13 @@ def test_an_address_that_holds_all_it_may_is_told_so_in_json(finished: Path, mon
 @pytest.mark.parametrize(
     ("host", "told"),
     [
-        ("127.0.0.1", "127.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::1", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"), ("somewhere", "somewhere"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("somewhere", "somewhere"),
     ],
-)  # fmt: skip
+)
 def test_addresses_are_counted_by_who_has_them(host: str, told: str) -> None:
     assert address_group(host) == told

@@ -1,4 +1,5 @@
-"""The whole way once: a job in FLARE's simulator whose driver's site listens, asked over HTTP, and ended."""
+"""The whole way once: a job in FLARE's simulator whose driver's site listens, asked
+over HTTP, and ended."""
 
 from __future__ import annotations
 
@@ -22,11 +23,18 @@ from colonnade.sites.driving import drive
 
 @pytest.mark.long
 def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
-    file = write(tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"}))
-    settings, seen = with_models(Settings.from_toml(file), "seeded"), list[dict[str, Any]]()
+    pytest.importorskip(
+        "nvflare",
+        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+    )
+    file = write(
+        tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"})
+    )
+    settings = with_models(Settings.from_toml(file), "seeded")
+    seen = list[dict[str, Any]]()
     Federation.from_toml(file).fit(tmp_path / "here")
-    here, places = Source(tmp_path / "here"), tmp_path / "work" / "sites"
+    here = Source(tmp_path / "here")
+    places = tmp_path / "work" / "sites"
     write_sites(places, settings)
     drive(sites(places)["clinic"], "run")
     write_table(places / "clinic" / OWN, "serve", {"port": 0})
@@ -34,11 +42,18 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     def watch(record: dict[str, Any]) -> None:
         seen.append(record)
         for ids in (["P003", "P001"], ["P002"]):
-            answer = httpx.post(f"{record['url']}/predict", json={"ids": ids}, timeout=30).json()
+            answer = httpx.post(
+                f"{record['url']}/predict", json={"ids": ids}, timeout=30
+            ).json()
             assert [(one["id"], one["scores"]) for one in answer["predictions"]] == [
                 (row.id, row.scores) for row in here.ask(ids)
             ]
-        assert httpx.post(f"{record['url']}/predict", json={"ids": ["P999"]}, timeout=30).status_code == 404
+        assert (
+            httpx.post(
+                f"{record['url']}/predict", json={"ids": ["P999"]}, timeout=30
+            ).status_code
+            == 404
+        )
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -51,7 +66,9 @@ def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     here.close()
 
 
-def test_a_driver_that_failed_before_is_not_taken_for_one_that_listens(tmp_path: Path) -> None:
+def test_a_driver_that_failed_before_is_not_taken_for_one_that_listens(
+    tmp_path: Path,
+) -> None:
     run = tmp_path / "runs" / "run"
     run.mkdir(parents=True)
     (run / ANSWERS).write_text("{}")

@@ -1,4 +1,5 @@
-"""The gate: a bucket that gives what it says, a token that must be whole, bodies cut off, logs that name nobody."""
+"""The gate: a bucket that gives what it says, a token that must be whole, bodies cut
+off, logs that name nobody."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    gate: Gate, path: str = "/predict", parts: tuple[bytes, ...] = (b"{}",), *, headers: Mapping[str, str] | None = None
+    gate: Gate,
+    path: str = "/predict",
+    parts: tuple[bytes, ...] = (b"{}",),
+    *,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, dict[bytes, bytes], bytes]:
     """One request: its status, headers and body."""
     sent: list[MutableMapping[str, Any]] = []
@@ -37,12 +42,19 @@ def ask(
         if part is None:
             await asyncio.sleep(60)
         left = waiting.__length_hint__()  # type: ignore[attr-defined]
-        return {"type": "http.request", "body": part, "more_body": left > 0 or part == b"more"}
+        return {
+            "type": "http.request",
+            "body": part,
+            "more_body": left > 0 or part == b"more",
+        }
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    given = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    given = [
+        (name.lower().encode(), value.encode())
+        for name, value in (headers or {}).items()
+    ]
     scope = {"type": "http", "method": "POST", "path": path, "headers": given}
     asyncio.run(gate(scope, receive, send))
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
@@ -69,11 +81,21 @@ def test_the_token_opens_and_nothing_else_does() -> None:
     gate = Gate(echo, Limits(token=TOKEN), Metrics())
     assert ask(gate, headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
     assert ask(gate, headers={"Authorization": f"bearer  {TOKEN} "})[0] == 200
-    for wrong in ("", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer", "Bearer \xff"):
+    for wrong in (
+        "",
+        TOKEN,
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}x",
+        "Bearer",
+        "Bearer \xff",
+    ):
         status, headers, body = ask(gate, headers={"Authorization": wrong})
         assert (status, headers[b"www-authenticate"]) == (401, b"Bearer")
         assert set(json.loads(body)) == {"error", "rule", "cure"}
-    assert [ask(gate, path)[0] for path in ("/health", "/openapi.json", "/", "/anything")] == [200, 200, 401, 401]
+    assert [
+        ask(gate, path)[0] for path in ("/health", "/openapi.json", "/", "/anything")
+    ] == [200, 200, 401, 401]
 
 
 def test_too_many_requests_are_told_when_to_come_back() -> None:
@@ -97,7 +119,9 @@ def test_a_body_is_cut_off_whether_it_says_its_length_or_not() -> None:
     assert ask(Gate(echo, Limits(seconds=0.05), Metrics()), parts=(b"more",))[0] == 408
 
 
-def test_what_fails_is_a_reference_and_what_is_logged_names_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_is_a_reference_and_what_is_logged_names_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = Metrics()
     gate = Gate(echo, Limits(), metrics)
     with caplog.at_level(logging.DEBUG):

@@ -8,7 +8,10 @@ import numpy as np
 
 from colonnade.serving.limits import BOUNDS, Metrics
 
-LINE = re.compile(r'colonnade_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? [0-9.e+-]+')
+LINE = re.compile(
+    r'colonnade_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})?'
+    r" [0-9.e+-]+"
+)
 
 
 def lines(text: str) -> list[str]:
@@ -35,13 +38,19 @@ def test_counters_add_up_by_label_and_every_line_is_of_the_format() -> None:
 
 def test_the_histogram_counts_what_is_at_most_each_bound() -> None:
     metrics = Metrics()
-    seconds = np.concatenate([np.random.default_rng(0).exponential(0.1, 500), BOUNDS, [99.0]])
+    seconds = np.concatenate(
+        [np.random.default_rng(0).exponential(0.1, 500), BOUNDS, [99.0]]
+    )
     for one in seconds:
         metrics.add_answer(float(one))
-    found = dict(re.findall(r'predict_seconds_bucket\{le="(.+)"\} (\d+)', metrics.text()))
+    found = dict(
+        re.findall(r'predict_seconds_bucket\{le="(.+)"\} (\d+)', metrics.text())
+    )
     assert {bound: int(n) for bound, n in found.items()} == {
         **{str(bound): int((seconds <= bound).sum()) for bound in BOUNDS},
         "+Inf": len(seconds),
     }
     assert f"colonnade_predict_seconds_count {len(seconds)}\n" in metrics.text()
-    assert float(re.findall(r"seconds_sum (.+)", metrics.text())[0]) == float(f"{seconds.sum():.9g}")
+    assert float(re.findall(r"seconds_sum (.+)", metrics.text())[0]) == float(
+        f"{seconds.sum():.9g}"
+    )

@@ -17,10 +17,25 @@ def test_ids_are_text_or_whole_numbers(ids: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"ids": []}, {"ids": "17"}, {"ids": [1.5]}, {"ids": [True]}, {"ids": [None]}, {"ids": [["17"]]},
-     {"ids": [""]}, {"ids": [" "]}, {"ids": ["\u0085"]}, {"ids": ["17", "\x1f"]},
-     {"ids": ["x" * 257]}, {"ids": ["17\0"]}, {"ids": ["17"], "labels": []}, [], None],
-)  # fmt: skip
+    [
+        {},
+        {"ids": []},
+        {"ids": "17"},
+        {"ids": [1.5]},
+        {"ids": [True]},
+        {"ids": [None]},
+        {"ids": [["17"]]},
+        {"ids": [""]},
+        {"ids": [" "]},
+        {"ids": ["\u0085"]},
+        {"ids": ["17", "\x1f"]},
+        {"ids": ["x" * 257]},
+        {"ids": ["17\0"]},
+        {"ids": ["17"], "labels": []},
+        [],
+        None,
+    ],
+)
 def test_anything_else_is_refused(body: Any) -> None:
     with pytest.raises(ValidationError):
         Asked.model_validate(body)

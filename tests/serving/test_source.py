@@ -1,4 +1,5 @@
-"""What a service asks: every row that can be predicted, read again when a file changes, answered as `predict` would."""
+"""What a service asks: every row that can be predicted, read again when a file changes,
+answered as `predict` would."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def copy(finished: Path, to: Path) -> Path:
     """With tables of its own."""
     shutil.copytree(finished, to, dirs_exist_ok=True)
     settings = to / "run" / "federation.toml"
-    _, text = settings.read_text().split("\n", 1)  # without the digest in its first line, as an owner edits it
+    # without the digest in its first line, as an owner edits it
+    _, text = settings.read_text().split("\n", 1)
     settings.write_text(text.replace(str(finished), str(to)))
     return to
 
@@ -45,7 +47,8 @@ def touch(path: Path, frame: pd.DataFrame) -> None:
 
 
 def test_rows_are_those_of_predict_and_all_can_be_asked_for(finished: Path) -> None:
-    source, ids = Source(finished / "run"), frames()["lab"]["patient"].tolist()
+    source = Source(finished / "run")
+    ids = frames()["lab"]["patient"].tolist()
     expected = load(finished / "run", ids=ids).predict(ids)
     rows = source.ask(ids)
     assert [row.id for row in rows] == ids
@@ -53,7 +56,10 @@ def test_rows_are_those_of_predict_and_all_can_be_asked_for(finished: Path) -> N
     np.testing.assert_allclose(scores(rows), expected.scores, rtol=1e-5)
     assert {tuple(row.scores) for row in rows} == {("ill", "well")}
     assert {(row.answered, row.missing) for row in rows} == {(("clinic", "lab"), ())}
-    assert (source.lacking(ids), source.lacking(["X", "P001", "", "P0010"])) == (set(), {"X", "", "P0010"})
+    assert (source.lacking(ids), source.lacking(["X", "P001", "", "P0010"])) == (
+        set(),
+        {"X", "", "P0010"},
+    )
     assert (source.label_owner, source.parties) == ("clinic", ["clinic", "lab"])
     assert source.heartbeat() == {"clinic": True, "lab": True}
 
@@ -82,7 +88,8 @@ def test_a_changed_table_is_read_and_a_broken_one_is_not_used(
     assert vars(source)["failed"] is None
     assert source.ask(["P001"])[0].scores["ill"] != pytest.approx(before)
     touch(folder / "lab.csv", given["lab"])
-    monkeypatch.setattr(source, "_load", lambda: dict[str, str]()["of a library"])  # then too, it looks on
+    # then too, it looks on
+    monkeypatch.setattr(source, "_load", lambda: dict[str, str]()["of a library"])
     assert not source.refresh()
     assert vars(source)["failed"] == "KeyError"
 
@@ -93,7 +100,9 @@ def test_a_changed_table_with_many_rows_for_one_person_is_read(tmp_path: Path) -
     file = write(tmp_path)
     blood.to_csv(tmp_path / "blood.csv", index=False)
     file.write_text(
-        file.read_text() + '\n[parties.lab.tables.blood]\ntable = "blood.csv"\ngroup = { sugar = "mean" }\n'
+        file.read_text()
+        + '\n[parties.lab.tables.blood]\ntable = "blood.csv"\ngroup = { sugar ='
+        ' "mean" }\n'
     )
     Federation.from_toml(file).fit(tmp_path / "run")
     source = Source(tmp_path / "run")
@@ -104,7 +113,13 @@ def test_a_changed_table_with_many_rows_for_one_person_is_read(tmp_path: Path) -
 
 
 def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) -> None:
-    file = write(tmp_path, settings={**quick(federation={"on_missing": "skip"}), "algorithm": {"name": "fdml"}})
+    file = write(
+        tmp_path,
+        settings={
+            **quick(federation={"on_missing": "skip"}),
+            "algorithm": {"name": "fdml"},
+        },
+    )
     Federation.from_toml(file).fit(tmp_path / "run")
     lab = frames()["lab"]
     lab[lab["patient"] != "P007"].to_csv(tmp_path / "lab.csv", index=False)
@@ -115,7 +130,9 @@ def test_rows_that_a_party_lacks_say_so_where_that_is_allowed(tmp_path: Path) ->
     assert len(source.lacking(["nobody"])) == 1
 
 
-def test_nobody_is_there_whose_part_of_the_run_was_deleted(finished: Path, tmp_path: Path) -> None:
+def test_nobody_is_there_whose_part_of_the_run_was_deleted(
+    finished: Path, tmp_path: Path
+) -> None:
     run = shutil.copytree(finished / "run", tmp_path / "run")
     source = Source(run)
     shutil.rmtree(run / "parties" / "lab")
@@ -140,7 +157,9 @@ def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
         Source(tmp_path / "run", owner="east")
 
 
-def test_what_is_left_of_budgets_is_known_and_another_reading_goes_on_counting(tmp_path: Path) -> None:
+def test_what_is_left_of_budgets_is_known_and_another_reading_goes_on_counting(
+    tmp_path: Path,
+) -> None:
     rule = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
     lab = {"outbox": rule, "budget": {"epsilon": 8.0}}
     settings = splitnn(parties={"lab": lab}, train={"epochs": 1})
@@ -165,15 +184,23 @@ def test_what_is_left_of_budgets_is_known_and_another_reading_goes_on_counting(t
 
 
 def test_a_row_that_one_party_refuses_is_charged_at_no_other(tmp_path: Path) -> None:
-    """Rows of others that were asked for with a spent one were charged by whoever had answered, and then once more."""
+    """Rows of others that were asked for with a spent one were charged by whoever had
+    answered, and then once more."""
     pytest.importorskip("dp_accounting")
     given = frames()
     given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
-    rule = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}}
-    parties = {name: {"outbox": rule, "budget": {"epsilon": e}} for name, e in (("lab", 0.75), ("bank", 50.0))}
+    rule = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 20.0}}
+    }
+    parties = {
+        name: {"outbox": rule, "budget": {"epsilon": e}}
+        for name, e in (("lab", 0.75), ("bank", 50.0))
+    }
     engine = {"device": "cpu", "cohort": "off"}
     train = {"epochs": 1, "early_stop": False}
-    file = write(tmp_path / "all", given, quick(train=train, parties=parties, federation=engine))
+    file = write(
+        tmp_path / "all", given, quick(train=train, parties=parties, federation=engine)
+    )
     Federation.from_toml(file).fit(tmp_path / "here")
     source = Source(tmp_path / "here")
     with suppress(BudgetExhausted):

@@ -1,4 +1,5 @@
-"""`colonnade serve` as its own process, driven by a real client: nothing is lost, nobody is named, it stops."""
+"""`colonnade serve` as its own process, driven by a real client: nothing is lost,
+nobody is named, it stops."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tests.federation.small import frames, write
 
 from colonnade.federation import Federation, load
 
-REQUESTS, CLIENTS = 300, 12
+REQUESTS = 300
+CLIENTS = 12
 CANARY = "CANARY-7f3a"
 MAIN = "from colonnade.cli import main; main()"
 TOKEN = "a-token-of-some-length"
@@ -32,10 +34,26 @@ class Running:
     """The process, and where it listens."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.run, self.log = folder / "run", (folder / "service.log").open("w+")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "COLONNADE_TOKEN": TOKEN}
+        self.run = folder / "run"
+        self.log = (folder / "service.log").open("w+")
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
+            "COLONNADE_TOKEN": TOKEN,
+        }
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", MAIN, "serve", str(self.run), "--port", "0", *options],
+            [
+                sys.executable,
+                "-u",
+                "-c",
+                MAIN,
+                "serve",
+                str(self.run),
+                "--port",
+                "0",
+                *options,
+            ],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
@@ -48,7 +66,9 @@ class Running:
         self.address = ("127.0.0.1", int(self.url.rpartition(":")[2]))
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, headers={"Authorization": f"Bearer {TOKEN}"})
+        return httpx.Client(
+            base_url=self.url, timeout=30, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
 
     def logged(self) -> str:
         self.log.flush()
@@ -66,8 +86,10 @@ class Running:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One for all of these tests, as a process takes its time to start; its ids can be told from everything else."""
-    folder, given = tmp_path_factory.mktemp("served"), frames()
+    """One for all of these tests, as a process takes its time to start; its ids can be
+    told from everything else."""
+    folder = tmp_path_factory.mktemp("served")
+    given = frames()
     for frame in given.values():
         frame["patient"] = CANARY + frame["patient"]
     Federation.from_toml(write(folder, given)).fit(folder / "run")
@@ -86,8 +108,12 @@ def test_hundreds_of_requests_are_all_answered_and_right(
     expected = load(service.run, ids=IDS).predict(IDS)
     right = dict(zip(IDS, expected.scores.tolist(), strict=True))
     random = np.random.default_rng(0)
-    wanted = [[str(one) for one in random.choice(IDS, size=random.integers(1, 6))] for _ in range(REQUESTS)]
-    local, seconds = threading.local(), []
+    wanted = [
+        [str(one) for one in random.choice(IDS, size=random.integers(1, 6))]
+        for _ in range(REQUESTS)
+    ]
+    local = threading.local()
+    seconds = []
 
     def ask(some: list[str]) -> list[dict[str, Any]]:
         if not hasattr(local, "client"):
@@ -108,18 +134,29 @@ def test_hundreds_of_requests_are_all_answered_and_right(
         scores = [list(row["scores"].values()) for row in rows]
         np.testing.assert_allclose(scores, [right[one] for one in some], rtol=1e-5)
     text = service.client().get("/metrics").text
-    assert f'colonnade_requests_total{{route="/predict",status="200"}} {REQUESTS}' in text
+    assert (
+        f'colonnade_requests_total{{route="/predict",status="200"}} {REQUESTS}' in text
+    )
     batches = int(float(text.split("\ncolonnade_batches_total ")[1].split()[0]))
     assert batches < REQUESTS / 2  # the parties were asked for many at once
     p50, p95 = (float(np.percentile(seconds, share)) * 1e3 for share in (50, 95))
-    print(f"\n{REQUESTS} requests by {CLIENTS} clients: {REQUESTS / whole:.0f}/s in {batches} batches;", end=" ")
+    print(
+        f"\n{REQUESTS} requests by {CLIENTS} clients: {REQUESTS / whole:.0f}/s in"
+        f" {batches} batches;",
+        end=" ",
+    )
     print(f"p50 {p50:.1f} ms, p95 {p95:.1f} ms")
-    for name, value in (("p50_ms", p50), ("p95_ms", p95), ("per_second", REQUESTS / whole)):
+    for name, value in (
+        ("p50_ms", p50),
+        ("p95_ms", p95),
+        ("per_second", REQUESTS / whole),
+    ):
         record_property(name, round(value, 1))
 
 
 def test_no_id_is_ever_logged_or_counted_by_name(service: Running) -> None:
-    one, other = IDS[0], f"{CANARY}-unknown"
+    one = IDS[0]
+    other = f"{CANARY}-unknown"
     after = service.run / "parties" / "lab" / "ledger-after.jsonl"
     with service.client() as client:
         before = len(after.read_text().splitlines()) if after.exists() else 0
@@ -127,27 +164,57 @@ def test_no_id_is_ever_logged_or_counted_by_name(service: Running) -> None:
         assert client.post("/predict", json={"ids": [one, other]}).status_code == 404
         assert client.post("/predict", json={"ids": [one] * 9}).status_code == 413
         assert client.post("/predict", json={"ids": [one], one: 1}).status_code == 422
-        assert client.post("/predict", content=f'{{"ids": ["{one}'.encode()).status_code == 422
+        assert (
+            client.post("/predict", content=f'{{"ids": ["{one}'.encode()).status_code
+            == 422
+        )
         assert client.post(f"/{one}", params={"id": one}).status_code == 404
-        assert client.get("/predict", params={"id": one}, headers={"User-Agent": one}).status_code == 405
+        assert (
+            client.get(
+                "/predict", params={"id": one}, headers={"User-Agent": one}
+            ).status_code
+            == 405
+        )
         assert client.request(one, "/predict").status_code == 405
-        assert client.post("/predict", json={"ids": [one]}, headers={"Authorization": one}).status_code == 401
-        shown = client.get("/metrics").text + client.get("/").text + client.get("/health").text
+        assert (
+            client.post(
+                "/predict", json={"ids": [one]}, headers={"Authorization": one}
+            ).status_code
+            == 401
+        )
+        shown = (
+            client.get("/metrics").text
+            + client.get("/").text
+            + client.get("/health").text
+        )
     with socket.create_connection(service.address) as raw:  # no HTTP at all
         raw.sendall(f"{one} {one}\r\n\r\n".encode())
         assert b"400" in raw.recv(100)
     logged = service.logged()
-    for line in ("POST /predict 200 1", "POST /predict 404 2", "POST other 404", "other /predict 405"):
+    for line in (
+        "POST /predict 200 1",
+        "POST /predict 404 2",
+        "POST other 404",
+        "other /predict 405",
+    ):
         assert line in logged
     entries = [json.loads(line) for line in after.read_text().splitlines()]
     assert CANARY not in logged + shown + service.said + json.dumps(entries)
-    (entry,) = entries[before:]  # one row crossed, once: the other requests were refused
-    assert (entry["direction"], entry["shape"][0], entry["peer"]) == ("out", 1, "clinic")
+    # one row crossed, once: the other requests were refused
+    (entry,) = entries[before:]
+    assert (entry["direction"], entry["shape"][0], entry["peer"]) == (
+        "out",
+        1,
+        "clinic",
+    )
 
 
 def test_it_finishes_what_is_under_way_and_stops_with_code_0(service: Running) -> None:
     body = json.dumps({"ids": IDS[:1]}).encode()
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    head = (
+        "POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer"
+        f" {TOKEN}\r\nContent-Type: application/json\r\n"
+    )
     with socket.create_connection(service.address) as raw:
         raw.settimeout(30)
         raw.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:5])

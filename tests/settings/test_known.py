@@ -1,4 +1,5 @@
-"""A file's errors, and the list of algorithms, are told without torch, in the words of the settings' own classes."""
+"""A file's errors, and the list of algorithms, are told without torch, in the words of
+the settings' own classes."""
 
 from __future__ import annotations
 
@@ -14,14 +15,21 @@ from colonnade.settings.known import check_early
 
 ROOT = Path(__file__).parents[2]
 GOOD = '[parties.a]\ntable = "a.csv"\nlabel = "y"\n[parties.b]\ntable = "b.csv"\n'
-SEVERAL = '[algorithm]\nname = "multi_vfl"\n[[label_owners]]\nname = "n"\ntable = "n.csv"\nlabel = "y"\n'
+SEVERAL = (
+    '[algorithm]\nname = "multi_vfl"\n[[label_owners]]\nname = "n"\ntable ='
+    ' "n.csv"\nlabel = "y"\n'
+)
 WRONG = {
     "a table that there is not": "[trian]\n" + GOOD,
     "no table": "train = 3\n" + GOOD,
     "an algorithm that there is not": '[algorithm]\nname = "vimadm"\n' + GOOD,
-    "a setting that an algorithm has not": '[algorithm]\nname = "knn"\nneighbours = 3\n' + GOOD,
+    "a setting that an algorithm has not": (
+        '[algorithm]\nname = "knn"\nneighbours = 3\n' + GOOD
+    ),
     "a number that is too small": '[algorithm]\nname = "vimadmm"\nrho = -1\n' + GOOD,
-    "a word that is none of a few": '[algorithm]\nname = "fdml"\noptimizer = "sdg"\n' + GOOD,
+    "a word that is none of a few": (
+        '[algorithm]\nname = "fdml"\noptimizer = "sdg"\n' + GOOD
+    ),
     "a number of the default algorithm": "[algorithm]\nlocal_steps = 0\n" + GOOD,
     "a setting that training has not": "[train]\nepoch = 3\n" + GOOD,
     "text that is a number": "[federation]\ndevice = 3\n" + GOOD,
@@ -45,7 +53,9 @@ def test_an_error_is_told_early_in_the_same_words(text: str, tmp_path: Path) -> 
     assert str(early.value) == str(late.value)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("**/federation*.toml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("**/federation*.toml")), ids=lambda path: path.parent.name
+)
 def test_no_good_file_is_refused(path: Path) -> None:
     check_early(path)
 
@@ -55,19 +65,24 @@ def test_neither_an_error_nor_the_list_imports_torch(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text(WRONG["a number that is too small"])
     for words, code in ((["algorithms"], 0), (["run", str(tmp_path / "bad.toml")], 2)):
         script = (
-            f"import sys; sys.argv[1:] = {words}\nfrom colonnade.cli import main\ntry: main()\n"
-            f"except SystemExit as end: assert end.code == {code}, end.code\n"
-            "assert not {'torch', 'pandas', 'numpy'} & {*sys.modules}"
+            f"import sys; sys.argv[1:] = {words}\nfrom colonnade.cli import main\ntry:"
+            f" main()\nexcept SystemExit as end: assert end.code == {code},"
+            " end.code\nassert not {'torch', 'pandas', 'numpy'} & {*sys.modules}"
         )
-        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL
+        )
 
 
-def test_an_algorithm_that_is_not_in_the_table_yet_is_looked_for(tmp_path: Path) -> None:
+def test_an_algorithm_that_is_not_in_the_table_yet_is_looked_for(
+    tmp_path: Path,
+) -> None:
     """One file and its name are enough to run it: here the table does not know knn."""
     (tmp_path / "new.toml").write_text('[algorithm]\nname = "knn"\n' + GOOD)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom colonnade.settings import known\n"
-        "del known.known()['algorithms']['knn']\nassert 'knn' not in known.algorithms()\n"
-        f"known.check_early(Path({str(tmp_path / 'new.toml')!r}))\nassert 'knn' in known.algorithms()\n"
+        "import sys\nfrom pathlib import Path\nfrom colonnade.settings import"
+        " known\ndel known.known()['algorithms']['knn']\nassert 'knn' not in"
+        f" known.algorithms()\nknown.check_early(Path({str(tmp_path / 'new.toml')!r}))\nassert"
+        " 'knn' in known.algorithms()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

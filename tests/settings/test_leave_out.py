@@ -1,4 +1,5 @@
-"""A rewritten federation file means the same without the parties left out, and reads the same otherwise."""
+"""A rewritten federation file means the same without the parties left out, and reads
+the same otherwise."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ epochs = 3
 def test_only_the_parties_left_out_are_gone(names: set[str]) -> None:
     made = leave_out(FILE, names)
     before = tomllib.loads(FILE)
-    assert tomllib.loads(made) == before | {"parties": {k: v for k, v in before["parties"].items() if k not in names}}
+    assert tomllib.loads(made) == before | {
+        "parties": {k: v for k, v in before["parties"].items() if k not in names}
+    }
     gone = [line for line in FILE.splitlines() if line not in made.splitlines()]
     assert all(f"{name}.csv" not in made for name in names)
     assert "# Whose idea this was." in made
@@ -55,16 +58,28 @@ def test_an_unknown_party_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "columns", ["", 'columns = ["age", "]"]  # both\n', "columns = [\n  'age',  # ] and more\n]\n", "columns = []\n"]
+    "columns",
+    [
+        "",
+        'columns = ["age", "]"]  # both\n',
+        "columns = [\n  'age',  # ] and more\n]\n",
+        "columns = []\n",
+    ],
 )
 def test_who_holds_the_label_stays_without_its_columns(columns: str) -> None:
     file = FILE.replace(
-        'label = "diagnosis"\n', f'{columns}label = "diagnosis" # kept\n[parties.clinic.budget]\nepsilon=1\n'
+        'label = "diagnosis"\n',
+        f'{columns}label = "diagnosis" # kept\n[parties.clinic.budget]\nepsilon=1\n',
     )
     parties = tomllib.loads(leave_out(file, {"broker", "clinic"}))["parties"]
     budget = {"budget": {"epsilon": 1}}
     assert parties == {
-        "clinic": {"table": "clinic.csv", "columns": [], "label": "diagnosis", **budget},
+        "clinic": {
+            "table": "clinic.csv",
+            "columns": [],
+            "label": "diagnosis",
+            **budget,
+        },
         "lab": {"table": "lab.csv"},
     }
     assert 'label = "diagnosis" # kept' in leave_out(file, {"clinic"})

@@ -1,4 +1,5 @@
-"""One label owner, or several: laws that hold for both kinds of federations are stated once."""
+"""One label owner, or several: laws that hold for both kinds of federations are stated
+once."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
 
 several = pytest.mark.skipif(
-    find_spec("coincurve") is None, reason='private alignment needs pip install "colonnade[crypto]"'
+    find_spec("coincurve") is None,
+    reason='private alignment needs pip install "colonnade[crypto]"',
 )
-each_kind = pytest.mark.parametrize("kind", ["one", pytest.param("several", marks=several)])
+each_kind = pytest.mark.parametrize(
+    "kind", ["one", pytest.param("several", marks=several)]
+)
 DRIVER = {"one": "clinic", "several": SERVER}
 
 

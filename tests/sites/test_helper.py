@@ -1,4 +1,5 @@
-"""A helper as a site without data: it compares keyed hashes, and the run is the one that Diffie-Hellman would make."""
+"""A helper as a site without data: it compares keyed hashes, and the run is the one
+that Diffie-Hellman would make."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.federation.test_rows_differ import three as differing
 from tests.sites.kinds import same_bits
 from tests.sites.test_rows_differ import between
 
-pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
+pytest.importorskip(
+    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
+)
 
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Begin
@@ -39,19 +42,29 @@ def test_sites_train_as_one_process_does_and_predict(tmp_path: Path) -> None:
     Federation.from_toml(file).fit(tmp_path / "here")
     drive(sites(tmp_path)["clinic"], "run")
     same_bits(checkpoint_of(tmp_path / "here"), saved(tmp_path, "run"))
-    lines = (tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger.jsonl").read_text().splitlines()
+    lines = (
+        (tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger.jsonl")
+        .read_text()
+        .splitlines()
+    )
     sent = [one for one in map(json.loads, lines) if one["name"] == "keyed_ids"]
     assert {(one["peer"], one["direction"]) for one in sent} == {("trust", "out")}
     assert "blinded_ids" not in "".join(lines)
     assert not (tmp_path / "trust" / "runs" / "run").exists()
-    assert len(told(tmp_path, ["P003", "P001"])) == 2  # by Diffie-Hellman, with each alone
+    # by Diffie-Hellman, with each alone
+    assert len(told(tmp_path, ["P003", "P001"])) == 2
 
 
-def test_a_partner_that_lacks_rows_is_compared_with_the_label_owner_alone(tmp_path: Path) -> None:
+def test_a_partner_that_lacks_rows_is_compared_with_the_label_owner_alone(
+    tmp_path: Path,
+) -> None:
     settings = between(ABLE[0])
     folders(tmp_path / "curve", differing(), settings)
     folders(tmp_path / "helper", differing(), {**settings, "alignment": HELPED})
-    scores = {name: drive(sites(tmp_path / name)["clinic"], "run").summary["metrics"] for name in ("curve", "helper")}
+    scores = {
+        name: drive(sites(tmp_path / name)["clinic"], "run").summary["metrics"]
+        for name in ("curve", "helper")
+    }
     assert scores["curve"] == scores["helper"]
 
 
@@ -66,7 +79,10 @@ def test_several_label_owners_share_a_helper(tmp_path: Path) -> None:
 def lab_in(base: Path, **limits: int) -> dict[str, Any]:
     folders(base, settings=helped())
     path = base / "lab" / OWN
-    path.write_text(f"{path.read_text()}\n[alignments]\n" + "".join(f"{key} = {n}\n" for key, n in limits.items()))
+    path.write_text(
+        f"{path.read_text()}\n[alignments]\n"
+        + "".join(f"{key} = {n}\n" for key, n in limits.items())
+    )
     every = sites(base)
     for site in (every["clinic"], every["lab"]):
         site.read()
@@ -85,9 +101,14 @@ def test_allowances_hold_for_it(tmp_path: Path) -> None:
 
 def test_no_list_leaves_where_another_is_too_short(tmp_path: Path) -> None:
     every = lab_in(tmp_path, smallest=1000)
-    with pytest.raises(PartyError, match="it compares lists of 1000 ids or more, and the shortest has 80"):
+    with pytest.raises(
+        PartyError,
+        match="it compares lists of 1000 ids or more, and the shortest has 80",
+    ):
         every["clinic"].align()
-    assert not any(entry.direction == "out" for entry in every["lab"].keyed.ledger.entries)
+    assert not any(
+        entry.direction == "out" for entry in every["lab"].keyed.ledger.entries
+    )
 
 
 def test_a_driver_that_has_the_key_is_given_no_list(tmp_path: Path) -> None:
@@ -121,5 +142,8 @@ def test_a_helper_has_a_site_without_data(tmp_path: Path) -> None:
 
 
 def test_a_helper_needs_ids_that_are_found_privately(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"where they are found privately, and \[data\] align is 'exact'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"where they are found privately, and \[data\] align is 'exact'",
+    ):
         folders(tmp_path, settings=quick(**ALONE, alignment=HELPED))

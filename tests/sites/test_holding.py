@@ -1,4 +1,5 @@
-"""Between sites a round is one journey: parties get the same calls in the same order, in fewer frames."""
+"""Between sites a round is one journey: parties get the same calls in the same order,
+in fewer frames."""
 
 from __future__ import annotations
 
@@ -26,8 +27,13 @@ def heard(route: Route, told: Told) -> Route:
     """A line whose frames are read on the way: each is a list of calls."""
 
     def call(data: bytes, deadline: float) -> bytes:
-        calls = [call.unpack().message for call in wire.calls(memoryview(bytearray(data[HEAD.size :])))]
-        told.append([(message.kind.partition(".")[2], batch_of(message)) for message in calls])
+        calls = [
+            call.unpack().message
+            for call in wire.calls(memoryview(bytearray(data[HEAD.size :])))
+        ]
+        told.append(
+            [(message.kind.partition(".")[2], batch_of(message)) for message in calls]
+        )
         return route(data, deadline)
 
     return call
@@ -35,7 +41,8 @@ def heard(route: Route, told: Told) -> Route:
 
 def frames(base: Path, kind: str, run: str) -> dict[tuple[str, str], Told]:
     """What every organisation sends to every other one in a run."""
-    every, found = sites(base), dict[tuple[str, str], Told]()
+    every = sites(base)
+    found = dict[tuple[str, str], Told]()
     for name, site in every.items():
         for to, route in site.routes.items():
             found[name, to] = []
@@ -45,13 +52,21 @@ def frames(base: Path, kind: str, run: str) -> dict[tuple[str, str], Told]:
 
 
 @each_kind
-@pytest.mark.parametrize("validation", [True, False], ids=["validated", "not validated"])
+@pytest.mark.parametrize(
+    "validation", [True, False], ids=["validated", "not validated"]
+)
 def test_the_same_calls_in_the_same_order_in_fewer_frames(
     tmp_path: Path, kind: str, validation: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever saves itself has done all that came before, though what is answered by Done came with another call."""
+    """Whoever saves itself has done all that came before, though what is answered by
+    Done came with another call."""
     split = {} if validation else {"data": {"validation": 0.0}}
-    made(tmp_path, kind, train={"epochs": 2, "batch_size": 16, "early_stop": False}, **split)
+    made(
+        tmp_path,
+        kind,
+        train={"epochs": 2, "batch_size": 16, "early_stop": False},
+        **split,
+    )
     joint = frames(tmp_path, kind, "run")
     monkeypatch.setattr("colonnade.settings.sections.Holding", lambda inner: inner)
     alone = frames(tmp_path, kind, "alone")
@@ -59,12 +74,15 @@ def test_the_same_calls_in_the_same_order_in_fewer_frames(
     trained = 0
     for pair, told in alone.items():
         assert all(len(frame) == 1 for frame in told)
-        assert [call for frame in joint[pair] for call in frame] == [call for frame in told for call in frame]
+        assert [call for frame in joint[pair] for call in frame] == [
+            call for frame in told for call in frame
+        ]
         if pair[0] == SERVER:  # which goes on without a label owner that is silent
             assert joint[pair] == told
             continue
         by_done = sum(frame[0][0] in BY_DONE for frame in told)
-        settled = sum(frame[-1][0] in BY_DONE for frame in joint[pair])  # sent without a next call
+        # sent without a next call
+        settled = sum(frame[-1][0] in BY_DONE for frame in joint[pair])
         assert len(joint[pair]) == len(told) - by_done + settled
         if by_done:
             trained += 1
@@ -77,10 +95,19 @@ def test_where_a_budget_is_spent_all_are_saved_with_the_updates_that_waited(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = {"outbox": LOUD, "budget": {"epsilon": 0.5, "delta": 1e-5}}
-    whose = {"parties": {"lab": lab}} if kind == "one" else {"data_owners": [{"name": "lab", **lab}]}
+    whose = (
+        {"parties": {"lab": lab}}
+        if kind == "one"
+        else {"data_owners": [{"name": "lab", **lab}]}
+    )
     bases = [tmp_path / "joint", tmp_path / "alone"]
-    apply = Gaussian.apply  # whose noise is secret between sites: here two runs are compared
-    monkeypatch.setattr(Gaussian, "apply", lambda self, t, source: (self.bounded(t), apply(self, t, source)[1]))
+    # whose noise is secret between sites: here two runs are compared
+    apply = Gaussian.apply
+    monkeypatch.setattr(
+        Gaussian,
+        "apply",
+        lambda self, t, source: (self.bounded(t), apply(self, t, source)[1]),
+    )
     for base in bases:
         made(base, kind, train={"epochs": 50, "batch_size": 16}, **whose)
         assert drive(sites(base)[DRIVER[kind]], "run").exhausted
@@ -88,15 +115,27 @@ def test_where_a_budget_is_spent_all_are_saved_with_the_updates_that_waited(
     same_bits(*(saved(base, "run") for base in bases))
 
 
-@pytest.mark.parametrize("which", [0, -1], ids=["with the next call", "before a checkpoint"])
+@pytest.mark.parametrize(
+    "which", [0, -1], ids=["with the next call", "before a checkpoint"]
+)
 def test_what_fails_while_it_waits_ends_the_run_with_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    """After the last request of all comes nothing but a checkpoint: nobody saves a model without it."""
-    made(tmp_path, "one", train={"epochs": 1, "early_stop": False}, data={"validation": 0.0, "test": 0.0})
+    """After the last request of all comes nothing but a checkpoint: nobody saves a
+    model without it."""
+    made(
+        tmp_path,
+        "one",
+        train={"epochs": 1, "early_stop": False},
+        data={"validation": 0.0, "test": 0.0},
+    )
     whole = frames(tmp_path, "one", "whole")["clinic", "lab"]
-    batch = [batch for frame in whole for kind, batch in frame if kind == "Improve"][which]
-    clinic, told, improve = sites(tmp_path)["clinic"], Told(), FeatureOwner.improve
+    batch = [batch for frame in whole for kind, batch in frame if kind == "Improve"][
+        which
+    ]
+    clinic = sites(tmp_path)["clinic"]
+    told = Told()
+    improve = FeatureOwner.improve
     clinic.routes["lab"] = heard(clinic.routes["lab"], told)
 
     @serves
@@ -109,7 +148,11 @@ def test_what_fails_while_it_waits_ends_the_run_with_its_own_name(
     monkeypatch.setattr(FeatureOwner, "_served", None)
     with pytest.raises(PartyError) as caught:
         drive(clinic, "run")
-    assert (caught.value.party, caught.value.request, caught.value.batch) == ("lab", "vimadmm.Improve", batch)
+    assert (caught.value.party, caught.value.request, caught.value.batch) == (
+        "lab",
+        "vimadmm.Improve",
+        batch,
+    )
     assert told[-1][0] == ("Improve", batch)
     assert len(told[-1]) == (2 if which == 0 else 1)
     assert "Save" not in [kind for frame in told for kind, _ in frame]

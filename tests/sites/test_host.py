@@ -1,5 +1,5 @@
-"""What every site's host says: what it hears from several label owners it does once, and what does not fit is refused;
-whole runs are in test_site.py."""
+"""What every site's host says: what it hears from several label owners it does once,
+and what does not fit is refused; whole runs are in test_site.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.selection.settings import SERVER
 from colonnade.sites.host import Host
-from colonnade.sites.messages import Align, Close, GetReady, Join, Kept, Measure, Prepare, Save
+from colonnade.sites.messages import (
+    Align,
+    Close,
+    GetReady,
+    Join,
+    Kept,
+    Measure,
+    Prepare,
+    Save,
+)
 from colonnade.sites.site import Site
 
 ASKS = {"one": "clinic", "several": "north"}
@@ -39,10 +48,16 @@ def aligned(base: Path, *names: str) -> dict[str, Site]:
     return every
 
 
-def test_it_is_there_for_those_who_may_ask_and_keeps_runs_in_its_own_folder(tmp_path: Path) -> None:
+def test_it_is_there_for_those_who_may_ask_and_keeps_runs_in_its_own_folder(
+    tmp_path: Path,
+) -> None:
     folders(tmp_path)
     lab = sites(tmp_path)["lab"]
-    host = Host(Organisation.at("lab", Batches({}, batch_size=1, epochs=1, seed=0)), lab, ["clinic"])
+    host = Host(
+        Organisation.at("lab", Batches({}, batch_size=1, epochs=1, seed=0)),
+        lab,
+        ["clinic"],
+    )
     assert host.handle(Envelope("clinic", 1, Ping())) == Pong()
     with pytest.raises(BoundaryError, match="this is for clinic to ask"):
         host.handle(Envelope("bank", 1, Ping()))
@@ -65,8 +80,12 @@ def test_an_error_in_an_organisations_own_table_stays_with_it_and_names_it(
     table.write_text(whole.replace("P003", "P004"))
     every = sites(tmp_path)
     asked = every["lab"] if kind == "one" else every["north"]
-    request, asker = Join(asked.own.agreed), "clinic" if kind == "one" else SERVER
-    with pytest.raises(PartyError, match=r"'lab' .* answering messages\.Join: DataError; the log of 'lab'") as told:
+    request = Join(asked.own.agreed)
+    asker = "clinic" if kind == "one" else SERVER
+    with pytest.raises(
+        PartyError,
+        match=r"'lab' .* answering messages\.Join: DataError; the log of 'lab'",
+    ) as told:
         ask(asked, asker, request)
     assert "P004" not in str(told.value)
     assert "ids that occur more than once, such as in rows" in caplog.text
@@ -103,8 +122,15 @@ def test_the_first_is_obeyed_and_the_others_are_compared(tmp_path: Path) -> None
 def test_label_owners_who_want_different_runs_are_told(tmp_path: Path) -> None:
     lab = aligned(tmp_path, *LABELS)["lab"]
     ask(lab, "north", NEW)
-    for wrong in (Prepare("other", 1, False), Prepare("run", 2, False), Prepare("run", 1, True)):
-        with pytest.raises(PartyError, match="another label owner asked for the run 'run', from checkpoint 0"):
+    for wrong in (
+        Prepare("other", 1, False),
+        Prepare("run", 2, False),
+        Prepare("run", 1, True),
+    ):
+        with pytest.raises(
+            PartyError,
+            match="another label owner asked for the run 'run', from checkpoint 0",
+        ):
             ask(lab, "south", wrong)
 
 
@@ -119,13 +145,19 @@ def test_columns_are_not_brought_before_all_have_agreed_on_rows(tmp_path: Path) 
 
 
 @each_kind
-def test_what_was_not_prepared_or_is_already_running_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_was_not_prepared_or_is_already_running_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
     made(tmp_path, kind)
-    every, asker = sites(tmp_path), ASKS[kind]
+    every = sites(tmp_path)
+    asker = ASKS[kind]
     for request in (Save(2, 1, 1), Close("x")):
         with pytest.raises(PartyError, match="it was not prepared for a run"):
             ask(every["lab"], asker, request)
-    wrong: list[tuple[str, str, Any]] = [("lab", asker, Prepare("../x", 1, False)), ("lab", asker, Kept(".."))]
+    wrong: list[tuple[str, str, Any]] = [
+        ("lab", asker, Prepare("../x", 1, False)),
+        ("lab", asker, Kept("..")),
+    ]
     if kind == "several":
         with pytest.raises(PartyError, match="it was not prepared for a run"):
             ask(every["north"], SERVER, Measure("test", "aggregated"))
@@ -137,7 +169,10 @@ def test_what_was_not_prepared_or_is_already_running_is_refused(tmp_path: Path, 
             ask(every[asked], caller, request)
     with pytest.raises(PartyError, match="a model cannot have 0 outputs"):
         ask(every["lab"], asker, Prepare("run", 0, False))
-    for name, caller in (("lab", asker), *([("north", SERVER)] if kind == "several" else [])):
+    for name, caller in (
+        ("lab", asker),
+        *([("north", SERVER)] if kind == "several" else []),
+    ):
         assert ask(every[name], caller, Ping()) == Pong()
     if kind == "one":
         ask(every["lab"], asker, NEW)

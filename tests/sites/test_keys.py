@@ -1,4 +1,5 @@
-"""Rows matched by several keys, between sites: as in one process, and budgets by the owner's own names."""
+"""Rows matched by several keys, between sites: as in one process, and budgets by the
+owner's own names."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from tests.federation.small import checkpoint_of
 from tests.federation.small_sites import asked, divided, saved, sites
 from tests.sites.kinds import same_bits
 
-pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
+pytest.importorskip(
+    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
+)
 
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
@@ -30,7 +33,10 @@ KEYS = keys_in(ID, "")
 
 
 def made(
-    base: Path, given: dict[str, Any], frames: dict[str, Any] | None = None, models: str | None = "seeded"
+    base: Path,
+    given: dict[str, Any],
+    frames: dict[str, Any] | None = None,
+    models: str | None = "seeded",
 ) -> Path:
     """A folder per organisation; gives the file for one machine."""
     (base / "all").mkdir(parents=True)
@@ -47,7 +53,15 @@ def test_sites_train_as_one_process_does(tmp_path: Path, helped: bool) -> None:
     file = made(tmp_path, settings(alignment=by))
     here = Federation.from_toml(file).fit(tmp_path / "here")
     outcome = drive(sites(tmp_path)["clinic"], "run")
-    assert outcome.summary["matched"] == here.summary["matched"] == {"email": 30, "name + birth_date": 30, "phone": 30}
+    assert (
+        outcome.summary["matched"]
+        == here.summary["matched"]
+        == {
+            "email": 30,
+            "name + birth_date": 30,
+            "phone": 30,
+        }
+    )
     same_bits(checkpoint_of(tmp_path / "here"), saved(tmp_path, "run"))
     taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
     assert taken["clinic"]["alignments"] == 1  # all keys are one
@@ -58,18 +72,23 @@ def test_rows_are_predicted_by_any_key(tmp_path: Path) -> None:
     drive(sites(tmp_path)["clinic"], "run")
     run = tmp_path / "clinic" / "runs" / "run"
     name = asked(run, [])
-    wanted = [f"p{number}@x.org" for number in (0, 1, 2, 4, 7)]  # as the clinic calls them
+    # as the clinic calls them
+    wanted = [f"p{number}@x.org" for number in (0, 1, 2, 4, 7)]
     pd.DataFrame({"email": wanted}).to_csv(run / "rows" / name, index=False)
     found = pd.read_csv(predict(sites(tmp_path)["clinic"], "run", name))
     assert found["email"].tolist() == wanted
     assert found["prediction"].isin(["yes", "no"]).all()
     taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
-    assert taken["clinic"]["ids"] == 5 + 4 + 1  # each key is paid, over what is still unmatched
+    # each key is paid, over what is still unmatched
+    assert taken["clinic"]["ids"] == 5 + 4 + 1
 
 
 def test_a_row_does_not_begin_anew_by_another_key(tmp_path: Path) -> None:
-    """The label owner changes its e-mail addresses, so that rows are matched by other keys; they are the same rows."""
-    noisy = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}
+    """The label owner changes its e-mail addresses, so that rows are matched by other
+    keys; they are the same rows."""
+    noisy = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}
+    }
     given = settings(parties={"lab": {"outbox": noisy, "budget": {"epsilon": 6.0}}})
     given["train"] = {"epochs": 1, "batch_size": 32, "early_stop": False}
     made(tmp_path, given)
@@ -78,16 +97,25 @@ def test_a_row_does_not_begin_anew_by_another_key(tmp_path: Path) -> None:
     assert 0 < len(paid) <= 90
     path = tmp_path / "all" / "clinic.csv"
     frame = pd.read_csv(path)
-    frame.assign(email=[f"q{number}@x.org" for number in range(len(frame))]).to_csv(path, index=False)
+    frame.assign(email=[f"q{number}@x.org" for number in range(len(frame))]).to_csv(
+        path, index=False
+    )
     outcome = drive(sites(tmp_path)["clinic"], "again")
-    assert outcome.summary["matched"] == {"email": 0, "name + birth_date": 60, "phone": 30}
+    assert outcome.summary["matched"] == {
+        "email": 0,
+        "name + birth_date": 60,
+        "phone": 30,
+    }
     assert len(rows_that_paid(tmp_path) | paid) == 90
 
 
 def rows_that_paid(base: Path) -> set[int]:
     """As the laboratory's journal knows them."""
     own = read_own(base / "lab" / OWN)
-    records = [record for record, _ in Journal(own.runs / JOURNAL, ids=own.settings.counted_by).read()]
+    records = [
+        record
+        for record, _ in Journal(own.runs / JOURNAL, ids=own.settings.counted_by).read()
+    ]
     return {int(key) for record in records for key in record.keys}
 
 

@@ -1,5 +1,5 @@
-"""Rows matched by several keys of which partners lack some: each partner by its own keys with the label owner, between
-sites as in one process."""
+"""Rows matched by several keys of which partners lack some: each partner by its own
+keys with the label owner, between sites as in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.federation.small_sites import saved, sites
 from tests.sites.kinds import same_bits
 from tests.sites.test_keys import made, rows_that_paid
 
-pytest.importorskip("coincurve", reason='private alignment needs pip install "colonnade[crypto]"')
+pytest.importorskip(
+    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
+)
 
 from colonnade import Federation, load
 from colonnade.core.by_id import numbers_of
@@ -25,22 +27,30 @@ from colonnade.sites.prediction import predict
 
 
 def three() -> dict[str, Any]:
-    """A laboratory that knows most people by one of three keys, and a shop that knows some by their phone alone."""
+    """A laboratory that knows most people by one of three keys, and a shop that knows
+    some by their phone alone."""
     frames = people()
     number = np.arange(0, 90, 2)
-    shop = pd.DataFrame({"mobile": [f"0041 79 {n:07d}" for n in number], "spent": np.sin(number)})
+    shop = pd.DataFrame(
+        {"mobile": [f"0041 79 {n:07d}" for n in number], "spent": np.sin(number)}
+    )
     return {**frames, "lab": frames["lab"].iloc[:80], "shop": shop.iloc[::-1]}
 
 
 def given(**more: Any) -> dict[str, Any]:
-    data = {**DATA, "rows": "label_owner", "id": ["email", ["name", "birth_date"], "phone"]}
+    data = {
+        **DATA,
+        "rows": "label_owner",
+        "id": ["email", ["name", "birth_date"], "phone"],
+    }
     made = settings(data=data, **more)
     made["parties"]["shop"] = {"id": ["", "", "mobile"]}
     return made
 
 
 def test_each_partner_goes_by_its_own_keys() -> None:
-    """All rows of the label owner train, called as it calls them; a row has the columns of the person that it is."""
+    """All rows of the label owner train, called as it calls them; a row has the columns
+    of the person that it is."""
     frames = three()
     federation = Federation.from_frames(frames, id=ID, label="ill", settings=given())
     holdings = federation.holdings
@@ -48,13 +58,19 @@ def test_each_partner_goes_by_its_own_keys() -> None:
     assert holdings.ids.tolist() == sorted(emails)
     people_of_row = np.array([emails.index(one) for one in holdings.ids.tolist()])
     held = {name: ~holdings.away[name].numpy() for name in ("lab", "shop")}
-    assert people_of_row[held["shop"]].tolist() == [n for n in people_of_row if n % 2 == 0]
+    assert people_of_row[held["shop"]].tolist() == [
+        n for n in people_of_row if n % 2 == 0
+    ]
     assert holdings.matched["shop"] == {"email": 0, "name + birth_date": 0, "phone": 45}
     assert sum(holdings.matched["lab"].values()) == held["lab"].sum() == 70
     for name, column in (("lab", "iron"), ("shop", "spent")):
         prepared = holdings.columns[name].preprocessor
         assert prepared is not None
-        true = people()["lab"].iloc[10:].iloc[::-1]["iron"].to_numpy() if name == "lab" else np.sin(np.arange(90))
+        true = (
+            people()["lab"].iloc[10:].iloc[::-1]["iron"].to_numpy()
+            if name == "lab"
+            else np.sin(np.arange(90))
+        )
         mine = holdings.columns[name].features[held[name]][:, 0].numpy()
         order = true[people_of_row[held[name]]].argsort()
         assert (np.diff(mine[order]) >= 0).all(), f"{column} of another person"
@@ -62,21 +78,26 @@ def test_each_partner_goes_by_its_own_keys() -> None:
     assert own[0].startswith("key 3: +4179")
 
 
-def test_rows_are_predicted_by_whoever_holds_them_and_ids_go_by_the_rules(tmp_path: Path) -> None:
+def test_rows_are_predicted_by_whoever_holds_them_and_ids_go_by_the_rules(
+    tmp_path: Path,
+) -> None:
     frames = three()
     trained = Federation.from_frames(frames, id=ID, label="ill", settings=given())
     outcome = trained.fit(tmp_path / "run")
     assert outcome.summary["matched"]["shop"]["phone"] == 45
     again = load(tmp_path / "run", ids="all", frames=frames)
     wanted = ["P85@X.org ", "p84@x.org", "p83@X.ORG"]
-    found, here = again.predict(wanted), trained.predict(wanted)
+    found = again.predict(wanted)
+    here = trained.predict(wanted)
     assert found.ids.tolist() == wanted
     assert found.degraded == here.degraded == ("shop", "", "shop")
     assert np.allclose(found.scores, here.scores)
 
 
 def test_sites_train_as_one_process_does(tmp_path: Path) -> None:
-    file = made(tmp_path, given(alignment={"protocol": "helper", "helper": "trust"}), three())
+    file = made(
+        tmp_path, given(alignment={"protocol": "helper", "helper": "trust"}), three()
+    )
     here = Federation.from_toml(file).fit(tmp_path / "here")
     outcome = drive(sites(tmp_path)["clinic"], "run")
     assert outcome.summary["matched"] == here.summary["matched"]
@@ -84,13 +105,20 @@ def test_sites_train_as_one_process_does(tmp_path: Path) -> None:
     same_bits(checkpoint_of(tmp_path / "here"), saved(tmp_path, "run"))
     run = tmp_path / "clinic" / "runs" / "run"
     (run / "rows").mkdir(exist_ok=True)
-    pd.DataFrame({"email": ["P84@X.ORG", "p85@x.org"]}).to_csv(run / "rows" / "wanted.csv", index=False)
-    found = pd.read_csv(predict(sites(tmp_path)["clinic"], "run", "wanted.csv"), keep_default_na=False)
+    pd.DataFrame({"email": ["P84@X.ORG", "p85@x.org"]}).to_csv(
+        run / "rows" / "wanted.csv", index=False
+    )
+    found = pd.read_csv(
+        predict(sites(tmp_path)["clinic"], "run", "wanted.csv"), keep_default_na=False
+    )
     assert found["degraded"].tolist() == ["", "shop"]
 
 
-def test_a_partner_is_told_numbers_from_which_no_other_key_can_be_guessed(tmp_path: Path) -> None:
-    """The shop knows a phone number; whoever guesses the e-mail address behind it must not be able to test that."""
+def test_a_partner_is_told_numbers_from_which_no_other_key_can_be_guessed(
+    tmp_path: Path,
+) -> None:
+    """The shop knows a phone number; whoever guesses the e-mail address behind it must
+    not be able to test that."""
     made(tmp_path, given(), three(), models=None)
     every = sites(tmp_path)
     told = {}
@@ -106,14 +134,19 @@ def test_a_partner_is_told_numbers_from_which_no_other_key_can_be_guessed(tmp_pa
     guesses = set(numbers_of(emails, 0).tolist())
     assert len(told["numbers"]) == 45
     assert not guesses & set(told["numbers"].tolist())
-    ledger = (tmp_path / "shop" / "runs" / "run" / "parties" / "shop" / "ledger.jsonl").read_text()
+    ledger = (
+        tmp_path / "shop" / "runs" / "run" / "parties" / "shop" / "ledger.jsonl"
+    ).read_text()
     assert '"batch_numbers"' in ledger
-    again = drive(sites(tmp_path)["clinic"], "run", resume=True)  # with the same numbers, or it would be refused
+    # with the same numbers, or it would be refused
+    again = drive(sites(tmp_path)["clinic"], "run", resume=True)
     assert again.summary["rounds"] > 0
 
 
 def test_a_row_pays_once_by_whatever_key_it_was_matched(tmp_path: Path) -> None:
-    noisy = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}}
+    noisy = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 5.0}}
+    }
     config = given(parties={"lab": {"outbox": noisy, "budget": {"epsilon": 6.0}}})
     config["train"] = {"epochs": 1, "batch_size": 32, "early_stop": False}
     made(tmp_path, config, three())
@@ -121,13 +154,17 @@ def test_a_row_pays_once_by_whatever_key_it_was_matched(tmp_path: Path) -> None:
     paid = rows_that_paid(tmp_path)
     path = tmp_path / "all" / "clinic.csv"
     frame = pd.read_csv(path)
-    frame.assign(email=[f"q{number}@x.org" for number in range(len(frame))]).to_csv(path, index=False)
+    frame.assign(email=[f"q{number}@x.org" for number in range(len(frame))]).to_csv(
+        path, index=False
+    )
     outcome = drive(sites(tmp_path)["clinic"], "again")
     assert outcome.summary["matched"]["lab"]["email"] == 0
     assert 0 < len(paid) <= len(rows_that_paid(tmp_path) | paid) <= 70
 
 
-def test_the_command_says_what_each_key_matched_with_each_partner(tmp_path: Path) -> None:
+def test_the_command_says_what_each_key_matched_with_each_partner(
+    tmp_path: Path,
+) -> None:
     from typer.testing import CliRunner
 
     from colonnade.cli import app

@@ -1,4 +1,5 @@
-"""What label owners tell each other is what one of them would have learned from all their training labels."""
+"""What label owners tell each other is what one of them would have learned from all
+their training labels."""
 
 from __future__ import annotations
 
@@ -18,10 +19,18 @@ from colonnade.sites.label_sets import Describe, Described, agreed_labels, descr
 
 
 def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels]:
-    """As label owners agree on it, and as one that had all of their labels would learn it."""
+    """As label owners agree on it, and as one that had all of their labels would learn
+    it."""
     each = [pd.Series(column) for column in columns]
-    told = {f"k{number}": described(one, f"k{number}", task) for number, one in enumerate(each)}
-    whole = Labels.fit(pd.concat(each, ignore_index=True), owner=", ".join(told), task=task)  # type: ignore[arg-type]
+    told = {
+        f"k{number}": described(one, f"k{number}", task)
+        for number, one in enumerate(each)
+    }
+    whole = Labels.fit(
+        pd.concat(each, ignore_index=True),
+        owner=", ".join(told),
+        task=task,  # type: ignore[arg-type]
+    )
     return agreed_labels(told, task), whole
 
 
@@ -35,7 +44,14 @@ def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels
         ([True, False], [True]),
         (["a", "b"], [1, 2]),
     ],
-    ids=["text", "numbers", "one class each", "floats and whole numbers", "yes or no", "text and numbers"],
+    ids=[
+        "text",
+        "numbers",
+        "one class each",
+        "floats and whole numbers",
+        "yes or no",
+        "text and numbers",
+    ],
 )
 def test_classes_are_the_union(columns: tuple[list[object], ...]) -> None:
     agreed, whole = both(*columns)
@@ -45,26 +61,41 @@ def test_classes_are_the_union(columns: tuple[list[object], ...]) -> None:
 
 @pytest.mark.parametrize("task", ["auto", "regression"])
 def test_numbers_have_one_mean_and_scale(task: str) -> None:
-    agreed, whole = both([n * 0.37 for n in range(40)], [100 - n * 1.7 for n in range(25)], task=task)
+    agreed, whole = both(
+        [n * 0.37 for n in range(40)], [100 - n * 1.7 for n in range(25)], task=task
+    )
     assert agreed.task == whole.task == "regression"
-    assert (agreed.mean, agreed.scale) == pytest.approx((whole.mean, whole.scale), rel=1e-12)
+    assert (agreed.mean, agreed.scale) == pytest.approx(
+        (whole.mean, whole.scale), rel=1e-12
+    )
 
 
 def test_where_they_cannot_tell_which_it_is_they_ask_for_a_word() -> None:
-    many, few = [n * 0.5 for n in range(40)], [0.5, 1.5]
-    for columns in ((many, few), ([n + 0.5 for n in range(15)], [n + 0.25 for n in range(15)])):
-        with pytest.raises(ConfigError, match=r'set \[data\] task = "classification" or "regression"'):
+    many = [n * 0.5 for n in range(40)]
+    few = [0.5, 1.5]
+    for columns in (
+        (many, few),
+        ([n + 0.5 for n in range(15)], [n + 0.25 for n in range(15)]),
+    ):
+        with pytest.raises(
+            ConfigError, match=r'set \[data\] task = "classification" or "regression"'
+        ):
             both(*columns)
 
 
 def test_one_class_together_is_nothing_to_learn() -> None:
-    told = {name: described(pd.Series(["ill", "ill"]), name, "auto") for name in ("north", "south")}
+    told = {
+        name: described(pd.Series(["ill", "ill"]), name, "auto")
+        for name in ("north", "south")
+    }
     with pytest.raises(DataError, match="labels of one class together"):
         agreed_labels(told, "auto")
 
 
 @several
-def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(tmp_path: Path) -> None:
+def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(
+    tmp_path: Path,
+) -> None:
     made(tmp_path, "several")
     every = sites(tmp_path)
     north = every["north"]
@@ -84,21 +115,43 @@ def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(tmp_path: 
 @pytest.mark.parametrize(
     "told",
     [
-        *(Described(False, classes, 3, 0.0, 1.0) for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)),
-        *(Described(False, json.dumps([one]), 3, 0.0, 1.0) for one in (10**400, "\ud800", "a\x1b[2J")),
+        *(
+            Described(False, classes, 3, 0.0, 1.0)
+            for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)
+        ),
+        *(
+            Described(False, json.dumps([one]), 3, 0.0, 1.0)
+            for one in (10**400, "\ud800", "a\x1b[2J")
+        ),
         *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2, 10**400)),
         *(Described(True, "[]", 3, mean, 1.0) for mean in (math.nan, 1e200)),
         *(Described(True, "[]", 3, 0.0, scale) for scale in (math.inf, 1e200, -1.0)),
     ],
-    ids=lambda told: f"{told.classes[:8]} {str(told.rows)[:4]} {told.mean} {told.scale}",
+    ids=lambda told: (
+        f"{told.classes[:8]} {str(told.rows)[:4]} {told.mean} {told.scale}"
+    ),
 )
-def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(told: Described) -> None:
-    mine = described(pd.Series([0.5, 1.25, 3.0]), "north", "regression" if told.measured else "classification")
-    with pytest.raises(DataError, match=rf"^'south' told of labels that are none, for {told.rows} rows\. It must look"):
+def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(
+    told: Described,
+) -> None:
+    mine = described(
+        pd.Series([0.5, 1.25, 3.0]),
+        "north",
+        "regression" if told.measured else "classification",
+    )
+    with pytest.raises(
+        DataError,
+        match=(
+            rf"^'south' told of labels that are none, for {told.rows} rows\. It must"
+            r" look"
+        ),
+    ):
         agreed_labels({"north": mine, "south": told}, "auto")
 
 
-@pytest.mark.parametrize("labels", [["a", None, "a"], [None, "a", "a"], [1.0, math.nan]])
+@pytest.mark.parametrize(
+    "labels", [["a", None, "a"], [None, "a", "a"], [1.0, math.nan]]
+)
 def test_a_row_without_a_label_is_no_class(labels: list[object]) -> None:
     with pytest.raises(DataError, match="'north' has 1 rows without a label"):
         described(pd.Series(labels), "north", "auto")

@@ -1,4 +1,5 @@
-"""One organisation's part of a run: it builds what one process would, and saves itself in a folder of its own."""
+"""One organisation's part of a run: it builds what one process would, and saves itself
+in a folder of its own."""
 
 from __future__ import annotations
 
@@ -26,35 +27,54 @@ from colonnade.sites.reader import own_columns, read_own_table
 
 organisation = pytest.mark.parametrize(
     ("kind", "name"),
-    [("one", "lab"), *(pytest.param("several", name, marks=several) for name in ("north", "lab"))],
+    [
+        ("one", "lab"),
+        *(pytest.param("several", name, marks=several) for name in ("north", "lab")),
+    ],
 )
 
 
 def part(base: Path, whole: Federation, name: str) -> Holdings:
-    """What one organisation would know of it; the laboratory of one label owner reads its own table."""
-    every, own = whole.holdings, read_own(base / name / OWN)
+    """What one organisation would know of it; the laboratory of one label owner reads
+    its own table."""
+    every = whole.holdings
+    own = read_own(base / name / OWN)
     if name not in every.columns:
         held = every.label_owners[name]
         held = replace(held, rows=torch.arange(len(held.ids)))
-        return replace(every, columns={}, label_owners={name: held}, packed=held.packed, known_to=1)
+        return replace(
+            every, columns={}, label_owners={name: held}, packed=held.packed, known_to=1
+        )
     if not every.server:
         table = read_own_table(own)
-        return own_columns(own, table, {"clinic": table.ids}, every.outputs, sides_to_tell(table.ids, every.labelled))
+        return own_columns(
+            own,
+            table,
+            {"clinic": table.ids},
+            every.outputs,
+            sides_to_tell(table.ids, every.labelled),
+        )
     owners = {k: replace(held, labels=NOBODY) for k, held in every.label_owners.items()}
     columns = {name: every.columns[name]}
-    return replace(every, columns=columns, label_owners=owners, outputs_elsewhere=every.outputs)
+    return replace(
+        every, columns=columns, label_owners=owners, outputs_elsewhere=every.outputs
+    )
 
 
 def participant(base: Path, whole: Federation, name: str = "lab") -> Participant:
     own = read_own(base / name / OWN)
     federation = Federation(
-        own.local, part(base, whole, name), elsewhere=Elsewhere({name}, list(whole.owners)),
+        own.local,
+        part(base, whole, name),
+        elsewhere=Elsewhere({name}, list(whole.owners)),
         between=lambda asks, _: whole.label_owners[asks].peers.transport,
-    )  # fmt: skip
+    )
     return Participant(own, federation, base / name / "runs" / "run")
 
 
-def begun(base: Path, whole: Federation, name: str = "lab", resumed: int | None = None) -> Participant:
+def begun(
+    base: Path, whole: Federation, name: str = "lab", resumed: int | None = None
+) -> Participant:
     one = participant(base, whole, name)
     one.begin(resumed)
     return one
@@ -65,8 +85,11 @@ def state(one: Participant) -> State:
 
 
 def same(one: State, other: State) -> bool:
-    mine, theirs = dict(tensors(one)), dict(tensors(other))
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+    mine = dict(tensors(one))
+    theirs = dict(tensors(other))
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[key], theirs[key]) for key in mine
+    )
 
 
 def learn(one: Participant) -> None:
@@ -76,27 +99,40 @@ def learn(one: Participant) -> None:
 
 
 @organisation
-def test_it_is_what_one_process_would_have_made_of_it(tmp_path: Path, kind: str, name: str) -> None:
+def test_it_is_what_one_process_would_have_made_of_it(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     whole = Federation.from_toml(made(tmp_path, kind))
     one = participant(tmp_path, whole, name)
-    same_bits(dict(tensors(state(one), name)), dict(tensors(whole.organisations[name].state(), name)))
+    same_bits(
+        dict(tensors(state(one), name)),
+        dict(tensors(whole.organisations[name].state(), name)),
+    )
     assert one.organisation.fitted == whole.organisations[name].fitted
-    assert one.federation.ledgers.keys() == one.federation.organisations.keys() == {name}
+    assert (
+        one.federation.ledgers.keys() == one.federation.organisations.keys() == {name}
+    )
     for owner, batches in one.federation.agreed.items():
         assert batches.fingerprint() == whole.agreed[owner].fingerprint()
         assert (
-            one.federation.holdings.label_owners[owner].ids.tolist() == whole.holdings.label_owners[owner].ids.tolist()
+            one.federation.holdings.label_owners[owner].ids.tolist()
+            == whole.holdings.label_owners[owner].ids.tolist()
         )
     if name == "lab":
-        assert one.federation.batches.fingerprint() == whole.batches.fingerprint(), "who has columns knows all rows"
+        assert one.federation.batches.fingerprint() == whole.batches.fingerprint(), (
+            "who has columns knows all rows"
+        )
         assert torch.equal(one.role.features, whole.owners[name].features)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("back_to", [2, 1])
 @organisation
-def test_it_saves_itself_continues_and_sums_up(tmp_path: Path, kind: str, name: str, back_to: int) -> None:
+def test_it_saves_itself_continues_and_sums_up(
+    tmp_path: Path, kind: str, name: str, back_to: int
+) -> None:
     whole = Federation.from_toml(made(tmp_path, kind))
-    first, run = begun(tmp_path, whole, name), tmp_path / name / "runs" / "run"
+    first = begun(tmp_path, whole, name)
+    run = tmp_path / name / "runs" / "run"
     learn(first)
     first.save(2, 2, 1)
     with pytest.raises(ConfigError, match="already holds a run"):
@@ -110,12 +146,20 @@ def test_it_saves_itself_continues_and_sums_up(tmp_path: Path, kind: str, name: 
     assert told == (second.federation.batches.done, "all epochs done", 3)
 
 
-def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspent(tmp_path: Path) -> None:
+def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspent(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("dp_accounting")
-    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
-    whole = Federation.from_toml(made(tmp_path, "one", parties={"lab": {"outbox": rules}}))
+    rules = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}
+    }
+    whole = Federation.from_toml(
+        made(tmp_path, "one", parties={"lab": {"outbox": rules}})
+    )
     lab = begun(tmp_path, whole)
-    before = {place: tensor.clone() for place, tensor in tensors(state(lab)["features"])}
+    before = {
+        place: tensor.clone() for place, tensor in tensors(state(lab)["features"])
+    }
     lab.role.answer(Embed("train/0/0"))
     learn(lab)
     lab.save(1, 2, common=1)
@@ -126,16 +170,21 @@ def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspen
     again = begun(tmp_path, whole, resumed=1)
     same_bits(before, dict(tensors(state(again)["features"])))
     assert again.federation.batches.done == 0
-    assert {item: counts.sum() for item, counts in again.accounts["lab"].counts.items()} == spent
+    assert {
+        item: counts.sum() for item, counts in again.accounts["lab"].counts.items()
+    } == spent
     again.save(1, 2, common=1)
     again.save(2, 3, common=2)
     kept = sorted(path.name for path in again.run.party("lab").glob("checkpoint-*"))
     assert kept == ["checkpoint-000002", "checkpoint-000003"]
 
 
-def test_what_not_all_had_begun_begins_again_and_never_with_another_table(tmp_path: Path) -> None:
+def test_what_not_all_had_begun_begins_again_and_never_with_another_table(
+    tmp_path: Path,
+) -> None:
     whole = Federation.from_toml(made(tmp_path, "one"))
-    first, second = begun(tmp_path, whole), begun(tmp_path, whole, resumed=0)
+    first = begun(tmp_path, whole)
+    second = begun(tmp_path, whole, resumed=0)
     assert [mark["number"] for mark in second.run.marks()] == [1]
     assert same(state(first), state(second))
     table = tmp_path / "all" / "lab.csv"
@@ -148,19 +197,30 @@ def test_what_not_all_had_begun_begins_again_and_never_with_another_table(tmp_pa
 @several
 def test_its_scores_are_those_of_one_process(tmp_path: Path) -> None:
     whole = Federation.from_toml(made(tmp_path, "several"))
-    one, rows = participant(tmp_path, whole, "north"), whole.agreed["north"].splits["test"]
-    assert one.measure("test", "aggregated") == (whole.score("test").each["north"], len(rows))
+    one = participant(tmp_path, whole, "north")
+    rows = whole.agreed["north"].splits["test"]
+    assert one.measure("test", "aggregated") == (
+        whole.score("test").each["north"],
+        len(rows),
+    )
     assert one.measure("nothing", "own") == ({}, 0)
 
 
 @several
-def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_to_others(tmp_path: Path) -> None:
+def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_to_others(
+    tmp_path: Path,
+) -> None:
     drawn = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 0.5}}}
     file = made(tmp_path, "several", label_owners=[{"name": "north", "outbox": drawn}])
     one = participant(tmp_path, Federation.from_toml(file), "north")
-    holdings, owner = one.federation.holdings, one.federation.label_owners["north"]
-    rows, true = one.federation.agreed["north"].splits["train"], holdings.labelled.labels
-    outputs, (scores, _) = one.federation.outputs("train"), one.measure("train", "aggregated")
+    holdings = one.federation.holdings
+    owner = one.federation.label_owners["north"]
+    rows = one.federation.agreed["north"].splits["train"]
+    true = holdings.labelled.labels
+    outputs, (scores, _) = (
+        one.federation.outputs("train"),
+        one.measure("train", "aggregated"),
+    )
     assert scores == measure(holdings.loss, outputs, owner.labels[rows])
     assert scores != measure(holdings.loss, outputs, true[rows])
 
@@ -169,7 +229,9 @@ def test_whatever_keeps_an_organisation_from_taking_part_frees_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("dp_accounting")
-    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}}
+    rules = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}
+    }
     made(tmp_path, "one", parties={"lab": {"outbox": rules}})
     alive: list[object] = []
 

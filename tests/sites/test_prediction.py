@@ -1,5 +1,5 @@
-"""Predictions by organisations that know only their own files are those of one process, and are counted; only who
-holds labels may ask."""
+"""Predictions by organisations that know only their own files are those of one process,
+and are counted; only who holds labels may ask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ import torch
 from tests.federation.small import quick
 from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
 from tests.federation.small_multi_sites import public_folders
-from tests.federation.small_sites import ALONE, SKIP, ask, asked, new_people, sites, told, trained
+from tests.federation.small_sites import (
+    ALONE,
+    SKIP,
+    ask,
+    asked,
+    new_people,
+    sites,
+    told,
+    trained,
+)
 from tests.sites.kinds import each_kind, made, several, trains
 
 from colonnade.core import Outbox
@@ -64,8 +73,12 @@ def told_by(asks: Site, ids: list[str], model: str | None = None) -> pd.DataFram
 def same(one: pd.DataFrame, here: Predictions) -> None:
     assert one["patient"].tolist() == here.ids.tolist()
     assert one["prediction"].tolist() == here.labels.tolist()
-    assert np.array_equal(one[[f"score_{name}" for name in here.classes]].to_numpy(), here.scores)
-    assert ("degraded" in one) == (here.degraded is not None), "only where somebody may be missing"
+    assert np.array_equal(
+        one[[f"score_{name}" for name in here.classes]].to_numpy(), here.scores
+    )
+    assert ("degraded" in one) == (here.degraded is not None), (
+        "only where somebody may be missing"
+    )
 
 
 def after(base: Path, name: str) -> str:
@@ -76,7 +89,11 @@ def after(base: Path, name: str) -> str:
 
 def embeddings(base: Path, name: str = "lab") -> list[tuple[str, str, list[int]]]:
     left = map(json.loads, after(base, name).splitlines())
-    return [(one["direction"], one["batch"], one["shape"]) for one in left if one["name"] == "embedding"]
+    return [
+        (one["direction"], one["batch"], one["shape"])
+        for one in left
+        if one["name"] == "embedding"
+    ]
 
 
 def silent(inner: Route) -> Route:
@@ -91,27 +108,40 @@ def silent(inner: Route) -> Route:
 
 
 @pytest.mark.parametrize("align", ["exact", "private"])
-def test_what_sites_predict_is_what_one_process_predicts(tmp_path: Path, align: str) -> None:
+def test_what_sites_predict_is_what_one_process_predicts(
+    tmp_path: Path, align: str
+) -> None:
     """Also for rows that are new since training, in the order asked for."""
     if align == "private":
         pytest.importorskip("coincurve")
     run = trained(tmp_path, quick(**ALONE, data={"align": align}))
     ids = new_people(tmp_path)
-    same(told(tmp_path, ids, "new.parquet"), load(tmp_path / "here", ids=ids).predict(ids))
+    same(
+        told(tmp_path, ids, "new.parquet"),
+        load(tmp_path / "here", ids=ids).predict(ids),
+    )
     assert embeddings(tmp_path) == [("out", "predict[0:3]", [3, 4])]
     words = after(tmp_path, "lab")
-    assert ("asked_ids" in words) == (align == "exact"), "what crossed to find the rows is written down"
+    assert ("asked_ids" in words) == (align == "exact"), (
+        "what crossed to find the rows is written down"
+    )
     assert "P083" not in words
     assert (run / "summary.json").exists()
 
 
 @several
 def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
-    """To the bit, by any label owner's and the aggregated model, in the order asked for, also of rows that are new."""
+    """To the bit, by any label owner's and the aggregated model, in the order asked
+    for, also of rows that are new."""
     for name in COLUMNS:
-        path, more = run / "all" / f"{name}.csv", frames(155)[name]
-        pd.concat([pd.read_csv(path), more[more["patient"] >= "P150"]]).to_csv(path, index=False)
-    ids, seen, before = [*IDS, "P152"], [], len(embeddings(run))
+        path = run / "all" / f"{name}.csv"
+        more = frames(155)[name]
+        pd.concat([pd.read_csv(path), more[more["patient"] >= "P150"]]).to_csv(
+            path, index=False
+        )
+    ids = [*IDS, "P152"]
+    seen = []
+    before = len(embeddings(run))
     for owner in LABELS:
         for model in ("aggregated", "own"):
             found = told_by(hospital(run, owner), ids, model)
@@ -119,15 +149,25 @@ def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
             same(found, here.predict(ids, owner=owner, model=model))
             seen.append(tuple(found.iloc[:, -1]))
     assert len(set(seen)) == 3, "the aggregated one is the same at both"
-    assert embeddings(run)[before:] == [("out", f"{owner}:predict[0:4]", [4, 4]) for owner in LABELS for _ in range(2)]
+    assert embeddings(run)[before:] == [
+        ("out", f"{owner}:predict[0:4]", [4, 4]) for owner in LABELS for _ in range(2)
+    ]
     for name in ("lab", "north"):
         assert "asked_ids" not in after(run, name), "ids are compared privately"
         assert "P152" not in after(run, name)
 
 
-def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(tmp_path: Path) -> None:
+def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(
+    tmp_path: Path,
+) -> None:
     run = trained(tmp_path)
-    with pytest.raises(DataError, match="'clinic' holds no row for 1 of 2 ids, the first of them number 2 in the file"):
+    with pytest.raises(
+        DataError,
+        match=(
+            "'clinic' holds no row for 1 of 2 ids, the first of them number 2 in the"
+            " file"
+        ),
+    ):
         told(tmp_path, ["P001", "P999"])
     assert not (run / "predictions").exists()
     assert not list((tmp_path / "lab").rglob("ledger-after.jsonl"))
@@ -138,7 +178,10 @@ def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) 
     before = embeddings(run)
     with pytest.raises(
         DataError,
-        match=r"'lab' holds no row for 1 of 2 ids, the first of them number \d in the file\. .* every table holds\.$",
+        match=(
+            r"'lab' holds no row for 1 of 2 ids, the first of them number \d in the"
+            r" file\. .* every table holds\.$"
+        ),
     ):
         told_by(hospital(run), ["P001", "P999"])
     assert embeddings(run) == before
@@ -152,13 +195,18 @@ def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) 
 
 
 @pytest.mark.parametrize("on_missing", ["skip", "stale"])
-def test_where_parties_may_be_missing_rows_say_who_was(tmp_path: Path, on_missing: str) -> None:
-    trained(tmp_path, quick(federation={**SKIP["federation"], "on_missing": on_missing}))
+def test_where_parties_may_be_missing_rows_say_who_was(
+    tmp_path: Path, on_missing: str
+) -> None:
+    trained(
+        tmp_path, quick(federation={**SKIP["federation"], "on_missing": on_missing})
+    )
     table = tmp_path / "all" / "lab.csv"
     frame = pd.read_csv(table)
     frame[frame["patient"] != "P002"].to_csv(table, index=False)
     ids = ["P003", "P002", "P001"]
-    found, here = told(tmp_path, ids), load(tmp_path / "here", ids=ids).predict(ids)
+    found = told(tmp_path, ids)
+    here = load(tmp_path / "here", ids=ids).predict(ids)
     same(found, here)
     assert found["degraded"].tolist() == ["", "lab", ""] == list(here.degraded or ())
     clinic = sites(tmp_path)["clinic"]
@@ -170,7 +218,9 @@ def test_where_parties_may_be_missing_rows_say_who_was(tmp_path: Path, on_missin
 
 def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
-    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
+    rules = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}
+    }
     private = {"lab": {"outbox": rules, "budget": {"epsilon": 4.0, "delta": 1e-5}}}
     trained(tmp_path, quick(train={"epochs": 1}, parties=private, **ALONE))
     times = 0
@@ -181,7 +231,8 @@ def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
         except BudgetExhausted:
             break
     assert 2 < times < 50
-    with pytest.raises(BudgetExhausted):  # and another run has nothing left for this row
+    # and another run has nothing left for this row
+    with pytest.raises(BudgetExhausted):
         told(tmp_path, ["P001"])
 
 
@@ -208,16 +259,28 @@ def test_so_they_are_whoever_of_several_asks(tmp_path: Path) -> None:
 @several
 def test_only_label_owners_ask_and_data_owners_answer_one_at_a_time(run: Path) -> None:
     every = sites(run)
-    lab, north, look, held = every["lab"], every["north"], Look("run", 2, 2, None), list[str]()
-    for caller, why in (("bank", "no party of its federation"), ("scan", "to ask"), (SERVER, "to ask")):
+    lab = every["lab"]
+    north = every["north"]
+    look = Look("run", 2, 2, None)
+    held = list[str]()
+    for caller, why in (
+        ("bank", "no party of its federation"),
+        ("scan", "to ask"),
+        (SERVER, "to ask"),
+    ):
         for request in (look, Enough()):
             with pytest.raises(BoundaryError, match=why):
                 ask(lab, caller, request)
     with pytest.raises(PartyError, match="no alignment found any"):
         ask(lab, "north", look)
     take = Take(Outbox("south", torch.Generator()).release(torch.tensor([0]), "asked"))
-    refused: list[tuple[Any, str]] = [(one, "it answers 'north' now") for one in (look, take, Enough())]
-    refused += [(Prepare("run", 1, False), "it answers a prediction now"), (Save(9, 9, 1), "not prepared for a run")]
+    refused: list[tuple[Any, str]] = [
+        (one, "it answers 'north' now") for one in (look, take, Enough())
+    ]
+    refused += [
+        (Prepare("run", 1, False), "it answers a prediction now"),
+        (Save(9, 9, 1), "not prepared for a run"),
+    ]
     inner = north.routes["lab"]
 
     def watched(data: bytes, deadline: float) -> bytes:
@@ -235,17 +298,34 @@ def test_only_label_owners_ask_and_data_owners_answer_one_at_a_time(run: Path) -
 
 
 @each_kind
-def test_only_who_holds_labels_predicts_and_only_what_is_there(tmp_path: Path, kind: str) -> None:
+def test_only_who_holds_labels_predicts_and_only_what_is_there(
+    tmp_path: Path, kind: str
+) -> None:
     made(tmp_path, kind)
-    every, asks = sites(tmp_path), {"one": ["clinic"], "several": list(LABELS)}[kind]
+    every = sites(tmp_path)
+    asks = {"one": ["clinic"], "several": list(LABELS)}[kind]
     for name in every.keys() - set(asks):
-        with pytest.raises(BoundaryError, match=f"'{name}' does not predict; .* does: {', '.join(asks)}"):
+        with pytest.raises(
+            BoundaryError,
+            match=f"'{name}' does not predict; .* does: {', '.join(asks)}",
+        ):
             predict(every[name], "run", "new.csv")
     with pytest.raises(ConfigError, match="A run's name has letters"):
         predict(every[asks[0]], "../run", "new.csv")
-    with pytest.raises(DataError, match=r"There is no file .*new\.csv with the ids to predict"):
+    with pytest.raises(
+        DataError, match=r"There is no file .*new\.csv with the ids to predict"
+    ):
         predict(every[asks[0]], "run", "new.csv")
-    wrong = ["../party.toml", "/etc/passwd", "a/b.csv", "", ".csv", "x..csv", "rows.txt", "a b.csv"]
+    wrong = [
+        "../party.toml",
+        "/etc/passwd",
+        "a/b.csv",
+        "",
+        ".csv",
+        "x..csv",
+        "rows.txt",
+        "a b.csv",
+    ]
     for rows in wrong:  # a plain file name, and no path
         with pytest.raises(ConfigError, match="and no path"):
             predict(every[asks[0]], "run", rows)
@@ -253,7 +333,9 @@ def test_only_who_holds_labels_predicts_and_only_what_is_there(tmp_path: Path, k
 
 @several
 def test_a_model_or_a_checkpoint_that_is_not_there_is_told(run: Path) -> None:
-    with pytest.raises(ConfigError, match="called 'best': it predicts by one of aggregated, own"):
+    with pytest.raises(
+        ConfigError, match="called 'best': it predicts by one of aggregated, own"
+    ):
         told_by(hospital(run), IDS, "best")
     other = run / "north" / "runs" / "other"
     other.mkdir()
@@ -269,6 +351,10 @@ def test_rows_of_a_public_data_set_are_predicted_too(tmp_path: Path) -> None:
     run = tmp_path / "north" / "runs" / "run"
     (run / "rows").mkdir()
     pd.DataFrame({"id": ids}).to_csv(run / "rows" / "new.csv", index=False)
-    found = pd.read_csv(predict(sites(tmp_path, ("north", *columns))["north"], "run", "new.csv", "own"))
+    found = pd.read_csv(
+        predict(sites(tmp_path, ("north", *columns))["north"], "run", "new.csv", "own")
+    )
     mine = whole.predict(ids, owner="north", model="own")
-    assert np.array_equal(found[[f"score_{name}" for name in mine.classes]].to_numpy(), mine.scores)
+    assert np.array_equal(
+        found[[f"score_{name}" for name in mine.classes]].to_numpy(), mine.scores
+    )

@@ -1,4 +1,5 @@
-"""What a party lets a driver ask for when it predicts. Whole predictions are in test_prediction.py."""
+"""What a party lets a driver ask for when it predicts. Whole predictions are in
+test_prediction.py."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from colonnade.sites.site import Site
 
 
 def sent(values: Any, dtype: torch.dtype) -> Released:
-    return Outbox("clinic", torch.Generator()).release(torch.tensor(values, dtype=dtype), "asked")
+    return Outbox("clinic", torch.Generator()).release(
+        torch.tensor(values, dtype=dtype), "asked"
+    )
 
 
 def trained(base: Path) -> Site:
@@ -43,14 +46,20 @@ def digests(lab: Site, ids: list[str]) -> Released:
     return sent([list(one) for one in digests_of(lab.own, np.array(ids))], torch.uint8)
 
 
-def test_it_says_which_rows_it_holds_and_answers_for_those_alone(tmp_path: Path) -> None:
+def test_it_says_which_rows_it_holds_and_answers_for_those_alone(
+    tmp_path: Path,
+) -> None:
     lab = trained(tmp_path)
-    held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P999", "P001"]))).held
+    held = ask(
+        lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P999", "P001"]))
+    ).held
     assert held.tensor.tolist() == [0, 2]
     assert lab.participant is not None
     assert lab.participant.ids.tolist() == ["P003", "P001"]
     ask(lab, "clinic", Take(sent([1], torch.int64)))
-    assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [1]
+    assert lab.participant.federation.agreed["clinic"].rows(
+        "predict[0:1]"
+    ).tolist() == [1]
     for rows in ([2], [-1], []):
         with pytest.raises(PartyError, match="it has rows 0 to 1"):
             ask(lab, "clinic", Take(sent(rows, torch.int64)))
@@ -64,7 +73,8 @@ NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4
 
 
 def budget_added(base: Path) -> Site:
-    """The laboratory trained without noise and without a budget, and has both now: no checkpoint has an account."""
+    """The laboratory trained without noise and without a budget, and has both now: no
+    checkpoint has an account."""
     trained(base)
     path = base / "lab" / OWN
     rule = 'embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = 4.0 } }'
@@ -73,23 +83,30 @@ def budget_added(base: Path) -> Site:
 
 
 def test_a_row_is_asked_for_once_in_a_request(tmp_path: Path) -> None:
-    """Two hundred copies of one row, each with noise of its own, have a mean with hardly any."""
+    """Two hundred copies of one row, each with noise of its own, have a mean with
+    hardly any."""
     pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
-    why = "'clinic' asked for 200 rows of which only 1 differ, and each is asked for once"
+    why = (
+        "'clinic' asked for 200 rows of which only 1 differ, and each is asked for once"
+    )
     again = "'clinic' asked for 4 rows of which only 3 differ"
     for ids, told in ((["P001"] * 200, why), (["P001", "P002", "P999", "P001"], again)):
         with pytest.raises(PartyError, match=told):
             ask(lab, "clinic", Look("run", 4, 1, digests(lab, ids)))
         assert not busy(lab)
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001", "P002"])))
-    with pytest.raises(PartyError, match="'clinic' asked for 3 rows of which only 2 differ"):
+    with pytest.raises(
+        PartyError, match="'clinic' asked for 3 rows of which only 2 differ"
+    ):
         ask(lab, "clinic", Take(sent([1, 0, 1], torch.int64)))
 
 
-def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where repeats came through all the same, the account knows that they are one row; so under every name, and over
-    all requests."""
+def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where repeats came through all the same, the account knows that they are one row;
+    so under every name, and over all requests."""
     pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
     monkeypatch.setattr(Reader, "_each_once", lambda *_: None)
@@ -102,10 +119,12 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, m
             ask(lab, "clinic", Embed(f"predict[{start}:{start + 1}]"))
             left += 1
         except BudgetExhausted:
-            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))  # and begins anew
+            # and begins anew
+            ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))
     assert left == 1
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P002", "P001"])))
-    with pytest.raises(BudgetExhausted):  # at once, so that no other party charges its rows for nothing
+    # at once, so that no other party charges its rows for nothing
+    with pytest.raises(BudgetExhausted):
         ask(lab, "clinic", Take(sent([1], torch.int64)))
     with pytest.raises(BudgetExhausted):
         ask(lab, "clinic", Embed("predict[0:1]"))
@@ -114,10 +133,14 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(tmp_path: Path, m
 
 
 def test_ids_that_differ_in_their_spelling_alone_are_one_row(tmp_path: Path) -> None:
-    """Where ids are normalised, they are when a table is read: a row has one digest, and one place in the account."""
+    """Where ids are normalised, they are when a table is read: a row has one digest,
+    and one place in the account."""
     pytest.importorskip("dp_accounting")
     parties = {"lab": {"outbox": NOISE, "budget": {"epsilon": 20.0}}}
-    folders(tmp_path, settings=quick(alignment={"ids": "normalised"}, parties=parties, **ALONE))
+    folders(
+        tmp_path,
+        settings=quick(alignment={"ids": "normalised"}, parties=parties, **ALONE),
+    )
     drive(sites(tmp_path)["clinic"], "run")
     lab = sites(tmp_path)["lab"]
     spellings = ["P001", "p001", " P001 ", "\uff300\uff101"]
@@ -137,13 +160,19 @@ def test_rows_do_not_change_while_an_answer_about_them_is_made(tmp_path: Path) -
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P003", "P001"])))
     ask(lab, "clinic", Take(sent([1], torch.int64)))
     assert lab.participant is not None
-    later = threading.Thread(target=ask, args=(lab, "clinic", Take(sent([0], torch.int64))))
+    later = threading.Thread(
+        target=ask, args=(lab, "clinic", Take(sent([0], torch.int64)))
+    )
     with lab.participant.role.undisturbed():  # as it is while it embeds
         later.start()
         later.join(0.2)
-        assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [1]
+        assert lab.participant.federation.agreed["clinic"].rows(
+            "predict[0:1]"
+        ).tolist() == [1]
     later.join(20)
-    assert lab.participant.federation.agreed["clinic"].rows("predict[0:1]").tolist() == [0]
+    assert lab.participant.federation.agreed["clinic"].rows(
+        "predict[0:1]"
+    ).tolist() == [0]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -164,7 +193,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 @several
-def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answered(tmp_path: Path) -> None:
+def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answered(
+    tmp_path: Path,
+) -> None:
     made(tmp_path, "several", train={"epochs": 1, "batch_size": 64})
     trains(tmp_path, "several")
     lab = sites(tmp_path)["lab"]
@@ -183,7 +214,10 @@ def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answere
     with pytest.raises(PartyError, match="it answers 'north' now"):
         look("south", "P100")
     lab.reader.patience = 0.0
-    with lab.reader.answering("north"), pytest.raises(PartyError, match="it answers 'north' now"):
+    with (
+        lab.reader.answering("north"),
+        pytest.raises(PartyError, match="it answers 'north' now"),
+    ):
         look("south", "P100")
     before = lab.participant
     look("south", "P100")

@@ -1,4 +1,5 @@
-"""Rows that not everybody holds, between sites: a partner knows its own rows, and the label owner who holds which."""
+"""Rows that not everybody holds, between sites: a partner knows its own rows, and the
+label owner who holds which."""
 
 from __future__ import annotations
 
@@ -26,15 +27,27 @@ def between(algorithm: dict[str, Any], **more: Any) -> dict[str, Any]:
     return settings(algorithm, data=data, federation=ALONE, **more)
 
 
-@pytest.mark.parametrize("algorithm", [ABLE[0], ABLE[1], TREES], ids=["fdml", "vimadmm", "trees"])
-def test_sites_train_as_one_process_does(tmp_path: Path, algorithm: dict[str, Any]) -> None:
-    file, _ = folders(tmp_path, three(), between(algorithm, train={"party_dropout": 0.3}))
+@pytest.mark.parametrize(
+    "algorithm", [ABLE[0], ABLE[1], TREES], ids=["fdml", "vimadmm", "trees"]
+)
+def test_sites_train_as_one_process_does(
+    tmp_path: Path, algorithm: dict[str, Any]
+) -> None:
+    file, _ = folders(
+        tmp_path, three(), between(algorithm, train={"party_dropout": 0.3})
+    )
     every = sites(tmp_path)
     outcome = drive(every["clinic"], "first")
     here = Federation.from_toml(file).fit(tmp_path / "here")
     assert outcome.summary["metrics"] == here.summary["metrics"]
-    assert repr(outcome.summary["subsets"]) == repr(here.summary["subsets"])  # some scores are NaN
-    assert list(here.summary["subsets"]["test"]) == ["everybody", "without lab", "without shop", "label owner alone"]
+    # some scores are NaN
+    assert repr(outcome.summary["subsets"]) == repr(here.summary["subsets"])
+    assert list(here.summary["subsets"]["test"]) == [
+        "everybody",
+        "without lab",
+        "without shop",
+        "label owner alone",
+    ]
     for name in ("lab", "shop"):
         summary = RunDirectory(tmp_path / name / "runs" / "first").summary()
         assert summary is not None
@@ -59,13 +72,17 @@ def test_a_partner_knows_its_own_rows_and_of_the_others_nothing(tmp_path: Path) 
     lab.serve = serve  # type: ignore[method-assign]
     drive(every["clinic"], "first")
     assert seen["lab"] == clinic & set(frames["lab"]["patient"])
-    ledger = (tmp_path / "lab" / "runs" / "first" / "parties" / "lab" / "ledger.jsonl").read_text()
+    ledger = (
+        tmp_path / "lab" / "runs" / "first" / "parties" / "lab" / "ledger.jsonl"
+    ).read_text()
     assert '"peer":"clinic"' in ledger
     assert "shop" not in ledger
 
 
 @pytest.mark.parametrize("algorithm", [ABLE[0], TREES], ids=["fdml", "trees"])
-def test_any_subset_is_predicted_and_said(tmp_path: Path, algorithm: dict[str, Any]) -> None:
+def test_any_subset_is_predicted_and_said(
+    tmp_path: Path, algorithm: dict[str, Any]
+) -> None:
     frames = three()
     folders(tmp_path, frames, between(algorithm))
     drive(sites(tmp_path)["clinic"], "first")
@@ -76,7 +93,9 @@ def test_any_subset_is_predicted_and_said(tmp_path: Path, algorithm: dict[str, A
     out = predict(sites(tmp_path)["clinic"], "first", "wanted.csv")
     found = pd.read_csv(out, dtype=str, keep_default_na=False)
     held = {name: set(frames[name]["patient"]) for name in ("lab", "shop")}
-    assert found["degraded"].tolist() == [" ".join(n for n in held if one not in held[n]) for one in ids]
+    assert found["degraded"].tolist() == [
+        " ".join(n for n in held if one not in held[n]) for one in ids
+    ]
 
 
 def test_sites_resume_bit_equal(tmp_path: Path) -> None:
@@ -87,7 +106,9 @@ def test_sites_resume_bit_equal(tmp_path: Path) -> None:
         outcome = drive(sites(base)["clinic"], "run")
         if first < 3:
             for agreed in base.glob("*/federation.toml"):
-                agreed.write_text(agreed.read_text().replace("epochs = 1", "epochs = 3"))
+                agreed.write_text(
+                    agreed.read_text().replace("epochs = 1", "epochs = 3")
+                )
             outcome = drive(sites(base)["clinic"], "run", resume=True)
         found[name] = outcome.summary["metrics"]["test"]
     assert np.isfinite(found["straight"]["loss"])
@@ -95,5 +116,8 @@ def test_sites_resume_bit_equal(tmp_path: Path) -> None:
 
 
 def test_ids_are_compared_privately(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"which of its rows a partner holds by \[data\] align = .private."):
+    with pytest.raises(
+        ConfigError,
+        match=r"which of its rows a partner holds by \[data\] align = .private.",
+    ):
         folders(tmp_path, three(), settings(ABLE[0]))

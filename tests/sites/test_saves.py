@@ -1,4 +1,5 @@
-"""Organisations that save themselves: two checkpoints each are enough, whoever has saved when a run breaks off."""
+"""Organisations that save themselves: two checkpoints each are enough, whoever has
+saved when a run breaks off."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def kept(site: Site) -> tuple[int, ...]:
 
 
 def test_the_newest_that_all_have_is_found_whoever_has_saved() -> None:
-    """While checkpoint 5 is saved everybody has 4, some also 5, and who went back has 4 alone."""
+    """While checkpoint 5 is saved everybody has 4, some also 5, and who went back has 4
+    alone."""
     for states in itertools.product([(5, 4), (4, 3), (4,)], repeat=3):
         found = newest_common(dict(zip("abc", states, strict=True)))
         assert found == (5 if all(5 in state for state in states) else 4)
@@ -44,7 +46,8 @@ class Stopped(BaseException):
 
 
 def breaking(inner: Route, at: int, *, after: bool) -> Route:
-    """A line whose call of this number is the driver's last; the site has answered it or never got it."""
+    """A line whose call of this number is the driver's last; the site has answered it
+    or never got it."""
     calls = itertools.count()
 
     def call(data: bytes, deadline: float) -> bytes:
@@ -60,11 +63,15 @@ def breaking(inner: Route, at: int, *, after: bool) -> Route:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["not delivered", "answer lost"])
-def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(tmp_path: Path, after: bool) -> None:
-    """At every sixth call to the laboratory: while they join, prepare, train, save, measure and close."""
+def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(
+    tmp_path: Path, after: bool
+) -> None:
+    """At every sixth call to the laboratory: while they join, prepare, train, save,
+    measure and close."""
     made(tmp_path, "one", train={"epochs": 3, "early_stop": False})
     clinic = sites(tmp_path)["clinic"]
-    inner, calls = clinic.routes["lab"], itertools.count()
+    inner = clinic.routes["lab"]
+    calls = itertools.count()
 
     def counted(data: bytes, deadline: float) -> bytes:
         next(calls)
@@ -72,22 +79,31 @@ def test_a_driver_that_stops_at_any_call_is_resumed_bit_equal(tmp_path: Path, af
 
     clinic.routes["lab"] = counted
     drive(clinic, "whole")
-    whole, seen = saved(tmp_path, "whole"), set()
+    whole = saved(tmp_path, "whole")
+    seen = set()
     for at in range(int(after), next(calls), 6):
-        clinic, run = sites(tmp_path)["clinic"], f"run-{at}"
+        clinic = sites(tmp_path)["clinic"]
+        run = f"run-{at}"
         clinic.routes["lab"] = breaking(clinic.routes["lab"], at, after=after)
         with pytest.raises(Stopped):
             drive(clinic, run)
-        seen.add(tuple(numbers(RunDirectory(tmp_path / name / "runs" / run)) for name in ("clinic", "lab")))
+        seen.add(
+            tuple(
+                numbers(RunDirectory(tmp_path / name / "runs" / run))
+                for name in ("clinic", "lab")
+            )
+        )
         trains(tmp_path, "one", run, resume=True)
         same_bits(whole, saved(tmp_path, run))
     assert len(seen) > 3
 
 
 def test_who_is_away_while_others_save_keeps_what_all_have(tmp_path: Path) -> None:
-    """With on_missing = "skip" a run goes on without the bank, and is resumed from what the bank has, too."""
+    """With on_missing = "skip" a run goes on without the bank, and is resumed from what
+    the bank has, too."""
     every = three(tmp_path, quick(train={"epochs": 4, "early_stop": False}, **SKIP))
-    clinic, saves = every["clinic"], itertools.count(2)
+    clinic = every["clinic"]
+    saves = itertools.count(2)
     bank = clinic.routes["bank"]
 
     def away(data: bytes, deadline: float) -> bytes:
@@ -102,10 +118,16 @@ def test_who_is_away_while_others_save_keeps_what_all_have(tmp_path: Path) -> No
     clinic.routes["bank"] = away
     with pytest.raises(Stopped):
         drive(clinic, "run", watch=stop)
-    assert {name: kept(site) for name, site in every.items()} == {"clinic": (5, 2), "lab": (5, 2), "bank": (5, 2)}
+    assert {name: kept(site) for name, site in every.items()} == {
+        "clinic": (5, 2),
+        "lab": (5, 2),
+        "bank": (5, 2),
+    }
 
 
-def test_a_disk_that_is_full_ends_the_run_though_who_is_away_would_not(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_ends_the_run_though_who_is_away_would_not(
+    tmp_path: Path,
+) -> None:
     every = three(tmp_path, quick(**SKIP))
     clinic = every["clinic"]
     lab = clinic.routes["lab"]
@@ -122,11 +144,15 @@ def test_a_disk_that_is_full_ends_the_run_though_who_is_away_would_not(tmp_path:
         drive(clinic, "run")
 
 
-def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(tmp_path: Path) -> None:
-    """Every first answer to every call of the site's own is lost; the run is the same, and nothing is saved twice."""
+def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(
+    tmp_path: Path,
+) -> None:
+    """Every first answer to every call of the site's own is lost; the run is the same,
+    and nothing is saved twice."""
     made(tmp_path, "one")
     trains(tmp_path, "one", "whole")
-    every, lost = sites(tmp_path), list[bytes]()
+    every = sites(tmp_path)
+    lost = list[bytes]()
     clinic = every["clinic"]
     inner = clinic.routes["lab"]
 
@@ -140,6 +166,7 @@ def test_a_call_whose_answer_was_lost_is_made_again_and_done_once(tmp_path: Path
 
     clinic.routes["lab"] = lossy
     drive(clinic, "run")
-    assert len(lost) == 2 * len(set(lost)) == 18  # join, prepare, two best epochs, the end, the best, close
+    # join, prepare, two best epochs, the end, the best, close
+    assert len(lost) == 2 * len(set(lost)) == 18
     assert kept(every["lab"]) == kept(clinic) == (4, 3)
     same_bits(saved(tmp_path, "whole"), saved(tmp_path, "run"))

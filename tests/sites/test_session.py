@@ -1,4 +1,5 @@
-"""One session between sites answers many batches as one process would. Whole files: test_prediction.py."""
+"""One session between sites answers many batches as one process would. Whole files:
+test_prediction.py."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def same(found: Predictions, here: Predictions) -> None:
 
 
 @pytest.mark.parametrize("align", ["exact", "private"])
-def test_batch_after_batch_is_what_one_process_predicts(tmp_path: Path, align: str) -> None:
+def test_batch_after_batch_is_what_one_process_predicts(
+    tmp_path: Path, align: str
+) -> None:
     """Also of rows that come into the tables while the session is open."""
     if align == "private":
         pytest.importorskip("coincurve")
@@ -65,11 +68,18 @@ def test_batch_after_batch_is_what_one_process_predicts(tmp_path: Path, align: s
     session.close()
     after = tmp_path / "lab" / "runs" / "run" / "parties" / "lab" / "ledger-after.jsonl"
     left = [json.loads(one) for one in after.read_text().splitlines()]
-    assert [one["shape"][0] for one in left if one["name"] == "embedding"] == [2, 1, 3, 3]
+    assert [one["shape"][0] for one in left if one["name"] == "embedding"] == [
+        2,
+        1,
+        3,
+        3,
+    ]
     assert session.site.participant is None
 
 
-def test_only_some_of_the_rows_that_were_looked_for_may_be_predicted(tmp_path: Path) -> None:
+def test_only_some_of_the_rows_that_were_looked_for_may_be_predicted(
+    tmp_path: Path,
+) -> None:
     trained(tmp_path)
     session = opened(tmp_path)
     rows = session.own_part(np.array(["P001", "P002", "P003"]))
@@ -78,7 +88,9 @@ def test_only_some_of_the_rows_that_were_looked_for_may_be_predicted(tmp_path: P
     same(found, load(tmp_path / "here", ids=["P003", "P001"]).predict(["P003", "P001"]))
 
 
-def test_what_somebody_lacks_is_known_before_anything_is_released(tmp_path: Path) -> None:
+def test_what_somebody_lacks_is_known_before_anything_is_released(
+    tmp_path: Path,
+) -> None:
     trained(tmp_path)
     table = tmp_path / "all" / "lab.csv"
     frame = pd.read_csv(table)
@@ -94,7 +106,9 @@ def test_what_somebody_lacks_is_known_before_anything_is_released(tmp_path: Path
 
 
 @pytest.mark.parametrize("lost", ["Look", "Take", "Embed"])
-def test_who_falls_silent_is_left_out_of_that_batch_and_comes_back(tmp_path: Path, lost: str) -> None:
+def test_who_falls_silent_is_left_out_of_that_batch_and_comes_back(
+    tmp_path: Path, lost: str
+) -> None:
     trained(tmp_path, quick(**SKIP))
     down = list[bool]()
     session = failing(tmp_path, down, (lost.encode(), b"Ping"))
@@ -108,8 +122,12 @@ def test_who_falls_silent_is_left_out_of_that_batch_and_comes_back(tmp_path: Pat
     same(asked(session, ["P001", "P002"]), whole)
 
 
-def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on(tmp_path: Path) -> None:
-    calm = {"federation": {"device": "cpu", "cohort": "off", "retries": 0, "deadline": 5}}
+def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on(
+    tmp_path: Path,
+) -> None:
+    calm = {
+        "federation": {"device": "cpu", "cohort": "off", "retries": 0, "deadline": 5}
+    }
     trained(tmp_path, quick(**calm))
     down = list[bool]()
     session = failing(tmp_path, down)
@@ -117,23 +135,33 @@ def test_where_nobody_may_be_missing_silence_is_an_error_and_the_session_goes_on
     with pytest.raises(NoAnswer, match="'lab'"):
         asked(session, ["P001"])
     down.clear()
-    same(asked(session, ["P001"]), load(tmp_path / "here", ids=["P001"]).predict(["P001"]))
+    same(
+        asked(session, ["P001"]),
+        load(tmp_path / "here", ids=["P001"]).predict(["P001"]),
+    )
 
 
 def test_a_run_under_way_is_not_broken_off_to_predict(tmp_path: Path) -> None:
     trained(tmp_path)
     every = sites(tmp_path)
-    every["lab"].take_part(tmp_path / "lab" / "runs" / "other", None, Prepare("other", 1, False))
+    every["lab"].take_part(
+        tmp_path / "lab" / "runs" / "other", None, Prepare("other", 1, False)
+    )
     with pytest.raises(PartyError, match="it takes part in a run already"):
         asked(Session(every["clinic"], "run"), ["P001"])
 
 
-def test_batches_are_paid_from_the_one_budget_and_rows_that_have_some_left_go_on(tmp_path: Path) -> None:
+def test_batches_are_paid_from_the_one_budget_and_rows_that_have_some_left_go_on(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("dp_accounting")
-    rules = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}}
+    rules = {
+        "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}
+    }
     private = {"lab": {"outbox": rules, "budget": {"epsilon": 2.5, "delta": 1e-5}}}
     trained(tmp_path, quick(train={"epochs": 1}, parties=private, **ALONE))
-    session, times = opened(tmp_path), 0
+    session = opened(tmp_path)
+    times = 0
     while times < 50:
         try:
             asked(session, ["P001"])

@@ -1,4 +1,5 @@
-"""A site is upgraded with runs on disk: what an older version wrote goes on, what a newer one wrote is refused."""
+"""A site is upgraded with runs on disk: what an older version wrote goes on, what a
+newer one wrote is refused."""
 
 from __future__ import annotations
 
@@ -29,22 +30,34 @@ def mark_of(base: Path, name: str) -> Path:
 def rewrite(path: Path, **changes: Any) -> None:
     """As another version would have written it; None: without."""
     mark = {**files.read_json(path, ""), **changes}
-    kept = {key: value for key, value in mark.items() if value is not None and key != files.KEY}
+    kept = {
+        key: value
+        for key, value in mark.items()
+        if value is not None and key != files.KEY
+    }
     path.write_text(files.json_with_digest(kept))
 
 
-def test_a_run_of_a_version_without_formats_is_resumed_predicts_and_gets_one(tmp_path: Path) -> None:
+def test_a_run_of_a_version_without_formats_is_resumed_predicts_and_gets_one(
+    tmp_path: Path,
+) -> None:
     trained(tmp_path, quick(**ALONE, train={"epochs": 1}))
     for name in NAMES:
         assert json.loads(mark_of(tmp_path, name).read_text())["format"] == FORMAT
         rewrite(mark_of(tmp_path, name), format=None)
     before = saved(tmp_path, "run")
-    same(told(tmp_path, ["P001"]), load(tmp_path / "here", ids=["P001"]).predict(["P001"]))
+    same(
+        told(tmp_path, ["P001"]),
+        load(tmp_path / "here", ids=["P001"]).predict(["P001"]),
+    )
     for name in NAMES:
         agreed = tmp_path / name / "federation.toml"
         agreed.write_text(agreed.read_text().replace("epochs = 1", "epochs = 2"))
     drive(sites(tmp_path)["clinic"], "run", resume=True)
-    assert all(json.loads(mark_of(tmp_path, name).read_text())["format"] == FORMAT for name in NAMES)
+    assert all(
+        json.loads(mark_of(tmp_path, name).read_text())["format"] == FORMAT
+        for name in NAMES
+    )
     assert saved(tmp_path, "run").keys() == before.keys()
 
 
@@ -56,11 +69,18 @@ def test_a_run_of_a_newer_version_is_refused_and_stays_as_it_is(
     rewrite(mark_of(tmp_path, "lab"), **newer)
     rewrite(tmp_path / "here" / MARK, **newer)
     before = mark_of(tmp_path, "lab").read_bytes()
-    for goes_on in (lambda: drive(sites(tmp_path)["clinic"], "run", resume=True), lambda: told(tmp_path, ["P001"])):
+    for goes_on in (
+        lambda: drive(sites(tmp_path)["clinic"], "run", resume=True),
+        lambda: told(tmp_path, ["P001"]),
+    ):
         caplog.clear()
-        with pytest.raises(PartyError, match=r"'lab' failed while answering messages.Kept: CheckpointError"):
+        with pytest.raises(
+            PartyError,
+            match=r"'lab' failed while answering messages.Kept: CheckpointError",
+        ):
             goes_on()
-        assert "was written by a newer Colonnade" in caplog.text  # at home it is said in full
+        # at home it is said in full
+        assert "was written by a newer Colonnade" in caplog.text
     with pytest.raises(CheckpointError, match="Upgrade Colonnade here"):
         load(tmp_path / "here")
     assert mark_of(tmp_path, "lab").read_bytes() == before

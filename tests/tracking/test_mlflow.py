@@ -27,12 +27,18 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(tmp_path: Path, **changes: Any) -> dict[str, Any]:
-    return {**THREE, "tracking": {"mlflow": str(tmp_path / "ml"), "experiment": "churn"}, **changes}
+    return {
+        **THREE,
+        "tracking": {"mlflow": str(tmp_path / "ml"), "experiment": "churn"},
+        **changes,
+    }
 
 
 def runs(tmp_path: Path) -> list[Any]:
     client = client_of(tmp_path)
-    return list(client.search_runs([client.get_experiment_by_name("churn").experiment_id]))
+    return list(
+        client.search_runs([client.get_experiment_by_name("churn").experiment_id])
+    )
 
 
 def client_of(tmp_path: Path) -> Any:
@@ -42,7 +48,10 @@ def client_of(tmp_path: Path) -> Any:
 
 
 def history(tmp_path: Path, run: Any, name: str) -> dict[int, float]:
-    return {one.step: one.value for one in client_of(tmp_path).get_metric_history(run.info.run_id, name)}
+    return {
+        one.step: one.value
+        for one in client_of(tmp_path).get_metric_history(run.info.run_id, name)
+    }
 
 
 def test_a_run_has_its_settings_numbers_and_end(tmp_path: Path) -> None:
@@ -51,10 +60,15 @@ def test_a_run_has_its_settings_numbers_and_end(tmp_path: Path) -> None:
     assert (run.info.run_name, run.info.status) == ("first", "FINISHED")
     assert run.data.params["algorithm.name"] == "vimadmm"
     assert run.data.tags["parties"] == "clinic lab"
-    assert history(tmp_path, run, "loss") == {one["step"]: one["loss"] for one in outcome.history}
+    assert history(tmp_path, run, "loss") == {
+        one["step"]: one["loss"] for one in outcome.history
+    }
     scores = {one["step"]: one["validation"]["accuracy"] for one in outcome.history}
     assert history(tmp_path, run, "validation/accuracy") == scores
-    assert run.data.metrics["test/accuracy"] == outcome.summary["metrics"]["test"]["accuracy"]
+    assert (
+        run.data.metrics["test/accuracy"]
+        == outcome.summary["metrics"]["test"]["accuracy"]
+    )
     assert run.data.metrics["bytes_out/lab"] == outcome.summary["bytes"]["lab"]["out"]
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     told_of = str([run.data.params, run.data.tags, run.info.user_id])
@@ -76,8 +90,13 @@ def test_a_killed_run_goes_on_under_its_own_id(tmp_path: Path) -> None:
     federation(settings=longer).fit(tmp_path / "run", resume=True)
     (run,) = runs(tmp_path)
     assert run.info.status == "FINISHED"
-    assert history(tmp_path, run, "loss") == {one["step"]: one["loss"] for one in records(tmp_path / "run")}
-    assert (run.data.params["train.epochs"], run.data.tags["resumed.train.epochs"]) == ("3", "4")
+    assert history(tmp_path, run, "loss") == {
+        one["step"]: one["loss"] for one in records(tmp_path / "run")
+    }
+    assert (run.data.params["train.epochs"], run.data.tags["resumed.train.epochs"]) == (
+        "3",
+        "4",
+    )
 
 
 def test_a_resumed_run_that_mlflow_no_longer_knows_is_a_new_one(tmp_path: Path) -> None:
@@ -90,7 +109,9 @@ def test_a_resumed_run_that_mlflow_no_longer_knows_is_a_new_one(tmp_path: Path) 
     assert list(history(tmp_path, run, "loss")) == [16]
 
 
-def test_a_store_that_goes_away_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_goes_away_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def watch(event: Any) -> None:
         if isinstance(event, dict) and event["epoch"] == 1:
             shutil.rmtree(tmp_path / "ml")
@@ -120,7 +141,10 @@ def test_a_server_that_is_not_there_is_an_error_before_training(
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
         settings = {**THREE, "tracking": {"mlflow": address}}
-        with pytest.raises(ConfigError, match=rf"mlflow = '{address}' cannot be used: .*Start the server"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"mlflow = '{address}' cannot be used: .*Start the server",
+        ):
             federation(settings=settings).fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"  # who set it decides
@@ -130,7 +154,10 @@ def test_many_settings_go_in_pieces(tmp_path: Path) -> None:
     from colonnade.tracking.trackers import About
 
     (tmp_path / "run").mkdir()
-    tracker = services.MLflow(TrackingSettings(mlflow=str(tmp_path / "ml"), experiment="churn"), tmp_path / "run")
+    tracker = services.MLflow(
+        TrackingSettings(mlflow=str(tmp_path / "ml"), experiment="churn"),
+        tmp_path / "run",
+    )
     tracker.begin(About("many", {f"s{number}": str(number) for number in range(250)}))
     tracker.log({f"m{number}": float(number) for number in range(1200)}, 1)
     tracker.end("finished")

@@ -11,21 +11,35 @@ from tests.federation.small import quick, settings_of, write
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.settings.party_file import AGREED, OWN, fingerprint, read_own, write_agreed, write_own
+from colonnade.settings.party_file import (
+    AGREED,
+    OWN,
+    fingerprint,
+    read_own,
+    write_agreed,
+    write_own,
+)
 from colonnade.tracking import TrackingSettings
 from colonnade.tracking.settings import is_address
 
 
 def test_folders_are_relative_to_the_file_and_come_back(tmp_path: Path) -> None:
     given = {"tensorboard": "boards", "mlflow": "runs/ml", "experiment": "churn"}
-    settings = Settings.from_toml(write(tmp_path / "at", settings=quick(tracking=given)))
+    settings = Settings.from_toml(
+        write(tmp_path / "at", settings=quick(tracking=given))
+    )
     there = tmp_path / "at"
-    assert settings.tracking == TrackingSettings(str(there / "boards"), str(there / "runs" / "ml"), "churn")
+    assert settings.tracking == TrackingSettings(
+        str(there / "boards"), str(there / "runs" / "ml"), "churn"
+    )
     (tmp_path / "again.toml").write_text(settings.to_toml())
     assert Settings.from_toml(tmp_path / "again.toml") == settings
-    into_the_run = Settings.from_toml(write(tmp_path, settings=quick(tracking={"tensorboard": True})))
+    into_the_run = Settings.from_toml(
+        write(tmp_path, settings=quick(tracking={"tensorboard": True}))
+    )
     assert into_the_run.tracking.tensorboard is True
-    assert "tracking" not in settings_of().to_mapping()  # by default there is nothing to say
+    # by default there is nothing to say
+    assert "tracking" not in settings_of().to_mapping()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +64,13 @@ def test_an_address_is_told_from_a_folder(text: str, address: bool) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tensorbord": True}, r"\[tracking\] has no setting 'tensorbord' \(did you mean 'tensorboard'\?\)"),
+        (
+            {"tensorbord": True},
+            (
+                r"\[tracking\] has no setting 'tensorbord' \(did you mean"
+                r" 'tensorboard'\?\)"
+            ),
+        ),
         ({"tensorboard": 3}, "tensorboard must be true, false, or a folder; found 3"),
         ({"tensorboard": ""}, "tensorboard must be true, false, or a folder; found ''"),
         ({"mlflow": True}, "mlflow must be a server's address or a folder; found True"),
@@ -66,15 +86,22 @@ def test_a_mistake_is_named(given: dict[str, Any], message: str) -> None:
 
 
 def test_it_may_change_when_a_run_is_resumed() -> None:
-    plain, told = settings_of(), settings_of(tracking={"mlflow": "runs"})
+    plain = settings_of()
+    told = settings_of(tracking={"mlflow": "runs"})
     plain.check_continues(told)
     told.check_continues(plain)
     settings_of(tracking={"tensorboard": True}).check_continues(told)
 
 
-def test_between_machines_it_is_the_drivers_own_and_nobody_agrees_on_it(tmp_path: Path) -> None:
-    settings = Settings.from_toml(write(tmp_path, settings=quick(tracking={"mlflow": "runs/ml"})))
-    assert fingerprint(settings) == fingerprint(replace(settings, tracking=TrackingSettings()))
+def test_between_machines_it_is_the_drivers_own_and_nobody_agrees_on_it(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_toml(
+        write(tmp_path, settings=quick(tracking={"mlflow": "runs/ml"}))
+    )
+    assert fingerprint(settings) == fingerprint(
+        replace(settings, tracking=TrackingSettings())
+    )
     for name in settings.parties:
         (tmp_path / name).mkdir()
         write_agreed(tmp_path / name, settings)
@@ -84,8 +111,13 @@ def test_between_machines_it_is_the_drivers_own_and_nobody_agrees_on_it(tmp_path
     assert read_own(tmp_path / "lab" / OWN).local.tracking == TrackingSettings()
     table = '[tracking]\nmlflow = "mine"\n'
     (tmp_path / "lab" / OWN).write_text((tmp_path / "lab" / OWN).read_text() + table)
-    with pytest.raises(ConfigError, match=r"has \[tracking\], and 'clinic' drives: only there are numbers to tell"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has \[tracking\], and 'clinic' drives: only there are numbers to tell",
+    ):
         read_own(tmp_path / "lab" / OWN)
-    (tmp_path / "clinic" / AGREED).write_text((tmp_path / "clinic" / AGREED).read_text() + table)
+    (tmp_path / "clinic" / AGREED).write_text(
+        (tmp_path / "clinic" / AGREED).read_text() + table
+    )
     with pytest.raises(ConfigError, match=r"is agreed among all, and has \[tracking\]"):
         read_own(tmp_path / "clinic" / OWN)

@@ -1,4 +1,5 @@
-"""What trackers are told: numbers and settings, and no word of a person, a column or a machine."""
+"""What trackers are told: numbers and settings, and no word of a person, a column or a
+machine."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}
 
 
 def test_settings_are_flat_and_hold_no_paths_or_column_names(tmp_path: Path) -> None:
-    path = write(tmp_path, settings=quick(parties={"lab": {"columns": ["zinc"], "outbox": NOISE}}))
+    path = write(
+        tmp_path,
+        settings=quick(parties={"lab": {"columns": ["zinc"], "outbox": NOISE}}),
+    )
     told = parameters_of(Settings.from_toml(path).to_mapping())
     assert told["algorithm.name"] == "vimadmm"
     assert told["train.epochs"] == "2"
@@ -71,7 +75,9 @@ def test_an_epochs_numbers_are_named_by_what_and_whose() -> None:
 
 def test_epsilons_are_those_of_the_summary_against_who_knows_the_batches() -> None:
     lab = {"outbox": NOISE, "budget": {"epsilon": 80.0, "relation": "add-or-remove"}}
-    trained = federation(settings=quick(parties={"lab": lab, "clinic": {"outbox": DRAWN}}))
+    trained = federation(
+        settings=quick(parties={"lab": lab, "clinic": {"outbox": DRAWN}})
+    )
     outcome = trained.fit()
     told = totals_of(outcome.summary)
     assert told["epsilon/lab"] == pytest.approx(trained.accounts["lab"].worst)
@@ -81,4 +87,9 @@ def test_epsilons_are_those_of_the_summary_against_who_knows_the_batches() -> No
     assert "epsilon/clinic" not in told  # it is promised nothing, and no number says so
     assert told["bytes_out/lab"] == outcome.summary["bytes"]["lab"]["out"]
     assert told["test/accuracy"] == outcome.summary["metrics"]["test"]["accuracy"]
-    assert 0 < outcome.history[0]["epsilon"]["lab"] < outcome.history[1]["epsilon"]["lab"] <= told["epsilon/lab"]
+    assert (
+        0
+        < outcome.history[0]["epsilon"]["lab"]
+        < outcome.history[1]["epsilon"]["lab"]
+        <= told["epsilon/lab"]
+    )

@@ -1,4 +1,5 @@
-"""Trackers are made as [tracking] says; none can end a run, and what fails is said once."""
+"""Trackers are made as [tracking] says; none can end a run, and what fails is said
+once."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from colonnade.tracking import TRACKERS, About, Trackers, TrackingSettings, trac
     [("tensorboard", {"tensorboard": True}), ("mlflow.tracking", {"mlflow": "runs"})],
 )
 def test_a_package_that_is_missing_is_named_before_training(
-    package: str, given: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str,
+    given: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=r'pip install "colonnade\[tracking\]"'):
@@ -30,7 +34,9 @@ def test_a_package_that_is_missing_is_named_before_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_only_a_run_directory_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_run_directory_is_tracked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     federation(settings=quick(tracking={"tensorboard": True})).fit()
     assert list(tmp_path.iterdir()) == []
@@ -38,14 +44,21 @@ def test_only_a_run_directory_is_tracked(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(TRACKERS) <= set(vars(TrackingSettings()))
 
 
-SUMMARY: dict[str, Any] = {"rounds": 2, "seconds": 1.0, "metrics": {"test": {"loss": 0.5}}, "bytes": {}, "privacy": []}
+SUMMARY: dict[str, Any] = {
+    "rounds": 2,
+    "seconds": 1.0,
+    "metrics": {"test": {"loss": 0.5}},
+    "bytes": {},
+    "privacy": [],
+}
 
 
 class Heard:
     """Writes down what it is told, and fails at one word of it."""
 
     def __init__(self, name: str, fails_at: str = "") -> None:
-        self.name, self.fails_at = name, fails_at
+        self.name = name
+        self.fails_at = fails_at
         self.told: list[tuple[str, Any]] = []
 
     def _hear(self, word: str, what: Any) -> None:
@@ -87,12 +100,17 @@ def test_each_is_told_all_in_order() -> None:
 
 
 @pytest.mark.parametrize("word", ["begin", "batch", "log", "end"])
-def test_one_that_fails_is_told_once_and_asked_no_more(word: str, caplog: pytest.LogCaptureFixture) -> None:
-    bad, good = Heard("bad", word), Heard("good")
+def test_one_that_fails_is_told_once_and_asked_no_more(
+    word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Heard("bad", word)
+    good = Heard("good")
     with caplog.at_level(logging.WARNING, "colonnade.tracking"):
         failures = run(bad, good)
     step = 0 if word == "begin" else 1
-    assert failures == {"bad": f"stopped at step {step}: OSError: [Errno 28] No space left on device"}
+    assert failures == {
+        "bad": f"stopped at step {step}: OSError: [Errno 28] No space left on device"
+    }
     assert [record.getMessage() for record in caplog.records] == [
         f"bad {failures['bad']}. Training goes on without it."
     ]
@@ -100,8 +118,12 @@ def test_one_that_fails_is_told_once_and_asked_no_more(word: str, caplog: pytest
     assert [told for told, _ in good.told] == ["begin", "batch", "log", "log", "end"]
 
 
-@pytest.mark.parametrize(("error", "how"), [(ValueError, "failed"), (KeyboardInterrupt, "interrupted")])
-def test_a_run_that_breaks_off_is_told_as_that(error: type[BaseException], how: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "how"), [(ValueError, "failed"), (KeyboardInterrupt, "interrupted")]
+)
+def test_a_run_that_breaks_off_is_told_as_that(
+    error: type[BaseException], how: str
+) -> None:
     one = Heard("one")
     trackers = Trackers([one])
     trackers.begin(About("a"))

@@ -1,4 +1,5 @@
-"""Sites with certificates of one root, made once per process of tests: RSA keys take a while. No FLARE is needed."""
+"""Sites with certificates of one root, made once per process of tests: RSA keys take a
+while. No FLARE is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import NameOID
 
 from colonnade.transport.channel import Channel
@@ -25,9 +30,15 @@ NAMES = ("asker", "ada", "bob", "clinic", "lab")
 
 
 def certificate_for(
-    name: str, key: Any, issuer: str, issuer_key: rsa.RSAPrivateKey, *, days: float = 30.0, may_issue: bool = False,
+    name: str,
+    key: Any,
+    issuer: str,
+    issuer_key: rsa.RSAPrivateKey,
+    *,
+    days: float = 30.0,
+    may_issue: bool = False,
     also: tuple[x509.NameAttribute[str], ...] = (),
-) -> x509.Certificate:  # fmt: skip
+) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -37,7 +48,9 @@ def certificate_for(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=may_issue, path_length=None), critical=True)
+        .add_extension(
+            x509.BasicConstraints(ca=may_issue, path_length=None), critical=True
+        )
         .sign(issuer_key, hashes.SHA256())
     )
 
@@ -49,9 +62,13 @@ def issue(folders: Mapping[str, Path]) -> None:
     for name, folder in folders.items():
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CERTIFICATE).write_bytes(certificate_for(name, key, "root", root_key).public_bytes(Encoding.PEM))
+        (folder / CERTIFICATE).write_bytes(
+            certificate_for(name, key, "root", root_key).public_bytes(Encoding.PEM)
+        )
         (folder / ROOT).write_bytes(root.public_bytes(Encoding.PEM))
-        (folder / KEY).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        (folder / KEY).write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        )
 
 
 @cache
@@ -83,9 +100,12 @@ class Mirror(Endpoint):
         self.refusals: list[tuple[str, str]] = []
         self.calls: list[tuple[str, bytes]] = []
         super().__init__(
-            "lab", lambda _: None, admitted=(), allow=lambda *_: None,  # type: ignore[arg-type,return-value]
+            "lab",
+            lambda _: None,  # type: ignore[arg-type, return-value]
+            admitted=(),
+            allow=lambda *_: None,
             refused=lambda *why: self.refusals.append(why),
-        )  # fmt: skip
+        )
 
     def __call__(self, caller: str, data: bytes) -> bytes:
         self.calls.append((caller, data))
@@ -107,7 +127,10 @@ class Wire:
         return self.back(reply)
 
 
-def pair(caller: str = "clinic", answerer: str = "lab") -> tuple[Route, Wire, Mirror, Channel]:
-    desk, end = Mirror(), channel(answerer)
+def pair(
+    caller: str = "clinic", answerer: str = "lab"
+) -> tuple[Route, Wire, Mirror, Channel]:
+    desk = Mirror()
+    end = channel(answerer)
     wire = Wire(end, desk)
     return channel(caller).line(answerer, wire), wire, desk, end

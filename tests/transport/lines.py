@@ -1,4 +1,5 @@
-"""Desks in this process with lines to them, so that calls take the way they take between machines, without machines."""
+"""Desks in this process with lines to them, so that calls take the way they take
+between machines, without machines."""
 
 from __future__ import annotations
 
@@ -18,17 +19,31 @@ def line_to(desk: Endpoint, caller: str) -> Route:
 
 
 def lines(
-    parties: Mapping[str, Party], caller: str = "asker", *, admitted: Collection[str] = ASKERS, piece: int = PIECE
+    parties: Mapping[str, Party],
+    caller: str = "asker",
+    *,
+    admitted: Collection[str] = ASKERS,
+    piece: int = PIECE,
 ) -> Remote:
     desks = {
-        name: Endpoint(name, party.handle, admitted=admitted, allow=party.allow, device=party.device, piece=piece)
+        name: Endpoint(
+            name,
+            party.handle,
+            admitted=admitted,
+            allow=party.allow,
+            device=party.device,
+            piece=piece,
+        )
         for name, party in parties.items()
     }
-    return Remote({name: line_to(desk, caller) for name, desk in desks.items()}, piece=piece)
+    return Remote(
+        {name: line_to(desk, caller) for name, desk in desks.items()}, piece=piece
+    )
 
 
 class ByCaller:
-    """Lines of their own for every caller, as every site has: the batteries' drivers have several names."""
+    """Lines of their own for every caller, as every site has: the batteries' drivers
+    have several names."""
 
     def __init__(self, parties: Mapping[str, Party], piece: int = PIECE) -> None:
         self.sides = {caller: lines(parties, caller, piece=piece) for caller in ASKERS}
@@ -36,8 +51,12 @@ class ByCaller:
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self.sides[envelope.sender].exchange(to, envelope)
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        return self.sides[next(iter(envelopes.values())).sender].exchange_each(envelopes)
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
+        return self.sides[next(iter(envelopes.values())).sender].exchange_each(
+            envelopes
+        )
 
 
 def in_pieces(parties: Mapping[str, Party]) -> Transport:

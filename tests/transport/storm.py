@@ -19,15 +19,26 @@ WEATHER = ("delay", "drop", "fail", "duplicate", "reorder")
 
 
 class Storm:
-    """Passes calls on, and disturbs a share of them: each with one of `kinds`, drawn with a seed of its own.
+    """Passes calls on, and disturbs a share of them: each with one of `kinds`, drawn
+    with a seed of its own.
 
-    The kinds are those of `Fault`, and "reorder": the call is held back, and arrives after the next one to that party.
+    The kinds are those of `Fault`, and "reorder": the call is held back, and arrives
+    after the next one to that party.
     """
 
     def __init__(
-        self, inner: Transport, *, share: float, seed: int, seconds: float = 0.0, kinds: Sequence[str] = WEATHER
+        self,
+        inner: Transport,
+        *,
+        share: float,
+        seed: int,
+        seconds: float = 0.0,
+        kinds: Sequence[str] = WEATHER,
     ) -> None:
-        self.inner, self.share, self.seconds, self.kinds = inner, share, seconds, kinds
+        self.inner = inner
+        self.share = share
+        self.seconds = seconds
+        self.kinds = kinds
         self.seen = dict.fromkeys(kinds, 0)
         self.calls = 0
         self._held: dict[str, list[Envelope[Any]]] = {}
@@ -36,7 +47,12 @@ class Storm:
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         kind = self._drawn()
-        lost = NoAnswer(to, envelope.message.kind, batch_of(envelope.message), f"the storm took it ({kind})")
+        lost = NoAnswer(
+            to,
+            envelope.message.kind,
+            batch_of(envelope.message),
+            f"the storm took it ({kind})",
+        )
         if kind == "drop":
             raise lost
         if kind == "reorder":
@@ -53,7 +69,9 @@ class Storm:
             raise lost
         return reply
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
         return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
 
     def _drawn(self) -> str | None:
@@ -61,7 +79,9 @@ class Storm:
             self.calls += 1
             if float(torch.rand((), generator=self._generator)) >= self.share:
                 return None
-            kind = self.kinds[int(torch.randint(len(self.kinds), (), generator=self._generator))]
+            kind = self.kinds[
+                int(torch.randint(len(self.kinds), (), generator=self._generator))
+            ]
             self.seen[kind] += 1
             return kind
 
@@ -70,5 +90,6 @@ class Storm:
         with self._lock:
             late = self._held.pop(to, [])
         for envelope in late:
-            with suppress(ColonnadeError):  # refused as a replay, which is as it should be
+            # refused as a replay, which is as it should be
+            with suppress(ColonnadeError):
                 self.inner.exchange(to, envelope)

@@ -1,4 +1,5 @@
-"""Laws of a sealed line: what one site seals, its receiver opens, once, in its place, and nobody else ever."""
+"""Laws of a sealed line: what one site seals, its receiver opens, once, in its place,
+and nobody else ever."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ from colonnade.transport.remote import Endpoint, Remote
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5))
-def test_what_goes_in_comes_out_under_the_callers_name_and_is_nowhere_on_the_way(texts: list[bytes]) -> None:
+def test_what_goes_in_comes_out_under_the_callers_name_and_is_nowhere_on_the_way(
+    texts: list[bytes],
+) -> None:
     line, wire, desk, _ = pair()
     for text in texts:
         assert line(text, 1.0) == b"to clinic: " + text
@@ -94,16 +97,21 @@ def test_what_is_cut_short_or_longer_is_refused(way: str) -> None:
     line, wire, desk, _ = pair()
     line(b"first", 1.0)
     changes: list[Callable[[bytes], bytes]] = [
-        lambda data: data[:-1], lambda data: data + b"\0", lambda data: data[: HEAD.size], lambda data: data[:5],
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: data[: HEAD.size],
+        lambda data: data[:5],
         lambda data: b"",
-    ]  # fmt: skip
+    ]
     for change in changes:
         setattr(wire, way, change)
         with pytest.raises((WireError, ConnectionError, BoundaryError)):
             line(b"second", 1.0)
         setattr(wire, way, lambda data: data)
         line(b"again", 1.0)
-    assert [call for _, call in desk.calls].count(b"second") == (0 if way == "there" else len(changes))
+    assert [call for _, call in desk.calls].count(b"second") == (
+        0 if way == "there" else len(changes)
+    )
 
 
 def test_a_call_is_taken_once() -> None:
@@ -143,7 +151,8 @@ def test_calls_may_overtake_each_other_within_a_window() -> None:
 
 @given(st.lists(st.integers(0, 3 * WINDOW), max_size=60))
 def test_no_number_is_ever_taken_twice(numbers: list[int]) -> None:
-    keys, taken = Keys("clinic", b"secret", b"said"), list[int]()
+    keys = Keys("clinic", b"secret", b"said")
+    taken = list[int]()
     for number in numbers * 2:
         try:
             keys.take(number)
@@ -169,7 +178,9 @@ def test_answers_that_were_swapped_are_refused() -> None:
     line(b"first", 1.0)
     older = wire.seen[-1][1]
     wire.back = lambda _reply: older
-    with pytest.raises(WireError, match="was asked call 2, and the answer to call 1 came"):
+    with pytest.raises(
+        WireError, match="was asked call 2, and the answer to call 1 came"
+    ):
         line(b"second", 1.0)
 
 
@@ -184,7 +195,8 @@ def test_a_call_that_is_sent_back_is_no_answer_and_no_call_of_its_receiver() -> 
     wire.back = lambda _reply: renamed
     with pytest.raises(WireError, match="was not sealed by it"):
         line(b"third", 1.0)
-    clinic, desk = channel("clinic"), Mirror()
+    clinic = channel("clinic")
+    desk = Mirror()
     assert clinic.answer(call, desk) == REFUSED
     assert wire.carry(CALL + answer[1:], 1.0) == REFUSED
     assert not desk.calls
@@ -223,10 +235,15 @@ def test_two_sites_call_each_other_while_they_answer() -> None:
     assert there(b"text", 1.0) == b"to lab: text, by way of the lab"
 
 
-def over(lose: Callable[[int], bool], **retrying: Any) -> tuple[Any, Any, dict[str, Any]]:
+def over(
+    lose: Callable[[int], bool], **retrying: Any
+) -> tuple[Any, Any, dict[str, Any]]:
     """Echoing parties behind sealed lines, of whose calls some are lost on the way."""
-    parties, count = echoes(("ada",)), [0]
-    desk = Endpoint("ada", parties["ada"].handle, admitted=["asker"], allow=parties["ada"].allow)
+    parties = echoes(("ada",))
+    count = [0]
+    desk = Endpoint(
+        "ada", parties["ada"].handle, admitted=["asker"], allow=parties["ada"].allow
+    )
     answerer = channel("ada")
 
     def carry(data: bytes, _deadline: float) -> bytes:
@@ -236,7 +253,9 @@ def over(lose: Callable[[int], bool], **retrying: Any) -> tuple[Any, Any, dict[s
             raise TimeoutError("lost")
         return reply
 
-    carrier = Retrying(Remote({"ada": channel("asker").line("ada", carry)}), pause=0.0, **retrying)
+    carrier = Retrying(
+        Remote({"ada": channel("asker").line("ada", carry)}), pause=0.0, **retrying
+    )
     peers, outbox = asker(carrier, ("ada",))
     return peers, outbox, parties
 
@@ -246,7 +265,9 @@ def test_a_lost_call_is_sealed_again_and_done_once() -> None:
     for value in (2.0, 3.0):
         reply = peers["ada"].ask(Multiply(outbox.release(tensor(value), "by")))
         assert reply is not None
-    assert len(parties["ada"].ledger.entries) == 4, "two in, two out: nothing was done twice"
+    assert len(parties["ada"].ledger.entries) == 4, (
+        "two in, two out: nothing was done twice"
+    )
 
 
 def test_who_never_answers_is_no_answer_and_who_is_another_is_a_failure() -> None:
@@ -260,7 +281,10 @@ def test_who_never_answers_is_no_answer_and_who_is_another_is_a_failure() -> Non
     assert not isinstance(caught.value, NoAnswer)
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", HELLO, WELCOME, FINISH, CALL, ANSWER, REFUSED]))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", HELLO, WELCOME, FINISH, CALL, ANSWER, REFUSED]),
+)
 def test_no_bytes_get_anything_but_a_refusal(data: bytes, kind: bytes) -> None:
     _, wire, desk, _ = pair()
     assert wire.carry(kind + data, 1.0) == REFUSED

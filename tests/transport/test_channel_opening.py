@@ -1,4 +1,5 @@
-"""How a channel is opened: by the two sites that are named, of one run, with keys of their own, and by nobody else."""
+"""How a channel is opened: by the two sites that are named, of one run, with keys of
+their own, and by nobody else."""
 
 from __future__ import annotations
 
@@ -9,16 +10,36 @@ import pytest
 
 pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"')
 
-from tests.transport.certified import NAMES, Mirror, Wire, carried_to, channel, identity, pair
+from tests.transport.certified import (
+    NAMES,
+    Mirror,
+    Wire,
+    carried_to,
+    channel,
+    identity,
+    pair,
+)
 
 from colonnade.errors import BoundaryError, WireError
-from colonnade.transport.channel import FINISH, HELLO, OPENING, REFUSED, WELCOME, Channel, _pack, _unpack
+from colonnade.transport.channel import (
+    FINISH,
+    HELLO,
+    OPENING,
+    REFUSED,
+    WELCOME,
+    Channel,
+    _pack,
+    _unpack,
+)
 from colonnade.transport.identity import Identity
 
 
 @pytest.mark.parametrize("swapped", ["answerer", "run", "caller"])
 def test_an_opening_for_another_site_or_run_is_refused(swapped: str) -> None:
-    answerer = channel("bob" if swapped == "answerer" else "lab", run="other" if swapped == "run" else "run")
+    answerer = channel(
+        "bob" if swapped == "answerer" else "lab",
+        run="other" if swapped == "run" else "run",
+    )
     desk = Mirror()
     wire = Wire(answerer, desk)
     if swapped == "caller":
@@ -47,7 +68,8 @@ def test_who_is_no_peer_gets_no_line_and_opens_none() -> None:
 
 def test_a_carrier_between_two_channels_of_its_own_is_found_out() -> None:
     """The man in the middle: it has a certificate of the same root, under its own name."""
-    lab, desk = channel("lab"), Mirror()
+    lab = channel("lab")
+    desk = Mirror()
     mallory = identity("bob")
 
     class Middle:
@@ -61,7 +83,9 @@ def test_a_carrier_between_two_channels_of_its_own_is_found_out() -> None:
     with pytest.raises(BoundaryError, match="that came for 'lab' is of 'bob'"):
         channel("clinic").line("lab", Middle())(b"text", 1.0)
 
-    as_the_clinic = Identity("clinic", mallory.certificate, mallory.key, mallory.root, {})
+    as_the_clinic = Identity(
+        "clinic", mallory.certificate, mallory.key, mallory.root, {}
+    )
     forged = Channel(as_the_clinic, NAMES, "run")
     with pytest.raises(WireError, match="comes sealed"):
         forged.line("lab", carried_to(lab, desk))(b"text", 1.0)
@@ -107,16 +131,25 @@ def test_half_open_channels_take_little_and_do_not_end_an_open_one() -> None:
     line, wire, desk, end = pair()
     line(b"first", 1.0)
     for _ in range(3 * OPENING):
-        assert wire.carry(HELLO + _pack(b"clinic", b"lab", b"run", bytes(range(32))), 1.0)[:1] == WELCOME
+        assert (
+            wire.carry(HELLO + _pack(b"clinic", b"lab", b"run", bytes(range(32))), 1.0)[
+                :1
+            ]
+            == WELCOME
+        )
     assert len(end._openings) == OPENING
     assert line(b"second", 1.0) == b"to clinic: second"
     assert not desk.refusals
 
 
-def test_a_site_that_started_anew_is_found_again_and_its_older_channel_is_closed() -> None:
-    desk, lab = Mirror(), channel("lab")
+def test_a_site_that_started_anew_is_found_again_and_its_older_channel_is_closed() -> (
+    None
+):
+    desk = Mirror()
+    lab = channel("lab")
     wire = Wire(lab, desk)
-    before, now = channel("clinic").line("lab", wire), channel("clinic").line("lab", wire)
+    before = channel("clinic").line("lab", wire)
+    now = channel("clinic").line("lab", wire)
     before(b"first", 1.0)
     now(b"second", 1.0)
     with pytest.raises(ConnectionError):
@@ -124,9 +157,14 @@ def test_a_site_that_started_anew_is_found_again_and_its_older_channel_is_closed
     assert [call for _, call in desk.calls] == [b"first", b"second"]
 
 
-def test_an_answerer_that_started_anew_is_met_with_a_new_channel_by_the_next_try() -> None:
-    desk, ends = Mirror(), [channel("lab")]
-    line = channel("clinic").line("lab", lambda data, _deadline: ends[0].answer(data, desk))
+def test_an_answerer_that_started_anew_is_met_with_a_new_channel_by_the_next_try() -> (
+    None
+):
+    desk = Mirror()
+    ends = [channel("lab")]
+    line = channel("clinic").line(
+        "lab", lambda data, _deadline: ends[0].answer(data, desk)
+    )
     line(b"first", 1.0)
     ends[0] = channel("lab")
     with pytest.raises(ConnectionError, match="the next is opened"):
@@ -135,7 +173,9 @@ def test_an_answerer_that_started_anew_is_met_with_a_new_channel_by_the_next_try
 
 
 def test_while_one_thread_opens_the_others_wait_for_it() -> None:
-    desk, lab, began = Mirror(), channel("lab"), threading.Event()
+    desk = Mirror()
+    lab = channel("lab")
+    began = threading.Event()
 
     def slow(data: bytes, _deadline: float) -> bytes:
         if data[:1] == HELLO:

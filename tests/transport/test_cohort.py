@@ -1,4 +1,5 @@
-"""Same-shaped feature owners answered as one: who may join, how requests are joined and replies taken apart."""
+"""Same-shaped feature owners answered as one: who may join, how requests are joined and
+replies taken apart."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Scaled(nn.Module):
 
     def __init__(self, factor: float) -> None:
         super().__init__()
-        self.linear, self.factor = nn.Linear(4, 3), factor
+        self.linear = nn.Linear(4, 3)
+        self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.linear(x) * self.factor
@@ -51,10 +53,18 @@ def owner(
     device: str = "cpu",
     seed: int = 0,
 ) -> embedding.DescendingFeatureOwner:
-    module = model or build({"name": "mlp", "hidden": [5], "width": 3}, (columns,), seed=len(name), owner=name)
+    module = model or build(
+        {"name": "mlp", "hidden": [5], "width": 3},
+        (columns,),
+        seed=len(name),
+        owner=name,
+    )
     features = torch.zeros(8, columns, dtype=dtype)
     return embedding.DescendingFeatureOwner(
-        Organisation.at(name, batches(seed), device=device), features, module.to(dtype), config or splitnn.Config()
+        Organisation.at(name, batches(seed), device=device),
+        features,
+        module.to(dtype),
+        config or splitnn.Config(),
     )
 
 
@@ -64,10 +74,18 @@ def chain(*layers: nn.Module) -> nn.Module:
 
 OTHERS: dict[str, Callable[[], embedding.DescendingFeatureOwner]] = {
     "other columns": lambda: owner("x", columns=5),
-    "other width": lambda: owner("x", chain(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2), nn.ReLU())),
-    "other activation": lambda: owner("x", chain(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3), nn.ReLU())),
-    "other slope": lambda: owner("x", chain(nn.Linear(4, 5), nn.LeakyReLU(0.3), nn.Linear(5, 3), nn.ReLU())),
-    "no bias": lambda: owner("x", chain(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 3), nn.ReLU())),
+    "other width": lambda: owner(
+        "x", chain(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2), nn.ReLU())
+    ),
+    "other activation": lambda: owner(
+        "x", chain(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3), nn.ReLU())
+    ),
+    "other slope": lambda: owner(
+        "x", chain(nn.Linear(4, 5), nn.LeakyReLU(0.3), nn.Linear(5, 3), nn.ReLU())
+    ),
+    "no bias": lambda: owner(
+        "x", chain(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 3), nn.ReLU())
+    ),
     "other settings": lambda: owner("x", config=splitnn.Config(learning_rate=0.2)),
     "other precision": lambda: owner("x", dtype=torch.float64),
     "other device": lambda: owner("x", device="meta"),
@@ -95,31 +113,42 @@ def test_a_frozen_layer_makes_a_difference() -> None:
 
 
 def test_a_setting_of_a_module_of_ones_own_makes_a_difference() -> None:
-    parties = {name: owner(name, Scaled(factor)) for name, factor in (("a", 1.0), ("b", 2.0), ("c", 1.0))}
+    parties = {
+        name: owner(name, Scaled(factor))
+        for name, factor in (("a", 1.0), ("b", 2.0), ("c", 1.0))
+    }
     assert [list(group) for group in groups(parties)] == [["a", "c"]]
 
 
 def test_another_algorithm_makes_a_difference() -> None:
     a = owner("a")
-    b = vimadmm.FeatureOwner(Organisation.at("b", batches()), torch.zeros(8, 4), a.model, vimadmm.Config())
+    b = vimadmm.FeatureOwner(
+        Organisation.at("b", batches()), torch.zeros(8, 4), a.model, vimadmm.Config()
+    )
     assert groups({"a": a, "b": b}) == []
 
 
 def test_one_alone_is_no_group_and_label_owners_are_never_in_one() -> None:
-    leader = splitnn.LabelOwner(Organisation.at("l", batches()), torch.zeros(8), None, splitnn.Config())
+    leader = splitnn.LabelOwner(
+        Organisation.at("l", batches()), torch.zeros(8), None, splitnn.Config()
+    )
     assert groups({"a": owner("a"), "l": leader}) == []
     assert groups({}) == []
 
 
 def test_several_groups_keep_the_order_of_the_parties() -> None:
     parties = {
-        name: owner(name, columns=columns) for name, columns in (("a", 4), ("x", 5), ("b", 4), ("y", 5), ("z", 6))
+        name: owner(name, columns=columns)
+        for name, columns in (("a", 4), ("x", 5), ("b", 4), ("y", 5), ("z", 6))
     }
     assert [list(group) for group in groups(parties)] == [["a", "b"], ["x", "y"]]
 
 
-def test_where_every_step_needs_the_interpreter_chains_are_stacked_however_large() -> None:
-    """Anything else while a party has little to do: a convolution's stack is slower than one after the other."""
+def test_where_every_step_needs_the_interpreter_chains_are_stacked_however_large() -> (
+    None
+):
+    """Anything else while a party has little to do: a convolution's stack is slower
+    than one after the other."""
     for model, large in ((None, True), (Scaled(1.0), False)):
         parties = {name: owner(name, model) for name in ("a", "b", "c")}
         mode = parties["a"].model.training
@@ -130,8 +159,10 @@ def test_where_every_step_needs_the_interpreter_chains_are_stacked_however_large
 
 @pytest.mark.parametrize("steps", [2, 20])
 def test_many_steps_at_once_are_stacked_while_they_are_little_work(steps: int) -> None:
-    """It depends on the work of one party, not on how many there are; ten times the steps are ten times the work."""
-    rows = STACKING_PAYS // (3 * steps * 2 * (4 * 5 + 5 * 3))  # operations of a row in 4-5-3
+    """It depends on the work of one party, not on how many there are; ten times the
+    steps are ten times the work."""
+    # operations of a row in 4-5-3
+    rows = STACKING_PAYS // (3 * steps * 2 * (4 * 5 + 5 * 3))
     for names in ("ab", "abcdefgh"):
         parties: dict[str, FeatureOwner] = {
             name: vimadmm.FeatureOwner(
@@ -152,19 +183,36 @@ def test_many_steps_at_once_are_stacked_while_they_are_little_work(steps: int) -
 def test_different_plain_fields_are_a_clear_error() -> None:
     _, peers, outbox, _ = cohort_of_echoes()
     by = outbox.release(torch.tensor(1.0), "by")
-    with pytest.raises(PartyError, match="were sent different values of plus; run with cohort = 'off'") as caught:
-        peers.ask_each({name: Multiply(by, float(k), "train/0/0") for k, name in enumerate(NAMES)})
-    assert (caught.value.party, caught.value.request) == ("ada, bob, cyd", "echo.Multiply")
+    with pytest.raises(
+        PartyError, match="were sent different values of plus; run with cohort = 'off'"
+    ) as caught:
+        peers.ask_each(
+            {name: Multiply(by, float(k), "train/0/0") for k, name in enumerate(NAMES)}
+        )
+    assert (caught.value.party, caught.value.request) == (
+        "ada, bob, cyd",
+        "echo.Multiply",
+    )
     assert caught.value.batch == "train/0/0"
     replies = peers.ask_each({name: Multiply(by, 1.0) for name in NAMES})
-    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [2.0, 3.0, 4.0]
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+        2.0,
+        3.0,
+        4.0,
+    ]
 
 
 def test_a_failure_of_all_says_that_they_were_answered_as_one() -> None:
     """Whoever wrote a method for one party alone sees a shape that it does not know."""
     _, peers, outbox, _ = cohort_of_echoes()
     wide = outbox.release(torch.ones(7, 7, 7), "by")
-    with pytest.raises(PartyError, match=r"'ada, bob, cyd' .* as one; cohort = \"off\" under \[federation\] asks each"):
+    with pytest.raises(
+        PartyError,
+        match=(
+            r"'ada, bob, cyd' .* as one; cohort = \"off\" under \[federation\] asks"
+            r" each"
+        ),
+    ):
         peers.ask_each(dict.fromkeys(NAMES, Multiply(wide)))
 
 
@@ -172,9 +220,18 @@ def test_plain_fields_need_be_equal_not_the_same_object() -> None:
     _, peers, outbox, _ = cohort_of_echoes()
     by = outbox.release(torch.tensor(1.0), "by")
     replies = peers.ask_each({name: Multiply(by, float("1.5")) for name in NAMES})
-    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [2.5, 3.5, 4.5]
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+        2.5,
+        3.5,
+        4.5,
+    ]
     with pytest.raises(PartyError, match="different values of batch"):
-        peers.ask_each({name: Multiply(by, batch=None if name == "bob" else "train/0/0") for name in NAMES})
+        peers.ask_each(
+            {
+                name: Multiply(by, batch=None if name == "bob" else "train/0/0")
+                for name in NAMES
+            }
+        )
 
 
 def test_different_names_inside_a_field_are_a_clear_error() -> None:
@@ -188,7 +245,11 @@ def test_different_names_inside_a_field_are_a_clear_error() -> None:
 
 def test_different_requests_are_a_clear_error() -> None:
     _, peers, _, _ = cohort_of_echoes()
-    requests: dict[str, Any] = {"ada": Sleep(0.0), "bob": Introduce(), "cyd": Sleep(0.0)}
+    requests: dict[str, Any] = {
+        "ada": Sleep(0.0),
+        "bob": Introduce(),
+        "cyd": Sleep(0.0),
+    }
     with pytest.raises(PartyError, match="were sent different requests"):
         peers.ask_each(requests)
 
@@ -200,7 +261,9 @@ def test_a_tensor_that_all_share_is_not_copied_for_each() -> None:
     joined = cohort._join([Multiply(by, 1.0) for _ in NAMES])
     assert isinstance(joined, Multiply)
     assert joined.by is by
-    apart = cohort._join([Multiply(outbox.release(torch.ones(6, 4), "by")) for _ in NAMES])
+    apart = cohort._join(
+        [Multiply(outbox.release(torch.ones(6, 4), "by")) for _ in NAMES]
+    )
     assert isinstance(apart, Multiply)
     assert apart.by.tensor.shape == (3, 6, 4)
 
@@ -210,7 +273,11 @@ def test_after_a_failure_the_cohort_answers_again() -> None:
     with pytest.raises(PartyError, match=r"'ada, bob, cyd' .*too small"):
         peers.ask(Break(2.5))
     replies = peers.ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
-    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0, 2.0, 3.0]
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+        1.0,
+        2.0,
+        3.0,
+    ]
 
 
 def test_a_request_that_nobody_serves_is_refused() -> None:
@@ -220,11 +287,16 @@ def test_a_request_that_nobody_serves_is_refused() -> None:
 
 
 def test_a_step_begun_as_one_cannot_be_ended_alone_and_says_so() -> None:
-    """Between two requests of a step a computation is pending inside; it cannot be handed to a member."""
+    """Between two requests of a step a computation is pending inside; it cannot be
+    handed to a member."""
     toy = federation(splitnn.ALGORITHM, cohorts)
     replies = toy.peers.ask(embedding.Embed("train/0/0"))
-    gradient: Released = toy.driver.outbox.release(replies["bob"].values.tensor, "gradient", "train/0/0")
-    with pytest.raises(PartyError, match="a gradient came for batch train/0/0, but None is pending"):
+    gradient: Released = toy.driver.outbox.release(
+        replies["bob"].values.tensor, "gradient", "train/0/0"
+    )
+    with pytest.raises(
+        PartyError, match="a gradient came for batch train/0/0, but None is pending"
+    ):
         toy.peers["bob"].ask(embedding.Descend("train/0/0", gradient))
 
 
@@ -246,34 +318,54 @@ def test_who_may_not_ask_a_member_may_not_ask_the_cohort() -> None:
     times = Multiply(outbox.release(torch.tensor(1.0), "by"))
     stranger = Peers("stranger", NAMES, transport, Ledger("stranger"))
     for refuses in ("bob", "cyd"):
-        with pytest.raises(BoundaryError, match=f"'{refuses}' does not answer echo.Multiply of 'stranger'"):
+        with pytest.raises(
+            BoundaryError,
+            match=f"'{refuses}' does not answer echo.Multiply of 'stranger'",
+        ):
             stranger.ask(times)
         parties["bob"].serves_for = None
-    assert not any(party.ledger.entries or party.outbox.released for party in parties.values())
+    assert not any(
+        party.ledger.entries or party.outbox.released for party in parties.values()
+    )
     assert peers.ask(times).keys() == set(NAMES)
 
 
 def test_a_cohort_answers_a_repeated_call_from_memory_and_refuses_an_old_one() -> None:
     parties, _, outbox, transport = cohort_of_echoes()
     requests = [Multiply(outbox.release(torch.tensor(by), "by")) for by in (1.0, 2.0)]
-    calls: list[Any] = [dict.fromkeys(NAMES, Envelope("asker", 7 + n, request)) for n, request in enumerate(requests)]
+    calls: list[Any] = [
+        dict.fromkeys(NAMES, Envelope("asker", 7 + n, request))
+        for n, request in enumerate(requests)
+    ]
     transport.exchange_each(calls[0])
     replies = transport.exchange_each(calls[1])
     written = [list(party.ledger.entries) for party in parties.values()]
-    assert all(again is replies[name] for name, again in transport.exchange_each(calls[1]).items())
-    with pytest.raises(BoundaryError, match="'ada' refuses a call of 'asker' that is older"):
+    assert all(
+        again is replies[name]
+        for name, again in transport.exchange_each(calls[1]).items()
+    )
+    with pytest.raises(
+        BoundaryError, match="'ada' refuses a call of 'asker' that is older"
+    ):
         transport.exchange_each(calls[0])
     assert [party.ledger.entries for party in parties.values()] == written
 
 
 def test_a_call_that_one_member_has_answered_is_repeated_to_it_alone() -> None:
-    """Bob was reached before the network failed: he answers as he did, the others for the first time."""
+    """Bob was reached before the network failed: he answers as he did, the others for
+    the first time."""
     parties, _, outbox, transport = cohort_of_echoes()
-    call: Envelope[Any] = Envelope("asker", 7, Multiply(outbox.release(torch.tensor(1.0), "by")))
+    call: Envelope[Any] = Envelope(
+        "asker", 7, Multiply(outbox.release(torch.tensor(1.0), "by"))
+    )
     first = transport.exchange("bob", call)
     replies = transport.exchange_each(dict.fromkeys(NAMES, call))
     assert replies["bob"] is first
-    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [1.0, 2.0, 3.0]
+    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+        1.0,
+        2.0,
+        3.0,
+    ]
     assert [party.outbox.released for party in parties.values()] == [1, 1, 1]
 
 

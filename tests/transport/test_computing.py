@@ -13,7 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.core.party import one_torch_thread
 from colonnade.transport.in_process import at_once, work
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+    ),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +41,9 @@ def test_one_thread_inside_and_all_of_them_after_even_when_it_fails() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_work_is_two_operations_per_weight_and_row_and_leaves_the_model_as_it_was(training: bool) -> None:
+def test_work_is_two_operations_per_weight_and_row_and_leaves_the_model_as_it_was(
+    training: bool,
+) -> None:
     model = nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).train(training)
     before = torch.random.get_rng_state()
     assert work(model, torch.zeros(1, 7), 100) == 100 * 2 * (7 * 5 + 5 * 3)
@@ -45,12 +52,16 @@ def test_work_is_two_operations_per_weight_and_row_and_leaves_the_model_as_it_wa
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tasks_at_once_follow_what_came_before_and_come_before_what_follows(device: str) -> None:
+def test_tasks_at_once_follow_what_came_before_and_come_before_what_follows(
+    device: str,
+) -> None:
     """Each result is whole when it is used, and in the order of the tasks."""
     x = torch.ones(500, 500, device=device)
     for _ in range(20):
         x = x @ x / 500
-    found = at_once([partial(torch.matmul, x, x * by) for by in range(4)], torch.device(device))
+    found = at_once(
+        [partial(torch.matmul, x, x * by) for by in range(4)], torch.device(device)
+    )
     for by, one in enumerate(found):
         torch.testing.assert_close(one, torch.full_like(one, 500.0 * by))
 
@@ -63,7 +74,9 @@ def test_tasks_at_once_follow_what_came_before_and_come_before_what_follows(devi
         ((1, 2, 7), (nn.Linear(7, 5), nn.Flatten(-2), nn.Linear(10, 4))),
     ],
 )
-def test_a_plain_chain_counts_as_torch_counts_it(shape: tuple[int, ...], layers: tuple[nn.Module, ...]) -> None:
+def test_a_plain_chain_counts_as_torch_counts_it(
+    shape: tuple[int, ...], layers: tuple[nn.Module, ...]
+) -> None:
     row = torch.zeros(shape)
     with FlopCounterMode(display=False) as counter:
         nn.Sequential(*layers)(row)

@@ -1,4 +1,5 @@
-"""A network rehearsed in one process takes as long as its links say, and as a plan says."""
+"""A network rehearsed in one process takes as long as its links say, and as a plan
+says."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def test_words(words: str, found: Network) -> None:
     assert Network.parse(words) == found
 
 
-@pytest.mark.parametrize("words", ["fast", "100", "100MB", "-1Mbit", "0Mbit", "1Mbit,20", "1mbit,2mbit", "", ","])
+@pytest.mark.parametrize(
+    "words",
+    ["fast", "100", "100MB", "-1Mbit", "0Mbit", "1Mbit,20", "1mbit,2mbit", "", ","],
+)
 def test_other_words_are_refused_with_an_example(words: str) -> None:
     with pytest.raises(ConfigError, match="as in 50ms,100mbit"):
         Network.parse(words)
@@ -39,7 +43,9 @@ def test_other_words_are_refused_with_an_example(words: str) -> None:
 def test_the_busiest_link_and_every_question() -> None:
     traffic = {"clinic": {"out": 1000, "in": 5000}, "lab": {"out": 4000, "in": 1000}}
     network = Network(8e3, 0.1)  # a kilobyte a second
-    assert network.seconds(traffic, 10) == pytest.approx(6.0 + 10 * 2 * HEADER / 1000 + 1.0)
+    assert network.seconds(traffic, 10) == pytest.approx(
+        6.0 + 10 * 2 * HEADER / 1000 + 1.0
+    )
     assert Network(1e9).seconds({}, 0) == 0
 
 
@@ -69,7 +75,8 @@ def test_questions_share_a_link_and_an_own_role_needs_none() -> None:
     assert time.perf_counter() - begun < 0.1
     begun = time.perf_counter()
     distant.exchange_each({"clinic": asked, "lab": asked, "scan": asked})  # type: ignore[arg-type]
-    assert time.perf_counter() - begun >= 0.1 + 0.05 + 3 * 0.02  # the first answer comes while the second question goes
+    # the first answer comes while the second question goes
+    assert time.perf_counter() - begun >= 0.1 + 0.05 + 3 * 0.02
 
 
 @pytest.mark.parametrize("words", ["50ms,100mbit", "20ms,1mbit", "200kbit"])
@@ -77,8 +84,14 @@ def test_a_plan_over_a_network_is_what_a_run_over_it_waits(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a fifth; the run meets everybody first, which the plan does not count."""
-    path, network, waited = write(tmp_path, tables(train={"epochs": 4})), Network.parse(words), list[float]()
+    path = write(tmp_path, tables(train={"epochs": 4}))
+    network = Network.parse(words)
+    waited = list[float]()
     settings = Federation.from_toml(path).settings
     monkeypatch.setattr("colonnade.transport.faulty.time.sleep", waited.append)
-    Federation.from_settings(settings, between=lambda owner, inner: Distant(owner, inner, network)).fit()
-    assert sum(waited) == pytest.approx(plan(settings, batches=3, network=network).network, rel=0.2)
+    Federation.from_settings(
+        settings, between=lambda owner, inner: Distant(owner, inner, network)
+    ).fit()
+    assert sum(waited) == pytest.approx(
+        plan(settings, batches=3, network=network).network, rel=0.2
+    )

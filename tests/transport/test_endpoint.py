@@ -1,4 +1,5 @@
-"""The party's side: who calls is what the line says, and no bytes can do more than be refused."""
+"""The party's side: who calls is what the line says, and no bytes can do more than be
+refused."""
 
 from __future__ import annotations
 
@@ -16,16 +17,35 @@ from tests.conformance.echo import Echo, Multiply, Sleep, asker, echoes
 from colonnade.core import Done, Envelope, Message, wire
 from colonnade.core.failure import Failure
 from colonnade.errors import ConfigError, PartyError, WireError
-from colonnade.transport.remote import ANSWER, GET, HEAD, LONG, NONE, OPEN, PUT, RUN, WHOLE, Endpoint, Remote, Transfers
+from colonnade.transport.remote import (
+    ANSWER,
+    GET,
+    HEAD,
+    LONG,
+    NONE,
+    OPEN,
+    PUT,
+    RUN,
+    WHOLE,
+    Endpoint,
+    Remote,
+    Transfers,
+)
 
 
-def desk(piece: int = 1 << 20, **more: Any) -> tuple[Endpoint, Echo, list[tuple[str, str]]]:
+def desk(
+    piece: int = 1 << 20, **more: Any
+) -> tuple[Endpoint, Echo, list[tuple[str, str]]]:
     ada = echoes(("ada",))["ada"]
     refused: list[tuple[str, str]] = []
     made = Endpoint(
-        "ada", more.get("handle", ada.handle), admitted=["asker", "bob"], allow=ada.allow, piece=piece,
+        "ada",
+        more.get("handle", ada.handle),
+        admitted=["asker", "bob"],
+        allow=ada.allow,
+        piece=piece,
         refused=lambda caller, why: refused.append((caller, why)),
-    )  # fmt: skip
+    )
     return made, ada, refused
 
 
@@ -56,7 +76,8 @@ def test_who_is_no_party_of_the_federation_is_refused_and_written_down(
 
 
 def test_a_call_under_another_name_than_the_lines_is_refused() -> None:
-    """Whatever a frame says: else a feature owner could ask as the organisation itself, past its rules."""
+    """Whatever a frame says: else a feature owner could ask as the organisation itself,
+    past its rules."""
     one, ada, refused = desk()
     for name in ("ada", "bob", "somebody"):
         told = failure(one("asker", whole(Envelope(name, 1, Sleep(0.0)))))
@@ -68,7 +89,10 @@ def test_a_call_under_another_name_than_the_lines_is_refused() -> None:
 
 def test_a_message_that_asks_nothing_is_refused() -> None:
     one, _, refused = desk()
-    assert "which is no request" in failure(one("asker", whole(Envelope("asker", 1, Done())))).cause
+    assert (
+        "which is no request"
+        in failure(one("asker", whole(Envelope("asker", 1, Done())))).cause
+    )
     assert len(refused) == 1
 
 
@@ -83,7 +107,9 @@ def test_a_failure_says_what_kind_and_no_text(caplog: pytest.LogCaptureFixture) 
     assert not refused
 
 
-def test_what_the_organisation_must_put_right_is_in_its_own_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_organisation_must_put_right_is_in_its_own_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def handle(_envelope: Envelope[Any]) -> Message:
         raise ConfigError("the table /data/secret.csv has no column 'iron'")
 
@@ -100,9 +126,16 @@ def test_no_bytes_get_anything_but_a_refusal(data: bytes) -> None:
     assert not ada.threads
 
 
-@given(st.sampled_from([WHOLE, PUT, RUN, GET]), st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1),
-       st.integers(0, 2**64 - 1), st.binary(max_size=40))  # fmt: skip
-def test_no_head_gets_memory_it_did_not_send(kind: bytes, transfer: bytes, start: int, total: int, rest: bytes) -> None:
+@given(
+    st.sampled_from([WHOLE, PUT, RUN, GET]),
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=40),
+)
+def test_no_head_gets_memory_it_did_not_send(
+    kind: bytes, transfer: bytes, start: int, total: int, rest: bytes
+) -> None:
     one, _, _ = desk()
     reply = one("asker", HEAD.pack(kind, transfer, start, total) + rest)
     fits = kind == PUT and start == 0 and len(rest) <= total <= wire.MAX_FRAME
@@ -135,7 +168,12 @@ def test_a_sender_has_a_limited_number_of_transfers_under_way() -> None:
     for number in range(OPEN + 3):
         transfers.put(bytes([number]), 0, 10, memoryview(b"1"))
         transfers.keep([b"answer"])
-    assert len(transfers.arriving) == len(transfers.filled) == len(transfers.waiting) == OPEN
+    assert (
+        len(transfers.arriving)
+        == len(transfers.filled)
+        == len(transfers.waiting)
+        == OPEN
+    )
     assert bytes([0]) not in transfers.arriving
 
 
@@ -161,7 +199,9 @@ def test_an_answer_that_was_given_up_is_an_error_for_who_fetches_it() -> None:
         peers["ada"].ask(Multiply(outbox.release(torch.tensor(1.0), "by")))
 
 
-def test_nothing_is_raised_into_what_carries_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_raised_into_what_carries_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """FLARE would send the whole traceback to the caller."""
 
     def full(caller: str, why: str) -> None:
@@ -184,7 +224,8 @@ def test_nothing_is_raised_into_what_carries_calls(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_failed_to_begin_is_let_go_at_once() -> None:
-    """Such as a lock: who asks again must not find it held until Python next looks for garbage."""
+    """Such as a lock: who asks again must not find it held until Python next looks for
+    garbage."""
 
     class Held:
         pass
@@ -197,12 +238,17 @@ def test_what_failed_to_begin_is_let_go_at_once() -> None:
         try:
             raise ConfigError("the run is there already")
         except ConfigError as error:
-            raise PartyError("ada", envelope.message.kind, None, "ConfigError", private=True) from error
+            raise PartyError(
+                "ada", envelope.message.kind, None, "ConfigError", private=True
+            ) from error
 
     one, _, _ = desk(handle=handle)
     gc.disable()
     try:
-        assert failure(one("asker", whole(Envelope("asker", 1, Sleep(0.0))))).error == "PartyError"
+        assert (
+            failure(one("asker", whole(Envelope("asker", 1, Sleep(0.0))))).error
+            == "PartyError"
+        )
         assert held[0]() is None
     finally:
         gc.enable()

@@ -23,35 +23,53 @@ def held(parties: Any) -> list[float]:
 @pytest.mark.parametrize("through_bytes", [False, True])
 def test_each_kind_at_the_second_call_only(kind: Any, through_bytes: bool) -> None:
     parties = echoes()
-    network = Faulty(InProcess(parties, through_bytes=through_bytes), [Fault(kind, "bob", at=2)])
+    network = Faulty(
+        InProcess(parties, through_bytes=through_bytes), [Fault(kind, "bob", at=2)]
+    )
     peers, outbox = asker(network)
     one = Remember(outbox.release(torch.tensor(1.0), "value"))
     peers.ask(one)
     assert held(parties) == [1, 1, 1]
     if kind in ("drop", "fail"):
-        with pytest.raises(PartyError, match=r"'bob' failed while answering echo\.Remember"):
+        with pytest.raises(
+            PartyError, match=r"'bob' failed while answering echo\.Remember"
+        ):
             peers.ask(one)
-        assert held(parties) == [2, 1 if kind == "drop" else 2, 1]  # cyd comes after bob and was not asked
+        # cyd comes after bob and was not asked
+        assert held(parties) == [2, 1 if kind == "drop" else 2, 1]
     else:
         peers.ask(one)
         assert held(parties) == [2, 2, 2]
     before = held(parties)
     peers.ask(one)
     assert held(parties) == [value + 1 for value in before]
-    assert network.calls == {"ada": 3, "bob": 3, "cyd": 2 if kind in ("drop", "fail") else 3}
+    assert network.calls == {
+        "ada": 3,
+        "bob": 3,
+        "cyd": 2 if kind in ("drop", "fail") else 3,
+    }
 
 
-@pytest.mark.parametrize(("kind", "cause"), [("drop", "the call never arrived"), ("fail", "the answer was lost")])
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [("drop", "the call never arrived"), ("fail", "the answer was lost")],
+)
 def test_a_lost_call_names_party_request_and_batch(kind: Any, cause: str) -> None:
     peers, _ = asker(Faulty(InProcess(echoes()), [Fault(kind, "bob", at=1)]))
     with pytest.raises(PartyError) as caught:
         peers.ask(Break(0.0, batch="train/3/1"))
     error = caught.value
-    assert (error.party, error.request, error.batch, error.cause) == ("bob", "echo.Break", "train/3/1", cause)
+    assert (error.party, error.request, error.batch, error.cause) == (
+        "bob",
+        "echo.Break",
+        "train/3/1",
+        cause,
+    )
 
 
 def test_a_lost_answer_can_be_asked_for_again() -> None:
-    """The caller repeats the same call; the party has done it already and only answers again."""
+    """The caller repeats the same call; the party has done it already and only answers
+    again."""
     parties = echoes()
     network = Faulty(InProcess(parties), [Fault("fail", "bob", at=1)])
     envelope: Envelope[Any] = Envelope("asker", 1, Break(0.0))
@@ -75,14 +93,20 @@ def test_at_zero_means_every_call() -> None:
 
 
 def test_a_delay_delays() -> None:
-    peers, _ = asker(Faulty(InProcess(echoes()), [Fault("delay", "bob", at=1, seconds=0.05)]))
+    peers, _ = asker(
+        Faulty(InProcess(echoes()), [Fault("delay", "bob", at=1, seconds=0.05)])
+    )
     start = time.perf_counter()
     peers.ask(Sleep(0.0))
     assert time.perf_counter() - start >= 0.05
 
 
 def test_faults_add_up() -> None:
-    faults = [Fault("delay", "bob", at=1, seconds=0.02), Fault("duplicate", "bob", at=1), Fault("fail", "bob", at=1)]
+    faults = [
+        Fault("delay", "bob", at=1, seconds=0.02),
+        Fault("duplicate", "bob", at=1),
+        Fault("fail", "bob", at=1),
+    ]
     parties = echoes()
     peers, outbox = asker(Faulty(InProcess(parties), faults))
     start = time.perf_counter()
@@ -93,7 +117,9 @@ def test_faults_add_up() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one of delay, drop, duplicate, fail; found 'explode'"):
+    with pytest.raises(
+        ConfigError, match="one of delay, drop, duplicate, fail; found 'explode'"
+    ):
         Fault("explode", "bob")  # type: ignore[arg-type]
 
 
@@ -111,13 +137,22 @@ def test_a_storm_disturbs_the_share_it_is_told_to_in_every_way() -> None:
     assert min(storm.seen.values()) > 40
     assert lost == storm.seen["drop"] + storm.seen["fail"] + storm.seen["reorder"]
     never = storm.seen["drop"] + len(storm._held.get("bob", []))
-    assert held(parties) == [0, 1000 - never, 0]  # what was late arrived too, and what came twice was done once
+    # what was late arrived too, and what came twice was done once
+    assert held(parties) == [0, 1000 - never, 0]
 
 
 def test_a_quiet_storm_and_one_with_the_same_seed() -> None:
     quiet = Storm(InProcess(echoes()), share=0.0, seed=3)
-    quiet.exchange_each({"bob": Envelope("asker", 1, Break(0.0)), "cyd": Envelope("asker", 1, Break(0.0))})
+    quiet.exchange_each(
+        {
+            "bob": Envelope("asker", 1, Break(0.0)),
+            "cyd": Envelope("asker", 1, Break(0.0)),
+        }
+    )
     assert quiet.calls == 2
     assert sum(quiet.seen.values()) == 0
-    drawn = [[Storm(InProcess({}), share=0.5, seed=4)._drawn() for _ in range(3)] for _ in range(2)]
+    drawn = [
+        [Storm(InProcess({}), share=0.5, seed=4)._drawn() for _ in range(3)]
+        for _ in range(2)
+    ]
     assert drawn[0] == drawn[1]

@@ -1,4 +1,5 @@
-"""Every algorithm over FLARE's simulator, each site a process: one job for all, since starting one takes long."""
+"""Every algorithm over FLARE's simulator, each site a process: one job for all, since
+starting one takes long."""
 
 from __future__ import annotations
 
@@ -12,8 +13,11 @@ from tests.conformance.toy import Task, federation
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 
-pytest.importorskip("nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"')
-pytestmark = pytest.mark.long  # the short form, with lines but without FLARE's processes, is in test_flare.py
+pytest.importorskip(
+    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+)
+# the short form, with lines but without FLARE's processes, is in test_flare.py
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,10 +32,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     work = tmp_path_factory.mktemp("simulator")
     member = "tests.transport.toy_sites.ToyMember"
     issue({}, ("lead", work / "lead"))
-    job = write_job(work / "job", Job(DRIVER, tuple(SITES), "battery"), work / "lead", member)
-    environment = {RESULTS: str(work / "found.json"), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    job = write_job(
+        work / "job", Job(DRIVER, tuple(SITES), "battery"), work / "lead", member
+    )
+    environment = {
+        RESULTS: str(work / "found.json"),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+        "OMP_NUM_THREADS": "1",
+    }
     for _ in starts(work / "flare.log"):
-        with simulator(job, work, SITES, environment, allowed=[*ALLOWED, member]) as process:
+        with simulator(
+            job, work, SITES, environment, allowed=[*ALLOWED, member]
+        ) as process:
             process.wait(timeout=540)
     assert (work / "found.json").exists(), (work / "flare.log").read_text()[-3000:]
     results: dict[str, Any] = json.loads((work / "found.json").read_text())
@@ -69,8 +81,11 @@ def test_a_large_message_arrives_and_is_not_held_twice(found: dict[str, Any]) ->
     assert large["sum"] == large["size"] / 4
     for side in ("asker gained", "receiver gained"):
         assert large[side] < 1.5 * large["size"], large
-    assert large["party gained"] < 2.5 * large["size"]  # the tensor, and its copy that is released
+    # the tensor, and its copy that is released
+    assert large["party gained"] < 2.5 * large["size"]
 
 
 def test_a_party_that_does_not_answer_in_time_is_named(found: dict[str, Any]) -> None:
-    assert found["others"]["dead"].startswith("NoAnswer: 'ada' failed while answering toy_sites.Rest: no answer")
+    assert found["others"]["dead"].startswith(
+        "NoAnswer: 'ada' failed while answering toy_sites.Rest: no answer"
+    )

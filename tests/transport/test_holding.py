@@ -1,5 +1,5 @@
-"""What is answered by Done travels with the next call: the same bits, the same ledgers, fewer frames; and no frame of
-several calls does more than its calls would do alone."""
+"""What is answered by Done travels with the next call: the same bits, the same ledgers,
+fewer frames; and no frame of several calls does more than its calls would do alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from tests.transport.test_endpoint import desk, failure, whole
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Done, Envelope, Party, Peers, Request, Transport, wire
 from colonnade.core.message import Ping, answered_by
-from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError, WireError
+from colonnade.errors import (
+    BoundaryError,
+    BudgetExhausted,
+    NoAnswer,
+    PartyError,
+    WireError,
+)
 from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess, Recording, Retrying
 from colonnade.transport.faulty import Distant, Network
@@ -33,11 +39,15 @@ class Counted:
     """Counts calls by the kind of their answer, each frame once."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.frames, self.by_done = inner, 0, 0
+        self.inner = inner
+        self.frames = 0
+        self.by_done = 0
 
     def _count(self, envelopes: Mapping[str, Envelope[Any]]) -> None:
         self.frames += len(envelopes)
-        self.by_done += sum(answered_by(type(e.message)) is Done for e in envelopes.values())
+        self.by_done += sum(
+            answered_by(type(e.message)) is Done for e in envelopes.values()
+        )
 
     def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
         self._count({to: envelope})
@@ -57,11 +67,14 @@ def holding(parties: Mapping[str, Party]) -> Holding:
 
 
 @every_algorithm
-def test_an_algorithm_learns_the_same_and_writes_the_same_down_with_fewer_frames(algorithm: AnyAlgorithm) -> None:
+def test_an_algorithm_learns_the_same_and_writes_the_same_down_with_fewer_frames(
+    algorithm: AnyAlgorithm,
+) -> None:
     here = federation(algorithm, lambda parties: Counted(sequential(parties)))
     there = federation(algorithm, holding)
     assert here.run(STEPS) == there.run(STEPS)
-    held, sent = there.transport.held, there.transport.inner
+    held = there.transport.held
+    sent = there.transport.inner
     assert sent.frames + sum(map(len, held.values())) <= here.transport.frames
     waiting = len(held)
     there.peers.settle()
@@ -76,14 +89,18 @@ def test_an_algorithm_learns_the_same_and_writes_the_same_down_with_fewer_frames
 
 
 @every_algorithm
-def test_an_own_role_and_a_rehearsed_network_are_asked_in_the_same_order(algorithm: AnyAlgorithm) -> None:
+def test_an_own_role_and_a_rehearsed_network_are_asked_in_the_same_order(
+    algorithm: AnyAlgorithm,
+) -> None:
     def mixed(parties: Mapping[str, Party]) -> Transport:
         away = {name: party for name, party in parties.items() if name != "ada"}
         routes = lines(away, "ada").routes
         return Holding(Remote(routes, here=sequential(parties), own=["ada"]))
 
     def distant(parties: Mapping[str, Party]) -> Transport:
-        return Holding(Retrying(Distant("ada", sequential(parties), Network(float("inf")))))
+        return Holding(
+            Retrying(Distant("ada", sequential(parties), Network(float("inf"))))
+        )
 
     here = federation(algorithm, driver="ada")
     others = [federation(algorithm, wrap, driver="ada") for wrap in (mixed, distant)]
@@ -95,11 +112,20 @@ def test_an_own_role_and_a_rehearsed_network_are_asked_in_the_same_order(algorit
 
 
 @every_algorithm
-def test_frames_that_are_lost_doubled_or_late_change_nothing(algorithm: AnyAlgorithm) -> None:
+def test_frames_that_are_lost_doubled_or_late_change_nothing(
+    algorithm: AnyAlgorithm,
+) -> None:
     def stormy(parties: Mapping[str, Party]) -> Transport:
-        return Holding(Retrying(Storm(lines(parties, "label owner"), share=0.3, seed=5), retries=20, pause=0.0))
+        return Holding(
+            Retrying(
+                Storm(lines(parties, "label owner"), share=0.3, seed=5),
+                retries=20,
+                pause=0.0,
+            )
+        )
 
-    here, there = federation(algorithm), federation(algorithm, stormy)
+    here = federation(algorithm)
+    there = federation(algorithm, stormy)
     assert here.run(STEPS) == there.run(STEPS)
     there.peers.settle()
     assert_bit_equal(here.states(), there.states())
@@ -114,7 +140,11 @@ def one() -> torch.Tensor:
 def remembering(parties: Mapping[str, Echo]) -> tuple[Peers, Any, Any]:
     transport = Holding(Counted(lines(parties)))
     peers, outbox = asker(transport, tuple(parties))
-    return peers, transport, lambda value: Remember(outbox.release(value * one(), "value"))
+    return (
+        peers,
+        transport,
+        lambda value: Remember(outbox.release(value * one(), "value")),
+    )
 
 
 def test_order_is_kept_and_calls_keep_their_numbers() -> None:
@@ -151,7 +181,9 @@ def test_at_most_so_many_calls_travel_ahead() -> None:
 def test_large_tensors_do_not_wait_and_do_not_travel_behind_others() -> None:
     parties = echoes(("ada",))
     peers, transport, remember = remembering(parties)
-    large = Remember(asker(transport)[1].release(torch.ones(LARGEST // 16 + 1, 1, 4), "value"))
+    large = Remember(
+        asker(transport)[1].release(torch.ones(LARGEST // 16 + 1, 1, 4), "value")
+    )
     peers.ask(remember(1.0))
     peers.ask(large)
     assert transport.inner.frames == 2  # what waited, and then this
@@ -176,13 +208,18 @@ class Failing(Echo):
     """Cannot do what is answered by Done at one batch."""
 
     def handle(self, envelope: Envelope[Any]) -> Any:
-        if isinstance(envelope.message, Remember) and envelope.message.value.receipt.batch == "train/0/3":
+        if (
+            isinstance(envelope.message, Remember)
+            and envelope.message.value.receipt.batch == "train/0/3"
+        ):
             raise PartyError(self.name, envelope.message.kind, "train/0/3", "it cannot")
         return super().handle(envelope)
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["with the next call", "settled"])
-def test_a_failure_of_what_waited_is_told_with_its_own_name_and_batch(alone: bool) -> None:
+def test_a_failure_of_what_waited_is_told_with_its_own_name_and_batch(
+    alone: bool,
+) -> None:
     parties = echoes()
     parties["bob"].__class__ = Failing
     peers, transport, _ = remembering(parties)
@@ -191,14 +228,22 @@ def test_a_failure_of_what_waited_is_told_with_its_own_name_and_batch(alone: boo
         peers.ask(Remember(outbox.release(one(), "value", batch)))
     with pytest.raises(PartyError) as caught:
         peers.settle() if alone else peers.ask(Sleep(0.0))
-    assert (caught.value.party, caught.value.request, caught.value.batch) == ("bob", "echo.Remember", "train/0/3")
+    assert (caught.value.party, caught.value.request, caught.value.batch) == (
+        "bob",
+        "echo.Remember",
+        "train/0/3",
+    )
     assert [party.held[0, 0].item() for party in parties.values()] == [3, 1, 3]
-    assert [len(party.threads) for party in parties.values()] == ([0, 0, 0] if alone else [1, 0, 1])
+    assert [len(party.threads) for party in parties.values()] == (
+        [0, 0, 0] if alone else [1, 0, 1]
+    )
     assert not transport.held  # nothing of it is sent again
     peers.settle()
 
 
-def test_where_a_budget_is_spent_what_may_not_have_arrived_is_sent_again_and_done_once() -> None:
+def test_where_a_budget_is_spent_what_may_not_have_arrived_is_sent_again_and_done_once() -> (
+    None
+):
     parties = echoes()
     lost: list[str] = []
 
@@ -228,19 +273,24 @@ def test_a_lost_answer_is_named_after_the_call_that_was_waited_for() -> None:
 
     peers, outbox = asker(Holding(Remote({"ada": dead})), ("ada",))
     peers.ask(Remember(outbox.release(one(), "value", "train/0/1")))
-    with pytest.raises(NoAnswer, match=r"'ada' failed while answering echo.Sleep: no answer"):
+    with pytest.raises(
+        NoAnswer, match=r"'ada' failed while answering echo.Sleep: no answer"
+    ):
         peers.ask(Sleep(0.0))
 
 
 def test_every_call_of_a_frame_has_its_time() -> None:
-    parties, seen = echoes(("ada",)), list[float]()
+    parties = echoes(("ada",))
+    seen = list[float]()
     route = lines(parties).routes["ada"]
 
     def timed(data: bytes, deadline: float) -> bytes:
         seen.append(deadline)
         return route(data, deadline)
 
-    peers, outbox = asker(Holding(Retrying(Remote({"ada": timed}, deadline=7.0), deadline=7.0)), ("ada",))
+    peers, outbox = asker(
+        Holding(Retrying(Remote({"ada": timed}, deadline=7.0), deadline=7.0)), ("ada",)
+    )
     for _ in range(2):
         peers.ask(Remember(outbox.release(one(), "value")))
     peers.ask(Sleep(0.0))
@@ -249,7 +299,9 @@ def test_every_call_of_a_frame_has_its_time() -> None:
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "wait", "stale", "skip"])
-def test_nothing_waits_where_parties_may_be_missing_or_calls_are_recorded(on_missing: str) -> None:
+def test_nothing_waits_where_parties_may_be_missing_or_calls_are_recorded(
+    on_missing: str,
+) -> None:
     engine = EngineSettings(on_missing=on_missing)
     far = Remote({}, joins=True)
     assert isinstance(engine.around(far), Holding) == (on_missing in ("fail", "wait"))
@@ -257,7 +309,9 @@ def test_nothing_waits_where_parties_may_be_missing_or_calls_are_recorded(on_mis
         assert isinstance(engine.around(other), Retrying)
 
 
-def held(number: int, message: Request[Any], sender: str = "asker", **more: Any) -> Envelope[Any]:
+def held(
+    number: int, message: Request[Any], sender: str = "asker", **more: Any
+) -> Envelope[Any]:
     return Envelope(sender, number, message, held=True, **more)
 
 
@@ -267,7 +321,11 @@ def remember(value: float = 1.0) -> Remember:
 
 def test_a_frame_that_comes_again_is_answered_again_and_nothing_is_done_twice() -> None:
     point, ada, refused = desk()
-    frame = whole(Envelope("asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))))
+    frame = whole(
+        Envelope(
+            "asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))
+        )
+    )
     first = point("asker", frame)
     assert point("asker", frame) == first
     assert ada.held[0, 0].item() == 2
@@ -276,7 +334,8 @@ def test_a_frame_that_comes_again_is_answered_again_and_nothing_is_done_twice() 
     assert wire.decode(point("asker", flush)[1:]).message == Done()
     assert ada.held[0, 0].item() == 2
     assert not refused
-    told = failure(point("asker", whole(Envelope("asker", 2, remember()))))  # alone, it is a replay as ever
+    # alone, it is a replay as ever
+    told = failure(point("asker", whole(Envelope("asker", 2, remember()))))
     assert "older than what it has answered" in told.cause
     assert len(refused) == 1
 
@@ -287,15 +346,26 @@ def test_what_is_too_old_to_be_known_is_refused_in_a_frame_too() -> None:
         point("asker", whole(Envelope("asker", number, remember(0.0))))
     assert (
         "older"
-        in failure(point("asker", whole(Envelope("asker", 2000, Sleep(0.0), ahead=(held(7, remember()),))))).cause
+        in failure(
+            point(
+                "asker",
+                whole(
+                    Envelope("asker", 2000, Sleep(0.0), ahead=(held(7, remember()),))
+                ),
+            )
+        ).cause
     )
     assert not ada.threads
     assert len(refused) == 1
 
 
-def joint(count: int, held_back: int, frames: list[bytes], lengths: list[int] | None = None) -> bytes:
+def joint(
+    count: int, held_back: int, frames: list[bytes], lengths: list[int] | None = None
+) -> bytes:
     head = wire.TOGETHER.pack(wire.JOINT, count, held_back)
-    head += b"".join(length.to_bytes(8, "little") for length in lengths or map(len, frames))
+    head += b"".join(
+        length.to_bytes(8, "little") for length in lengths or map(len, frames)
+    )
     head += bytes(-len(head) % wire.ALIGN)
     return HEAD.pack(WHOLE, NONE, 0, 0) + head + b"".join(frames)
 
@@ -306,19 +376,27 @@ def good(number: int) -> bytes:
 
 def hostile() -> dict[str, bytes]:
     last = wire.encode(Envelope("asker", 99, Sleep(0.0)))
-    many = [wire.encode(Envelope("asker", number, Unserved())) for number in range(10_000)]
+    many = [
+        wire.encode(Envelope("asker", number, Unserved())) for number in range(10_000)
+    ]
     nested = wire.encode(Envelope("asker", 5, Sleep(0.0), ahead=(held(4, remember()),)))
     damaged = bytearray(last)
     damaged[20] = 255
     return {
         "ten thousand": joint(10_000, 9_999, many),
-        "one too many": joint(wire.AHEAD + 2, wire.AHEAD + 1, [*map(good, range(1, wire.AHEAD + 2)), last]),
+        "one too many": joint(
+            wire.AHEAD + 2, wire.AHEAD + 1, [*map(good, range(1, wire.AHEAD + 2)), last]
+        ),
         "none": joint(0, 0, []),
         "none held back": joint(2, 0, [good(1), last]),
         "more held back than there are": joint(2, 3, [good(1), last]),
         "nested": joint(2, 1, [good(1), nested]),
-        "shorter than it says": joint(2, 1, [good(1), last[:-1]], [len(good(1)), len(last)]),
-        "longer than it says": joint(2, 1, [good(1), last, b"more"], [len(good(1)), len(last)]),
+        "shorter than it says": joint(
+            2, 1, [good(1), last[:-1]], [len(good(1)), len(last)]
+        ),
+        "longer than it says": joint(
+            2, 1, [good(1), last, b"more"], [len(good(1)), len(last)]
+        ),
         "lengths beyond all": joint(2, 1, [good(1), last], [2**64 - 1, len(last)]),
         "an empty one": joint(3, 2, [good(1), b"", last]),
         "one that cannot be read": joint(2, 1, [good(1), bytes(damaged)]),
@@ -329,22 +407,43 @@ def hostile() -> dict[str, bytes]:
 def test_a_frame_that_is_no_frame_of_ours_does_nothing(name: str) -> None:
     point, ada, refused = desk()
     assert failure(point("asker", hostile()[name])).error == "WireError"
-    assert (ada.held[0, 0].item(), ada.threads, ada.ledger.entries, len(refused)) == (0, [], [], 1)
+    assert (ada.held[0, 0].item(), ada.threads, ada.ledger.entries, len(refused)) == (
+        0,
+        [],
+        [],
+        1,
+    )
 
 
 def forbidden() -> dict[str, tuple[str, bytes]]:
     last = wire.encode(Envelope("asker", 99, Sleep(0.0)))
     alien = wire.encode(Envelope("bob", 2, remember()))
     return {
-        "another sender": ("says it is from 'bob', over the line", joint(3, 2, [good(1), alien, last])),
-        "another sender last": ("says it is from 'bob', over the line", joint(2, 1, [good(1), alien])),
-        "what tells something": ("only what is answered by Done", joint(3, 2, [good(1), last, last])),
-        "what tells something, alone": ("only what is answered by Done", joint(1, 1, [last])),
-        "what nobody serves": (
-            "does not serve", joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Unserved())), last])
+        "another sender": (
+            "says it is from 'bob', over the line",
+            joint(3, 2, [good(1), alien, last]),
         ),
-        "no request": ("which is no request", joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Done())), last])),
-    }  # fmt: skip
+        "another sender last": (
+            "says it is from 'bob', over the line",
+            joint(2, 1, [good(1), alien]),
+        ),
+        "what tells something": (
+            "only what is answered by Done",
+            joint(3, 2, [good(1), last, last]),
+        ),
+        "what tells something, alone": (
+            "only what is answered by Done",
+            joint(1, 1, [last]),
+        ),
+        "what nobody serves": (
+            "does not serve",
+            joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Unserved())), last]),
+        ),
+        "no request": (
+            "which is no request",
+            joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Done())), last]),
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", forbidden())
@@ -354,24 +453,39 @@ def test_a_frame_with_one_call_that_may_not_be_made_does_nothing(name: str) -> N
     told = failure(point("asker", frame))
     assert (told.error, told.party) == ("BoundaryError", "ada")
     assert why in told.cause
-    assert (ada.held[0, 0].item(), ada.threads, ada.ledger.entries, len(refused)) == (0, [], [], 1)
+    assert (ada.held[0, 0].item(), ada.threads, ada.ledger.entries, len(refused)) == (
+        0,
+        [],
+        [],
+        1,
+    )
 
 
 def test_each_call_of_a_frame_may_unpack_to_as_much_as_one_alone() -> None:
     ada = echoes(("ada",))["ada"]
-    point = Endpoint("ada", ada.handle, admitted=["asker"], allow=ada.allow, most=96)  # 6 x 4 values of 4 bytes
-    frame = whole(Envelope("asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))))
+    # 6 x 4 values of 4 bytes
+    point = Endpoint("ada", ada.handle, admitted=["asker"], allow=ada.allow, most=96)
+    frame = whole(
+        Envelope(
+            "asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))
+        )
+    )
     assert point("asker", frame)[:1] == ANSWER
     assert ada.held[0, 0].item() == 2
 
 
-def test_a_call_that_does_not_unpack_ends_its_frame_and_those_before_it_are_done() -> None:
+def test_a_call_that_does_not_unpack_ends_its_frame_and_those_before_it_are_done() -> (
+    None
+):
     """As if each had come alone."""
     point, ada, refused = desk()
     bad = bytearray(wire.encode(Envelope("asker", 2, remember())))
     bad[bad.index(b'"shape":[6,4]') + 9] = ord("7")
     last = wire.encode(Envelope("asker", 3, Sleep(0.0)))
-    assert failure(point("asker", joint(3, 2, [good(1), bytes(bad), last]))).error == "WireError"
+    assert (
+        failure(point("asker", joint(3, 2, [good(1), bytes(bad), last]))).error
+        == "WireError"
+    )
     assert ada.held[0, 0].item() == 1
     assert not ada.threads
     assert len(refused) == 1
@@ -380,17 +494,24 @@ def test_a_call_that_does_not_unpack_ends_its_frame_and_those_before_it_are_done
 @given(st.binary(max_size=300))
 def test_no_bytes_behind_the_magic_get_anything_but_a_refusal(data: bytes) -> None:
     point, ada, _ = desk()
-    assert failure(point("asker", HEAD.pack(WHOLE, NONE, 0, 0) + wire.JOINT + data)).error == "WireError"
+    assert (
+        failure(point("asker", HEAD.pack(WHOLE, NONE, 0, 0) + wire.JOINT + data)).error
+        == "WireError"
+    )
     assert not ada.threads
 
 
 @given(st.integers(0, wire.AHEAD), st.booleans())
-def test_frames_of_several_calls_are_read_as_they_were_written(count: int, last_held: bool) -> None:
+def test_frames_of_several_calls_are_read_as_they_were_written(
+    count: int, last_held: bool
+) -> None:
     ahead = tuple(held(number, remember(number)) for number in range(1, count + 1))
     envelope = Envelope("asker", count + 1, remember(9.0), ahead=ahead, held=last_held)
     frame = memoryview(bytearray(wire.encode(envelope)))
     found = [call.unpack() for call in wire.calls(frame)]
-    assert [(e.number, e.held) for e in found] == [(e.number, e.held) for e in envelope.in_order]
+    assert [(e.number, e.held) for e in found] == [
+        (e.number, e.held) for e in envelope.in_order
+    ]
     for mine, theirs in zip(envelope.in_order, found, strict=True):
         assert torch.equal(mine.message.value.tensor, theirs.message.value.tensor)
     if count:
@@ -398,7 +519,9 @@ def test_frames_of_several_calls_are_read_as_they_were_written(count: int, last_
             wire.decode(frame)
 
 
-def test_a_repeated_call_that_was_not_held_back_is_refused_within_a_party(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_call_that_was_not_held_back_is_refused_within_a_party(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ada = echoes(("ada",))["ada"]
     for number in (1, 2):
         ada.handle(Envelope("asker", number, remember()))

@@ -18,7 +18,12 @@ def test_both_directions_are_recorded_in_order() -> None:
     by = outbox.release(torch.full((6, 4), 2.0), "by")
     peers.ask(Multiply(by, batch="train/0/0"))
     peers["bob"].ask(Multiply(by, batch="train/0/1"))
-    assert [seen.sender for seen in recording.of("asker")] == ["ada", "bob", "cyd", "bob"]
+    assert [seen.sender for seen in recording.of("asker")] == [
+        "ada",
+        "bob",
+        "cyd",
+        "bob",
+    ]
     assert [type(seen.message) for seen in recording.of("asker")] == [Value] * 4
     assert [(seen.sender, seen.batch) for seen in recording.of("bob")] == [
         ("asker", "train/0/0"),
@@ -33,7 +38,9 @@ def test_bytes_are_counted_from_the_tensors_and_per_sender() -> None:
     parts = tuple(outbox.release(torch.ones(n), "part") for n in (1, 2, 3))
     peers["ada"].ask(Nest(parts[:1], {"x": parts[0]}))
     peers.ask(Multiply(parts[0]))
-    assert recording.of("ada").total() == recording.of("ada").total("asker") == 4 + 4 + 4
+    assert (
+        recording.of("ada").total() == recording.of("ada").total("asker") == 4 + 4 + 4
+    )
     assert recording.of("ada").total("bob") == 0
     assert recording.of("asker").total("ada") == 4 * 96 + 96
     assert recording.of("asker").total() == 4 * 96 + 3 * 96
@@ -44,8 +51,14 @@ def test_tensors_are_found_by_their_release_name() -> None:
     recording = Recording(InProcess(echoes()))
     peers, outbox = asker(recording)
     peers.ask(Multiply(outbox.release(torch.tensor(2.0), "by")))
-    assert [float(t[0, 0]) for t in recording.of("asker").tensors("value")] == [2.0, 4.0, 6.0]
-    assert [float(t[0, 0]) for t in recording.of("asker").tensors("value", "bob")] == [4.0]
+    assert [float(t[0, 0]) for t in recording.of("asker").tensors("value")] == [
+        2.0,
+        4.0,
+        6.0,
+    ]
+    assert [float(t[0, 0]) for t in recording.of("asker").tensors("value", "bob")] == [
+        4.0
+    ]
     assert recording.of("asker").tensors("by") == []
     assert [float(t) for t in recording.of("cyd").tensors("by")] == [2.0]
 
@@ -74,7 +87,8 @@ def test_failures_pass_through_and_what_arrived_before_stays() -> None:
 
 
 def test_inside_or_outside_a_faulty_network() -> None:
-    """Outside it records what a caller and a callee mean to exchange; inside, what really arrives."""
+    """Outside it records what a caller and a callee mean to exchange; inside, what
+    really arrives."""
     inside = Recording(InProcess(echoes()))
     outside = Recording(Faulty(inside, [Fault("duplicate", "ada")]))
     peers, _ = asker(outside)

@@ -29,7 +29,9 @@ def retrying(inner: Transport, **settings: Any) -> Retrying:
 @pytest.mark.parametrize("lost", [1, 3])
 def test_a_lost_call_is_made_again_and_done_once(kind: Any, lost: int) -> None:
     parties = echoes()
-    faulty = Faulty(InProcess(parties), [Fault(kind, "bob", at=at) for at in range(1, lost + 1)])
+    faulty = Faulty(
+        InProcess(parties), [Fault(kind, "bob", at=at) for at in range(1, lost + 1)]
+    )
     peers, outbox = asker(retrying(faulty))
     peers.ask(Remember(outbox.release(torch.tensor(1.0), "value")))
     assert held(parties) == [1, 1, 1]
@@ -43,12 +45,22 @@ def test_one_call_too_many_is_given_up_with_what_is_known() -> None:
     with pytest.raises(NoAnswer) as caught:
         peers["bob"].ask(Break(0.0, batch="train/3/1"))
     error = caught.value
-    assert (error.party, error.request, error.batch) == ("bob", "echo.Break", "train/3/1")
-    assert error.cause == "the call never arrived; asked 3 times, and it gives no sign of life"
+    assert (error.party, error.request, error.batch) == (
+        "bob",
+        "echo.Break",
+        "train/3/1",
+    )
+    assert (
+        error.cause
+        == "the call never arrived; asked 3 times, and it gives no sign of life"
+    )
     assert faulty.calls["bob"] == 3 + 1  # and one heartbeat
-    with pytest.raises(NoAnswer, match="it did not answer before, and gives no sign of life"):
+    with pytest.raises(
+        NoAnswer, match="it did not answer before, and gives no sign of life"
+    ):
         peers["bob"].ask(Break(0.0, batch="train/3/2"))
-    assert faulty.calls["bob"] == 4 + 1  # who is gone costs a heartbeat, not all the retries
+    # who is gone costs a heartbeat, not all the retries
+    assert faulty.calls["bob"] == 4 + 1
 
 
 def test_a_party_that_says_it_failed_is_not_asked_again() -> None:
@@ -65,7 +77,8 @@ def test_a_party_that_says_it_failed_is_not_asked_again() -> None:
 
 
 def test_a_slow_party_is_given_a_deadline_and_its_answer_taken_later() -> None:
-    """The second try waits for the first and gets the answer that it made; nothing is done twice."""
+    """The second try waits for the first and gets the answer that it made; nothing is
+    done twice."""
     parties = echoes()
     peers, _ = asker(retrying(InProcess(parties), deadline=0.2))
     start = time.perf_counter()
@@ -73,7 +86,10 @@ def test_a_slow_party_is_given_a_deadline_and_its_answer_taken_later() -> None:
     assert time.perf_counter() - start >= 0.3
     assert len(parties["bob"].threads) == len(parties["bob"].ledger.entries) == 1
     peers, _ = asker(retrying(InProcess(parties), deadline=0.02, retries=0))
-    with pytest.raises(NoAnswer, match=r"no answer within 0\.02 s; asked once, and it gives a sign of life"):
+    with pytest.raises(
+        NoAnswer,
+        match=r"no answer within 0\.02 s; asked once, and it gives a sign of life",
+    ):
         peers["cyd"].ask(Sleep(0.5))
 
 
@@ -108,7 +124,10 @@ def test_attempting_keeps_failures_apart() -> None:
     peers, _ = asker(retrying(faulty, retries=0))
     replies, failures = peers.attempt(dict.fromkeys(parties, Break(2.0)))
     assert list(replies) == ["bob"]
-    assert {name: type(error) for name, error in failures.items()} == {"ada": PartyError, "cyd": NoAnswer}
+    assert {name: type(error) for name, error in failures.items()} == {
+        "ada": PartyError,
+        "cyd": NoAnswer,
+    }
 
 
 def test_waiting_ends_when_the_party_is_back() -> None:
@@ -137,11 +156,14 @@ def test_a_heartbeat_is_answered_while_a_party_computes() -> None:
     assert list(beats) == ["ada", "bob", "cyd"]
     assert all(seconds is not None and seconds < 0.4 for seconds in beats.values())
     silent, _ = asker(retrying(Faulty(InProcess(parties), [Fault("drop", "bob")])))
-    assert [name for name, seconds in silent.heartbeat().items() if seconds is None] == ["bob"]
+    assert [
+        name for name, seconds in silent.heartbeat().items() if seconds is None
+    ] == ["bob"]
 
 
 def test_a_heartbeat_is_no_call_that_counts() -> None:
-    """A repeated call is still answered from memory after one, and only who may ask is answered."""
+    """A repeated call is still answered from memory after one, and only who may ask is
+    answered."""
     party = echoes()["bob"]
     call: Envelope[Any] = Envelope("asker", 5, Break(0.0))
     party.handle(call)
@@ -150,13 +172,16 @@ def test_a_heartbeat_is_no_call_that_counts() -> None:
     assert float(party.held[0, 0]) == 1
     assert party.ledger.entries[-1].message != Ping.kind
     party.serves_for = {"clinic"}
-    with pytest.raises(BoundaryError, match=r"does not answer message\.Ping of 'asker'"):
+    with pytest.raises(
+        BoundaryError, match=r"does not answer message\.Ping of 'asker'"
+    ):
         party.handle(Envelope("asker", 10, Ping()))
 
 
 def test_of_several_only_the_silent_are_asked_again_where_that_can_be_told() -> None:
     """What a party did before it failed it would do again, such as release rows."""
-    parties, calls = echoes(), list[str]()
+    parties = echoes()
+    calls = list[str]()
 
     class Telling:
         """Gives each answer, or the failure in its place."""
@@ -168,10 +193,16 @@ def test_of_several_only_the_silent_are_asked_again_where_that_can_be_told() -> 
             calls.append(to)
             return self.inner.exchange(to, envelope)
 
-        def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
-            return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+        def exchange_each(
+            self, envelopes: Mapping[str, Envelope[Any]]
+        ) -> dict[str, Any]:
+            return {
+                to: self.exchange(to, envelope) for to, envelope in envelopes.items()
+            }
 
-        def attempt_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
+        def attempt_each(
+            self, envelopes: Mapping[str, Envelope[Any]]
+        ) -> dict[str, Any]:
             found: dict[str, Any] = {}
             for to, envelope in envelopes.items():
                 try:
@@ -187,7 +218,8 @@ def test_of_several_only_the_silent_are_asked_again_where_that_can_be_told() -> 
 
 
 def test_who_gives_no_sign_of_life_is_not_waited_for_until_the_deadline() -> None:
-    """A process that was killed never answers; one that computes for long still says that it is there."""
+    """A process that was killed never answers; one that computes for long still says
+    that it is there."""
 
     class Killed(InProcess):
         def exchange(self, to: str, envelope: Any) -> Any:
@@ -196,7 +228,8 @@ def test_who_gives_no_sign_of_life_is_not_waited_for_until_the_deadline() -> Non
             return super().exchange(to, envelope)
 
     peers, _ = asker(retrying(Killed(echoes()), deadline=0.2, gone=60.0))
-    peers.transport.deadline, peers.transport.gone = 600.0, 0.4  # type: ignore[attr-defined]
+    peers.transport.deadline = 600.0  # type: ignore[attr-defined]
+    peers.transport.gone = 0.4  # type: ignore[attr-defined]
     began = time.monotonic()
     peers.transport.alive = lambda to, _sender: to != "bob"  # type: ignore[attr-defined]
     with pytest.raises(NoAnswer, match=r"'bob' .*no sign of life for 0\.4 s; asked"):

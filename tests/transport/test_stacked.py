@@ -21,7 +21,8 @@ from colonnade.transport.cohort import (
     why_not_stackable,
 )
 
-ROWS, M = 5, 3
+ROWS = 5
+M = 3
 
 
 class Doubled(nn.Linear):
@@ -36,23 +37,30 @@ class Skipping(nn.Sequential):
 
 
 class Gated(nn.Module):
-    """A module of somebody's own: a product, a bare parameter, a norm, an activation as a function."""
+    """A module of somebody's own: a product, a bare parameter, a norm, an activation as
+    a function."""
 
     def __init__(self, inputs: int = 6, width: int = 4) -> None:
         super().__init__()
-        self.left, self.right = nn.Linear(inputs, width), nn.Linear(inputs, width, bias=False)
+        self.left = nn.Linear(inputs, width)
+        self.right = nn.Linear(inputs, width, bias=False)
         self.scale = nn.Parameter(torch.rand(width))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.norm(torch.sigmoid(self.left(x)) * self.right(x)) * self.scale
+        result: Tensor = (
+            self.norm(torch.sigmoid(self.left(x)) * self.right(x)) * self.scale
+        )
         return result
 
 
 def shape_of(kind: str) -> tuple[int, ...]:
-    return {"cnn": (8, 6), "cnn with channels": (2, 8, 6), "mlp of pictures": (3, 4), "sequence": (3, 4)}.get(
-        kind, (6,)
-    )
+    return {
+        "cnn": (8, 6),
+        "cnn with channels": (2, 8, 6),
+        "mlp of pictures": (3, 4),
+        "sequence": (3, 4),
+    }.get(kind, (6,))
 
 
 def model(kind: str, seed: int) -> nn.Module:
@@ -70,11 +78,19 @@ def model(kind: str, seed: int) -> nn.Module:
         "own layer": lambda: nn.Sequential(Doubled(6, 4), nn.ReLU()),
         "own forward": lambda: Skipping(nn.Linear(6, 4), nn.Tanh()),
         "hook": watched,
-        "no bias": lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False)),
+        "no bias": lambda: nn.Sequential(
+            nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False)
+        ),
         "softmax": lambda: nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1)),
-        "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)),
-        "sequence": lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Flatten(-2), nn.Linear(15, 4)),
-        "partly frozen": lambda: freeze(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))),
+        "nested": lambda: nn.Sequential(
+            nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)
+        ),
+        "sequence": lambda: nn.Sequential(
+            nn.Linear(4, 5), nn.ReLU(), nn.Flatten(-2), nn.Linear(15, 4)
+        ),
+        "partly frozen": lambda: freeze(
+            nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+        ),
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -93,22 +109,42 @@ def freeze(module: nn.Sequential) -> nn.Sequential:
 
 
 KINDS = (
-    "mlp", "mlp of pictures", "linear", "cnn", "cnn with channels", "own module", "no bias", "softmax", "nested",
-    "sequence", "partly frozen", "own layer", "own forward", "hook",
-)  # fmt: skip
+    "mlp",
+    "mlp of pictures",
+    "linear",
+    "cnn",
+    "cnn with channels",
+    "own module",
+    "no bias",
+    "softmax",
+    "nested",
+    "sequence",
+    "partly frozen",
+    "own layer",
+    "own forward",
+    "hook",
+)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def three(kind: str) -> tuple[list[nn.Module], Stacked, Tensor]:
     modules = [model(kind, seed).double() for seed in range(M)]
-    x = torch.randn(M, ROWS, *shape_of(kind), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(
+        M,
+        ROWS,
+        *shape_of(kind),
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     return modules, Stacked(modules), x
 
 
 @every_kind
 def test_each_slice_goes_through_its_own_module(kind: str) -> None:
     modules, stacked, x = three(kind)
-    expected = torch.stack([module(part) for module, part in zip(modules, x, strict=True)])
+    expected = torch.stack(
+        [module(part) for module, part in zip(modules, x, strict=True)]
+    )
     assert torch.allclose(stacked(x), expected, rtol=1e-12, atol=1e-12)
     assert stacked(x).shape == (M, ROWS, 4)
     assert torch.allclose(stacked(x[:, :1]), expected[:, :1], rtol=1e-12, atol=1e-12)
@@ -117,7 +153,9 @@ def test_each_slice_goes_through_its_own_module(kind: str) -> None:
 @every_kind
 def test_gradients_are_the_modules_own(kind: str) -> None:
     modules, stacked, x = three(kind)
-    weights = torch.linspace(-1, 1, M * ROWS * 4, dtype=torch.float64).reshape(M, ROWS, 4)
+    weights = torch.linspace(-1, 1, M * ROWS * 4, dtype=torch.float64).reshape(
+        M, ROWS, 4
+    )
     torch.autograd.backward((stacked(x) * weights).square().sum())
     for k, module in enumerate(modules):
         torch.autograd.backward((module(x[k]) * weights[k]).square().sum())
@@ -133,17 +171,27 @@ def test_gradients_are_the_modules_own(kind: str) -> None:
 
 
 @every_kind
-def test_its_state_dict_has_the_modules_names_with_the_count_in_front(kind: str) -> None:
+def test_its_state_dict_has_the_modules_names_with_the_count_in_front(
+    kind: str,
+) -> None:
     modules, stacked, x = three(kind)
-    theirs, mine = modules[0].state_dict(), stacked.state_dict()
+    theirs = modules[0].state_dict()
+    mine = stacked.state_dict()
     assert list(mine) == list(theirs)
-    assert all(mine[name].shape == (M, *tensor.shape) for name, tensor in theirs.items())
+    assert all(
+        mine[name].shape == (M, *tensor.shape) for name, tensor in theirs.items()
+    )
     others = [model(kind, seed + 10).double() for seed in range(M)]
     stacked.load_state_dict(stack([module.state_dict() for module in others]))
-    expected = torch.stack([module(part) for module, part in zip(others, x, strict=True)])
+    expected = torch.stack(
+        [module(part) for module, part in zip(others, x, strict=True)]
+    )
     assert torch.allclose(stacked(x), expected, rtol=1e-12, atol=1e-12)
     for module, state in zip(others, unstack(stacked.state_dict(), M), strict=True):
-        assert all(torch.equal(state[name], tensor) for name, tensor in module.state_dict().items())
+        assert all(
+            torch.equal(state[name], tensor)
+            for name, tensor in module.state_dict().items()
+        )
 
 
 def test_the_modules_it_was_made_of_stay_apart() -> None:
@@ -152,20 +200,29 @@ def test_the_modules_it_was_made_of_stay_apart() -> None:
     for parameter in stacked.parameters():
         parameter.data.zero_()
     for module, state in zip(modules, before, strict=True):
-        assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())
+        assert all(
+            torch.equal(tensor, state[name])
+            for name, tensor in module.state_dict().items()
+        )
     assert stacked(x).abs().max() == 0
 
 
 def test_chains_of_linear_layers_need_no_vmap_and_the_rest_do() -> None:
     assert [kind for kind in KINDS if three(kind)[1]._chain] == [
-        "mlp", "mlp of pictures", "linear", "no bias", "sequence", "partly frozen",
-    ]  # fmt: skip
+        "mlp",
+        "mlp of pictures",
+        "linear",
+        "no bias",
+        "sequence",
+        "partly frozen",
+    ]
 
 
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.one = nn.Linear(4, 4)
+        self.two = nn.Linear(4, 4)
         self.two.weight = self.one.weight
 
 
@@ -185,7 +242,14 @@ class Single(nn.Module):
         (Tied(), "two places"),
         (Single(), "single number"),
     ],
-    ids=["batch norm", "dropout", "dropout2d", "alpha dropout", "tied", "single number"],
+    ids=[
+        "batch norm",
+        "dropout",
+        "dropout2d",
+        "alpha dropout",
+        "tied",
+        "single number",
+    ],
 )
 def test_what_cannot_be_stacked_says_why(module: nn.Module, reason: str) -> None:
     assert reason in str(why_not_stackable(module))
@@ -235,7 +299,13 @@ def test_states_are_alike_when_nothing_is_lost_by_stacking() -> None:
     assert not alike([state(1.0), state(1.0) | {"w": torch.zeros(3)}])
     assert not alike([state(1.0), state(1.0) | {"more": 1}])
     assert not alike([state(1.0), state(1.0) | {"groups": []}])
-    assert not alike([state(1.0), state(1.0) | {"groups": [{"rate": 0.2, "betas": (0.9, 0.99), "params": [0, 1]}]}])
+    assert not alike(
+        [
+            state(1.0),
+            state(1.0)
+            | {"groups": [{"rate": 0.2, "betas": (0.9, 0.99), "params": [0, 1]}]},
+        ]
+    )
 
 
 def test_a_module_that_shares_its_stack_s_memory_keeps_being_its_own() -> None:

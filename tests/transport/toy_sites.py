@@ -1,6 +1,8 @@
-"""What FLARE starts for the battery over its simulator: sites that host the toy's parties, and one that drives them.
+"""What FLARE starts for the battery over its simulator: sites that host the toy's
+parties, and one that drives them.
 
-It is imported by FLARE's processes alone, and needs FLARE. `test_flare_simulator` starts it and reads what it wrote.
+It is imported by FLARE's processes alone, and needs FLARE. `test_flare_simulator`
+starts it and reads what it wrote.
 """
 
 from __future__ import annotations
@@ -39,9 +41,18 @@ from colonnade.core.wire import decode, encode
 from colonnade.flare.members import ASK, DONE, FAILED, RUNNING
 from colonnade.transport import Retrying
 from colonnade.transport.holding import Holding
-from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote, Route
+from colonnade.transport.remote import (
+    ANSWER,
+    HEAD,
+    NONE,
+    WHOLE,
+    Endpoint,
+    Remote,
+    Route,
+)
 
-RESULTS, DRIVER = "TOY_RESULTS", "driver"
+RESULTS = "TOY_RESULTS"
+DRIVER = "driver"
 SITES = (DRIVER, *NAMES[:3])
 LARGE = 256 << 20
 
@@ -91,7 +102,11 @@ def digest(state: Any) -> str:
     found = hashlib.sha256()
     for path, value in sorted(flat(state).items()):
         found.update(path.encode())
-        content = value.contiguous().numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
+        content = (
+            value.contiguous().numpy().tobytes()
+            if isinstance(value, Tensor)
+            else repr(value).encode()
+        )
         found.update(content)
     return found.hexdigest()
 
@@ -106,7 +121,9 @@ class Host(Party):
     peers: Peers
 
     def __init__(self, name: str) -> None:
-        super().__init__(Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0)))
+        super().__init__(
+            Organisation.at(name, Batches({}, batch_size=1, epochs=1, seed=0))
+        )
         self.party: Party | None = None
 
     def let(self, sender: str, kind: type[Request[Any]]) -> None:
@@ -124,8 +141,11 @@ class Host(Party):
     @serves
     def build(self, request: Build) -> Done:
         task: Any = request.task
-        self.party = federation(EVERY[request.algorithm], task=task, driver=DRIVER).parties[self.name]
-        self.party._answered.clear()  # what the toy's own driver asked here to meet it, under the same name
+        self.party = federation(
+            EVERY[request.algorithm], task=task, driver=DRIVER
+        ).parties[self.name]
+        # what the toy's own driver asked here to meet it, under the same name
+        self.party._answered.clear()
         return Done()
 
     @serves
@@ -145,7 +165,9 @@ class Host(Party):
 
     @serves
     def swallow(self, request: Swallow) -> Vector:
-        return Vector(self.outbox.release(request.values.tensor.sum()[None], "values"), peak())
+        return Vector(
+            self.outbox.release(request.values.tensor.sum()[None], "values"), peak()
+        )
 
     @serves
     def sum(self, request: Sum) -> Vector:
@@ -167,10 +189,15 @@ class ToyMember:
         self.refused: list[str] = []
         others = [name for name in SITES if name != self.name]
         self.endpoint = Endpoint(
-            self.name, self.host.hand, admitted=others, allow=self.host.let,
+            self.name,
+            self.host.hand,
+            admitted=others,
+            allow=self.host.let,
             refused=lambda caller, _why: self.refused.append(caller),
-        )  # fmt: skip
-        self.routes: dict[str, Route] = {p.name: self._line(p) for p in collab.other_clients}
+        )
+        self.routes: dict[str, Route] = {
+            p.name: self._line(p) for p in collab.other_clients
+        }
         below = {name: line for name, line in self.routes.items() if name != DRIVER}
         self.host.peers = Peers(self.name, below, Remote(below), Ledger(self.name))
 
@@ -188,7 +215,10 @@ class ToyMember:
     def _experiment(self) -> None:
         found: dict[str, Any] = {}
         try:
-            for name, experiment in (("algorithms", self._algorithms), ("others", self._others)):
+            for name, experiment in (
+                ("algorithms", self._algorithms),
+                ("others", self._others),
+            ):
                 found[name] = experiment()
             self.state = DONE
         except BaseException:
@@ -197,7 +227,8 @@ class ToyMember:
         Path(os.environ[RESULTS]).write_text(json.dumps(found))
 
     def _algorithms(self) -> dict[str, Any]:
-        """Every algorithm and task over the lines: losses, and digests of what every site must remember."""
+        """Every algorithm and task over the lines: losses, and digests of what every
+        site must remember."""
         others = Peers(DRIVER, SITES[1:], Remote(self.routes), Ledger(DRIVER))
         carrier = Holding(Retrying(Remote(self.routes)))  # as in a run
         found = {}
@@ -207,10 +238,14 @@ class ToyMember:
                     continue
                 start = time.perf_counter()
                 others.ask(Build(name, task))
-                toy = federation(algorithm, lambda _parties: carrier, task=task, driver=DRIVER)
+                toy = federation(
+                    algorithm, lambda _parties: carrier, task=task, driver=DRIVER
+                )
                 losses = toy.run(STEPS)
                 toy.peers.settle()
-                states = {site: reply.state for site, reply in others.ask(Tell()).items()}
+                states = {
+                    site: reply.state for site, reply in others.ask(Tell()).items()
+                }
                 found[f"{name}/{task}"] = {
                     "losses": losses,
                     "states": states | {DRIVER: digest(toy.driver.state())},

@@ -1,7 +1,9 @@
-"""The algorithms, each one file that reads like its paper's box. To add one, add a file and its name here.
+"""The algorithms, each one file that reads like its paper's box. To add one, add a file
+and its name here.
 
-A file has `Config`, its messages, its roles, `train` and `predict`, and ends in its record, `ALGORITHM`, which says
-everything about it that others need to know (`algorithm.py`).
+A file has `Config`, its messages, its roles, `train` and `predict`, and ends in its
+record, `ALGORITHM`, which says everything about it that others need to know
+(`algorithm.py`).
 """
 
 from colonnade.algorithms.algorithm import Algorithm, Kind, Records, Release
@@ -10,7 +12,17 @@ __all__ = ["ALGORITHMS", "DEFAULT", "Algorithm", "Kind", "Records", "Release", "
 
 ALGORITHMS = Records(
     __name__,
-    *("splitnn", "vafl", "fdml", "vimsgd", "vimadmm", "vimadmm_joint", "compressed_vfl", "vfedcce", "boosted_trees"),
+    *(
+        "splitnn",
+        "vafl",
+        "fdml",
+        "vimsgd",
+        "vimadmm",
+        "vimadmm_joint",
+        "compressed_vfl",
+        "vfedcce",
+        "boosted_trees",
+    ),
     *("logistic_regression", "knn", "one_shot", "multi_vfl"),
 )
 DEFAULT = "vimadmm"

@@ -1,13 +1,15 @@
-"""The record by which an algorithm declares itself: all that the rest of the project knows about it.
+"""The record by which an algorithm declares itself: all that the rest of the project
+knows about it.
 
     ALGORITHM = Algorithm(
         doc=__doc__, config=Config, feature_owner=FeatureOwner, label_owner=LabelOwner, train=train, predict=predict,
         releases={"embedding": Release(Kind.EMBEDDING, of="columns", per_row=True, tells="what ..."), ...},
     )
 
-It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export, explanations, the threat model and
-the conformance battery read it, so nothing else knows an algorithm or a release by its name. `Records` has all records
-by name; the names are in `algorithms/__init__.py`.
+It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export,
+explanations, the threat model and the conformance battery read it, so nothing else
+knows an algorithm or a release by its name. `Records` has all records by name; the
+names are in `algorithms/__init__.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,18 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, Party, Peers, Rounds, Rows, Step, Transcript
+from colonnade.core import (
+    NON_PRIVATE,
+    Agreed,
+    Batches,
+    DpEvent,
+    Party,
+    Peers,
+    Rounds,
+    Rows,
+    Step,
+    Transcript,
+)
 from colonnade.core.batches import Progress, RoundDone
 from colonnade.core.checks import check_named
 from colonnade.core.receipt import PUBLIC
@@ -37,30 +50,41 @@ L = TypeVar("L", bound=Party)  # who holds labels
 S = TypeVar("S", bound=Party)  # who drives several label owners
 Of = Literal["columns", "labels", "nothing"]
 Crossing = dict[str, DpEvent]
-"""The releases by name, and what each is without a mechanism: plain, encrypted, under a mask, or public."""
+"""The releases by name, and what each is without a mechanism: plain, encrypted, under a
+mask, or public."""
 
 
 class Kind(Enum):
-    """What a release is. Attacks choose by this what they can read, whatever name it travels under."""
+    """What a release is. Attacks choose by this what they can read, whatever name it
+    travels under."""
 
-    EMBEDDING = "what a local model makes of each row, for a model elsewhere to go on with"
+    EMBEDDING = (
+        "what a local model makes of each row, for a model elsewhere to go on with"
+    )
     LOGITS = "each row's outputs of a party's whole model"
     DISTANCES = "how far rows are from each other"
     NEIGHBOURS = "which rows are nearest"
     JACOBIAN = "how each row's outputs change with every weight of the local model"
     GRADIENT = "how the loss changes with each row's embedding"
     LOGIT_GRADIENT = "how the loss changes with each row's logits"
-    BATCH_GRADIENT = "how a batch's loss changes with every weight of the receiver's model"
+    BATCH_GRADIENT = (
+        "how a batch's loss changes with every weight of the receiver's model"
+    )
     RESIDUAL = "ADMM's r = z - o - lambda/rho of each row, where the settings have rho"
     LABELS = "labels, as they are or as they were drawn"
     HEAD = "weights that make outputs of the receiver's embedding, [width, outputs]"
     MODEL = "a model's weights and biases, layer by layer, or one after the other"
-    LAYOUT = "whose place each input of a MODEL is, the receiver's first; int64, as bytes"
+    LAYOUT = (
+        "whose place each input of a MODEL is, the receiver's first; int64, as bytes"
+    )
     NODES = "which rows are in which node of a tree, or are learned from at all"
     HISTOGRAMS = "sums of gradients over rows that some column puts together"
     DIRECTIONS = "for each row on which side of thresholds it is"
     LOGIT_CURVATURE = "how the slope of the loss changes with each row's logits"
-    LENGTHS = "how long the direction is along which the LOGITS of a message are, squared, over the rows, first of all"
+    LENGTHS = (
+        "how long the direction is along which the LOGITS of a message are, squared,"
+        " over the rows, first of all"
+    )
     KEY = "a public key"
     OTHER = "something else, which no attack here can read"
 
@@ -73,27 +97,35 @@ class Release:
     of: Of  # what it is computed from, so whom it may betray
     per_row: bool  # it has a line for each row of its batch
     tells: str  # what its receiver learns, in words
-    takes_noise: bool = True  # of columns and per row: an owner's mechanism can protect every row of it
-    of_training: bool = False  # it tells about all training rows too, whichever rows it is asked for
+    # of columns and per row: an owner's mechanism can protect every row of it
+    takes_noise: bool = True
+    # it tells about all training rows too, whichever rows it is asked for
+    of_training: bool = False
 
     @property
     def is_as_wide_as_told(self) -> bool:
-        """Whether a line has as many numbers as the party said when it introduced itself."""
+        """Whether a line has as many numbers as the party said when it introduced
+        itself."""
         return self.of == "columns" and self.kind in (Kind.EMBEDDING, Kind.LOGITS)
 
 
-KEY = Release(Kind.KEY, of="nothing", per_row=False, tells="nothing about anybody's data")
+KEY = Release(
+    Kind.KEY, of="nothing", per_row=False, tells="nothing about anybody's data"
+)
 
 
 @dataclass(frozen=True)
 class HeadInputs(Generic[C]):
-    """What a label owner's model is rebuilt from: its state in a checkpoint, and the agreed settings."""
+    """What a label owner's model is rebuilt from: its state in a checkpoint, and the
+    agreed settings."""
 
     state: Mapping[str, Any]
     config: C
-    shapes: Mapping[str, tuple[int, ...]]  # what each party sends for a row, in the order in which it is taken
+    # what each party sends for a row, in the order in which it is taken
+    shapes: Mapping[str, tuple[int, ...]]
     outputs: int
-    build: Callable[[tuple[int, ...]], nn.Module]  # [label_model], for inputs of this shape
+    # [label_model], for inputs of this shape
+    build: Callable[[tuple[int, ...]], nn.Module]
     mean: float = 0.0  # of labels that are numbers, in their own units
     scale: float = 1.0
 
@@ -104,8 +136,9 @@ class HeadInputs(Generic[C]):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What sums tell about groups of a batch's rows: weights times bits, which say whether a row is in the group, are
-    these sums. The first two equations are over all rows, the second with weights above 0."""
+    """What sums tell about groups of a batch's rows: weights times bits, which say
+    whether a row is in the group, are these sums. The first two equations are over all
+    rows, the second with weights above 0."""
 
     batch: str
     weights: Tensor  # [equations, rows]
@@ -114,7 +147,8 @@ class Equations:
 
 @dataclass(frozen=True)
 class TableInputs:
-    """What a party's part is rebuilt from where it is no torch model: its state, and how its columns became numbers."""
+    """What a party's part is rebuilt from where it is no torch model: its state, and
+    how its columns became numbers."""
 
     state: Mapping[str, Any]
     fitted: Mapping[str, Any]
@@ -122,8 +156,9 @@ class TableInputs:
 
 @dataclass(frozen=True)
 class Tables:
-    """For parties that hold tables in place of torch models: each as a model to export, and the shapes that each sends
-    for a row, from a label owner's state and the names of these parties."""
+    """For parties that hold tables in place of torch models: each as a model to export,
+    and the shapes that each sends for a row, from a label owner's state and the names
+    of these parties."""
 
     model: Callable[[TableInputs], nn.Module]
     shapes: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, tuple[int, ...]]]
@@ -131,7 +166,8 @@ class Tables:
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(Generic[S]):
-    """Several label owners: an aggregation server drives them, and each of them drives parties with columns."""
+    """Several label owners: an aggregation server drives them, and each of them drives
+    parties with columns."""
 
     aggregation_server: type[S]
     train: Callable[[S, Peers, int], Iterator[RoundDone]]  # for so many rounds
@@ -139,7 +175,8 @@ class Nested(Generic[S]):
 
 @dataclass(frozen=True)
 class LocalInputs(Generic[C]):
-    """What a party's model is completed by: a row of its columns, the width of its own model, and what was agreed."""
+    """What a party's model is completed by: a row of its columns, the width of its own
+    model, and what was agreed."""
 
     row: Tensor  # [1, ...]
     width: int
@@ -167,64 +204,94 @@ class Algorithm(Generic[C, F, L]):
     # Who drives: the label owner, unless the algorithm is nested.
     train: Callable[[L, Peers, Batches], Iterator[Step]] | None = None
     nested: Nested[Any] | None = None
-    models: Mapping[str, Callable[[L, Peers, Rows], Tensor]] = field(default_factory=dict)  # to predict by, if several
-    most_epochs: int | None = None  # 1: training rows are released once; 0: when they are scored, never for training
-    grows: bool = False  # True: every step adds to what a prediction asks for, and what it adds differs
-    in_batches: bool = True  # False: a step is a round over all training rows, and [train] batch_size has no meaning
+    # to predict by, if several
+    models: Mapping[str, Callable[[L, Peers, Rows], Tensor]] = field(
+        default_factory=dict
+    )
+    # 1: training rows are released once; 0: when they are scored, never for training
+    most_epochs: int | None = None
+    # True: every step adds to what a prediction asks for, and what it adds differs
+    grows: bool = False
+    # False: a step is a round over all training rows, and [train] batch_size has no
+    # meaning
+    in_batches: bool = True
 
-    # What crosses. Where settings decide about it, `crossing` has what crosses from columns and from labels, and
-    # `modes` the settings that matter, by a name for each.
+    # What crosses. Where settings decide about it, `crossing` has what crosses from
+    # columns and from labels, and `modes` the settings that matter, by a name for each.
     crossing: Callable[[C], tuple[Crossing, Crossing]] | None = None
     modes: Mapping[str, C] = field(default_factory=dict)
-    sends: Callable[[L, str], Collection[str]] | None = None  # of one party's columns, where parties differ
+    # of one party's columns, where parties differ
+    sends: Callable[[L, str], Collection[str]] | None = None
     reader: str = READER  # who gets what crosses from columns
     covers: str = ""  # which rows noise protects, where these are not all
     separable: Callable[[C], bool] = lambda _: (
         True
     )  # the label owner sees what each party released, not only a sum of it
-    missing: Callable[[C], Collection[str]] = lambda _: ()  # what stands in for a party: "stale", "skip"
-    may_lack: bool | None = None  # rows may lack a party's part, though its answer must not; None: where "skip" may be
-    lacking: str = ""  # where rows may not: why a row needs every party's part, in a sentence
+    # what stands in for a party: "stale", "skip"
+    missing: Callable[[C], Collection[str]] = lambda _: ()
+    # rows may lack a party's part, though its answer must not; None: where "skip" may
+    # be
+    may_lack: bool | None = None
+    # where rows may not: why a row needs every party's part, in a sentence
+    lacking: str = ""
 
-    # Where it has one optimum: it trains to it, and no model of an epoch before is kept.
+    # Where it has one optimum: it trains to it, and no model of an epoch before is
+    # kept.
     converges: bool = False
 
-    # The models. None: the parties have no torch model, and are given one that passes their columns through.
+    # The models. None: the parties have no torch model, and are given one that passes
+    # their columns through.
     local_model: Callable[[nn.Module, LocalInputs[C]], nn.Module] | None = as_it_is
-    learns_first: bool = False  # a party's model is learned from its own rows before anything leaves: no seed gives it
-    intercept: Callable[[L], Tensor] | None = None  # of a label owner, where parties' models are one weight per column
-    head: Callable[[HeadInputs[C]], nn.Module] | None = None  # what a label owner makes outputs with, to export it
-    tables: Tables | None = None  # where parties have no torch model and there is something to export all the same
-    no_head: str = "its record says no head, by which a label owner makes outputs"  # why there is nothing to export
+    # a party's model is learned from its own rows before anything leaves: no seed gives
+    # it
+    learns_first: bool = False
+    # of a label owner, where parties' models are one weight per column
+    intercept: Callable[[L], Tensor] | None = None
+    # what a label owner makes outputs with, to export it
+    head: Callable[[HeadInputs[C]], nn.Module] | None = None
+    # where parties have no torch model and there is something to export all the same
+    tables: Tables | None = None
+    # why there is nothing to export
+    no_head: str = "its record says no head, by which a label owner makes outputs"
 
-    # How much each party matters: of a label owner that combines one tensor per party into outputs, and its heads.
+    # How much each party matters: of a label owner that combines one tensor per party
+    # into outputs, and its heads.
     combine: Callable[[L, Mapping[str, Tensor]], Tensor] | None = None
-    head_norms: Callable[[L], Mapping[str, float]] | None = None  # none where a head mixes the parties
-    heads: Callable[[L], Tensor | None] | None = None  # all as one matrix, a block of rows per party
+    # none where a head mixes the parties
+    head_norms: Callable[[L], Mapping[str, float]] | None = None
+    # all as one matrix, a block of rows per party
+    heads: Callable[[L], Tensor | None] | None = None
 
-    # What a label owner can set up from the sums that a party told it, by both transcripts: for an attack.
+    # What a label owner can set up from the sums that a party told it, by both
+    # transcripts: for an attack.
     equations: Callable[[L, Transcript, Transcript], Iterator[Equations]] | None = None
 
-    # What trees say of themselves: of a party with columns how much each of these matters, for its owner alone; of a
-    # label owner how much each party does, and the first trees.
+    # What trees say of themselves: of a party with columns how much each of these
+    # matters, for its owner alone; of a label owner how much each party does, and the
+    # first trees.
     column_importance: Callable[[F], Mapping[int, float]] | None = None
     trees: Callable[[L], Mapping[str, Any]] | None = None
 
     # Settings for tables, where nobody says otherwise; its Config has its paper's.
     for_tables: Mapping[str, Any] = field(default_factory=dict)
 
-    # What it can be used for: kinds of labels, and with its default settings so many parties with columns.
+    # What it can be used for: kinds of labels, and with its default settings so many
+    # parties with columns.
     tasks: Collection[str] = ("classification", "regression")
-    weighs_rows: bool = False  # a row of the label owner may count more than others, by a column of its own
-    for_rows: int | None = None  # `init` points to it where tables have as many rows in common; `about_tables` says why
+    # a row of the label owner may count more than others, by a column of its own
+    weighs_rows: bool = False
+    # `init` points to it where tables have as many rows in common; `about_tables` says
+    # why
+    for_rows: int | None = None
     about_tables: str = ""
     suits: Callable[[int], bool] = lambda _: True
 
     def __post_init__(self) -> None:
         if (self.train is None) == (self.nested is None):
             raise ConfigError(
-                f"An algorithm has either train, which its label owner drives, or nested; {self.config.__module__} has "
-                f"{'neither' if self.train is None else 'both'}. Give one."
+                "An algorithm has either train, which its label owner drives, or"
+                f" nested; {self.config.__module__} has"
+                f" {'neither' if self.train is None else 'both'}. Give one."
             )
 
     @property
@@ -240,24 +307,41 @@ class Algorithm(Generic[C, F, L]):
     @property
     def per_row(self) -> frozenset[str]:
         """The releases that have a line for each row of their batch."""
-        return frozenset(name for name, release in self.releases.items() if release.per_row)
+        return frozenset(
+            name for name, release in self.releases.items() if release.per_row
+        )
 
     @property
     def of_told_width(self) -> frozenset[str]:
-        """The releases as wide as a party's introduction says: none without a torch model, where these are columns."""
-        names = [name for name, release in self.releases.items() if release.is_as_wide_as_told]
+        """The releases as wide as a party's introduction says: none without a torch
+        model, where these are columns."""
+        names = [
+            name
+            for name, release in self.releases.items()
+            if release.is_as_wide_as_told
+        ]
         return frozenset(() if self.local_model is None else names)
 
     @property
     def from_columns(self) -> list[str]:
-        """The releases of columns, per row, that their owner can put noise on: what a budget is for."""
-        noisy = {name: release for name, release in self.releases.items() if release.per_row and release.takes_noise}
+        """The releases of columns, per row, that their owner can put noise on: what a
+        budget is for."""
+        noisy = {
+            name: release
+            for name, release in self.releases.items()
+            if release.per_row and release.takes_noise
+        }
         return [name for name, release in noisy.items() if release.of == "columns"]
 
     def bare(self, config: C) -> list[str]:
-        """The releases of columns that cross readable with these settings, and no owner's rule can put noise on."""
+        """The releases of columns that cross readable with these settings, and no
+        owner's rule can put noise on."""
         columns = self.crosses(config)[0]
-        return [name for name, event in columns.items() if not costs_nothing(event) and name not in self.from_columns]
+        return [
+            name
+            for name, event in columns.items()
+            if not costs_nothing(event) and name not in self.from_columns
+        ]
 
     @property
     def stackable(self) -> bool:
@@ -265,17 +349,25 @@ class Algorithm(Generic[C, F, L]):
         return self.feature_owner.stackable
 
     def can_lack(self, config: C) -> bool:
-        """Whether it learns from a row, and predicts it, without the part of a party that lacks it."""
-        return "skip" in self.missing(config) if self.may_lack is None else self.may_lack
+        """Whether it learns from a row, and predicts it, without the part of a party
+        that lacks it."""
+        return (
+            "skip" in self.missing(config) if self.may_lack is None else self.may_lack
+        )
 
     def check_missing(self, name: str, config: C, on_missing: str) -> None:
         """Raise unless it can do what is asked when a party does not answer."""
         allowed = {"fail", "wait", *self.missing(config)}
         if on_missing not in allowed:
-            words = ", ".join(f'"{word}"' for word in ("fail", "wait", "stale", "skip") if word in allowed)
+            words = ", ".join(
+                f'"{word}"'
+                for word in ("fail", "wait", "stale", "skip")
+                if word in allowed
+            )
             raise ConfigError(
-                f"[federation] on_missing = {on_missing!r} cannot be used with {name} and its settings: its maths "
-                f"needs an answer of every party. It allows {words}."
+                f"[federation] on_missing = {on_missing!r} cannot be used with {name}"
+                " and its settings: its maths needs an answer of every party. It"
+                f" allows {words}."
             )
 
     def complete(
@@ -288,8 +380,9 @@ class Algorithm(Generic[C, F, L]):
         config: C | None = None,
         own: bool = False,
     ) -> nn.Module:
-        """A party's model as the algorithm needs it: unchanged, or with a head for so many outputs; `row` is one input.
-        `config` is the default one, unless given; `own` says that the party's organisation holds the labels."""
+        """A party's model as the algorithm needs it: unchanged, or with a head for so
+        many outputs; `row` is one input. `config` is the default one, unless given;
+        `own` says that the party's organisation holds the labels."""
         if self.local_model is None:
             return nn.Flatten()
         if self.local_model is as_it_is:
@@ -297,14 +390,18 @@ class Algorithm(Generic[C, F, L]):
         training = model.training
         with torch.no_grad():
             width = model.eval()(row).shape[-1]
-        given = LocalInputs(row, width, outputs, self.config() if config is None else config, own)
+        given = LocalInputs(
+            row, width, outputs, self.config() if config is None else config, own
+        )
         with initialised(seed):
             completed = self.local_model(model, given)
         return completed.train(training)
 
     def named(self, *kinds: Kind) -> tuple[str, ...]:
         """The names under which something of these kinds is released."""
-        return tuple(name for name, release in self.releases.items() if release.kind in kinds)
+        return tuple(
+            name for name, release in self.releases.items() if release.kind in kinds
+        )
 
     def crosses(self, config: C) -> tuple[Crossing, Crossing]:
         """What crosses from columns, and from labels, with these settings."""
@@ -324,16 +421,19 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def draws_weights(self) -> bool:
-        """Whether a party's model begins with drawn weights, which follow from the seed."""
+        """Whether a party's model begins with drawn weights, which follow from the
+        seed."""
         return self.trains and self.local_model is not None and not self.converges
 
     @property
     def once(self) -> bool:
-        """Whether a training row is released a single time, so that nobody asks for it again to score it."""
+        """Whether a training row is released a single time, so that nobody asks for it
+        again to score it."""
         return self.most_epochs == 1
 
     def passes(self, epochs: int) -> int:
-        """How often training goes over its rows: once an epoch, unless the algorithm needs fewer passes, or none."""
+        """How often training goes over its rows: once an epoch, unless the algorithm
+        needs fewer passes, or none."""
         return epochs if self.most_epochs is None else min(epochs, self.most_epochs)
 
     def batch_size(self, wanted: int, rows: int) -> int:
@@ -341,7 +441,8 @@ class Algorithm(Generic[C, F, L]):
         return wanted if self.in_batches else max(rows, 1)
 
     def progress(self, agreed: Agreed, epochs: int) -> Progress:
-        """What counts its steps: the batches of a single label owner, or the rounds of several."""
+        """What counts its steps: the batches of a single label owner, or the rounds of
+        several."""
         return agreed.one if self.nested is None else Rounds(agreed, epochs)
 
     def steps(self, driver: Any, peers: Peers, progress: Progress) -> Iterator[Step]:
@@ -358,15 +459,26 @@ class Algorithm(Generic[C, F, L]):
             yield step
 
     def check_model(self, model: str | None) -> None:
-        """Raise unless a label owner can predict by a model of this name; without a name, by the joint one."""
+        """Raise unless a label owner can predict by a model of this name; without a
+        name, by the joint one."""
         if model is not None and model not in self.models:
-            models = f"it predicts by one of {', '.join(self.models)}" if self.models else "here is one joint model"
-            raise ConfigError(f"No model of a label owner is called {model[:40]!r}: {models}.")
+            models = (
+                f"it predicts by one of {', '.join(self.models)}"
+                if self.models
+                else "here is one joint model"
+            )
+            raise ConfigError(
+                f"No model of a label owner is called {model[:40]!r}: {models}."
+            )
 
-    def outputs(self, owner: L, peers: Peers, rows: Rows, model: str | None = None) -> Tensor:
+    def outputs(
+        self, owner: L, peers: Peers, rows: Rows, model: str | None = None
+    ) -> Tensor:
         """A label owner's predictions for these rows."""
         self.check_model(model)
-        return (self.predict if model is None else self.models[model])(owner, peers, rows)
+        return (self.predict if model is None else self.models[model])(
+            owner, peers, rows
+        )
 
 
 AnyAlgorithm = Algorithm[Any, Any, Any]
@@ -374,18 +486,22 @@ AnyAlgorithm = Algorithm[Any, Any, Any]
 
 
 class Records(UserDict[str, AnyAlgorithm]):
-    """Algorithms by name. An algorithm's file is imported when it is first asked for: a run needs one of them."""
+    """Algorithms by name. An algorithm's file is imported when it is first asked for: a
+    run needs one of them."""
 
     data: dict[str, Any]  # None until it is imported
 
     def __init__(self, package: str, *names: str) -> None:
         super().__init__()
-        self._package, self.data = package, dict.fromkeys(names)
+        self._package = package
+        self.data = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> AnyAlgorithm:
         record: AnyAlgorithm | None = self.data[name]
         if record is None:
-            record = self.data[name] = import_module(f"{self._package}.{name}").ALGORITHM
+            record = self.data[name] = import_module(
+                f"{self._package}.{name}"
+            ).ALGORITHM
         return record
 
     def find(self, name: str) -> AnyAlgorithm:
@@ -395,15 +511,23 @@ class Records(UserDict[str, AnyAlgorithm]):
 
     def nested_names(self) -> list[str]:
         """The names of algorithms with several label owners."""
-        return [name for name, algorithm in self.items() if algorithm.nested is not None]
+        return [
+            name for name, algorithm in self.items() if algorithm.nested is not None
+        ]
 
     def check_can_lack(self, name: str, config: object, asked: str) -> None:
-        """Raise unless that algorithm learns from a row without the part of a party that lacks it, or is left out."""
+        """Raise unless that algorithm learns from a row without the part of a party
+        that lacks it, or is left out."""
         algorithm = self.find(name)
         if not algorithm.can_lack(config):
-            able = [other for other, record in self.items() if record.can_lack(record.config())]
+            able = [
+                other
+                for other, record in self.items()
+                if record.can_lack(record.config())
+            ]
             raise ConfigError(
-                f"{asked} cannot be used with {name} and its settings: its maths needs every party's part of every "
-                f"row. {algorithm.lacking or 'It has no value that stands for nothing.'} Those that can: "
-                f"{', '.join(able)}."
+                f"{asked} cannot be used with {name} and its settings: its maths needs"
+                " every party's part of every row."
+                f" {algorithm.lacking or 'It has no value that stands for nothing.'}"
+                f" Those that can: {', '.join(able)}."
             )

@@ -1,15 +1,17 @@
 """FDML: every party holds a whole model; the label owner adds up their logits.
 
-Hu, Niu, Yang and Zhou, FDML: A Collaborative Machine Learning Framework for Distributed Features, KDD 2019
-(arXiv:1812.06415), in rounds, as the VIM paper (arXiv:2207.10226) compares with it.
+Hu, Niu, Yang and Zhou, FDML: A Collaborative Machine Learning Framework for Distributed
+Features, KDD 2019 (arXiv:1812.06415), in rounds, as the VIM paper (arXiv:2207.10226)
+compares with it.
 
     for each batch B:
         party k:      o_k = f_k(x_k[B]) W_k                       Embed   -> Embedding
         label owner:  g = dl/do at o = sum_k o_k                  the same for all
         party k:      one step of f_k and W_k with g              Descend -> Done
 
-It is exactly centralized training of the composite model sum_k f_k W_k. The label owner has no model. What crosses:
-logits up, one gradient down. What a party learns: the gradient is softmax(o) - y, and its negative entry is the label.
+It is exactly centralized training of the composite model sum_k f_k W_k. The label owner
+has no model. What crosses: logits up, one gradient down. What a party learns: the
+gradient is softmax(o) - y, and its negative entry is the label.
 """
 
 from __future__ import annotations
@@ -62,8 +64,12 @@ class LabelOwner(roles.LabelOwner):
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
         replies = peers.ask(Embed(batch.name))
-        loss, gradient = driver.learn({k: r.values.tensor for k, r in replies.items()}, batch.name)
-        peers.ask(Descend(batch.name, driver.outbox.release(gradient, "gradient", batch.name)))
+        loss, gradient = driver.learn(
+            {k: r.values.tensor for k, r in replies.items()}, batch.name
+        )
+        peers.ask(
+            Descend(batch.name, driver.outbox.release(gradient, "gradient", batch.name))
+        )
         yield Step(batch, loss)
 
 
@@ -81,7 +87,10 @@ ALGORITHM = Algorithm(
             Kind.LOGIT_GRADIENT,
             of="labels",
             per_row=True,
-            tells="per row the probabilities minus the label: the label can be read from it",
+            tells=(
+                "per row the probabilities minus the label: the label can be read"
+                " from it"
+            ),
         ),
     },
     missing=lambda _: {"stale", "skip"},  # o is a sum over parties

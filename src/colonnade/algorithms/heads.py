@@ -1,4 +1,5 @@
-"""Heads, which make outputs of what the parties send: each is a plain module that takes a list of it."""
+"""Heads, which make outputs of what the parties send: each is a plain module that takes
+a list of it."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ SIDE_BY_SIDE = partial(torch.cat, dim=-1)
 class Joining(nn.Module):
     """g of what the parties sent, joined: side by side, unless another way is given."""
 
-    def __init__(self, model: nn.Module, join: Callable[[list[Tensor]], Tensor] = SIDE_BY_SIDE) -> None:
+    def __init__(
+        self, model: nn.Module, join: Callable[[list[Tensor]], Tensor] = SIDE_BY_SIDE
+    ) -> None:
         super().__init__()
-        self.model, self.join = model, join
+        self.model = model
+        self.join = join
 
     def forward(self, sent: list[Tensor]) -> Tensor:
         out: Tensor = self.model(self.join(sent))
@@ -47,7 +51,8 @@ class Shifted(nn.Module):
 
 
 class MeanProbability(nn.Module):
-    """log of the mean of the parties' probabilities, from their log-odds; the log-odds of it for two classes."""
+    """log of the mean of the parties' probabilities, from their log-odds; the log-odds
+    of it for two classes."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -68,7 +73,9 @@ def concatenating(given: HeadInputs[Any], hidden: int) -> nn.Module:
 def linear(given: HeadInputs[Any]) -> nn.Module:
     """sum_k h_k W_k."""
     weights = {"weight": given.state["heads"].T}
-    return Joining(loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights))
+    return Joining(
+        loaded(nn.Linear(sum(given.widths), given.outputs, bias=False), weights)
+    )
 
 
 def loaded(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:

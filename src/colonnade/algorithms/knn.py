@@ -1,8 +1,11 @@
-"""Nearest neighbours over columns that several parties hold: nothing is trained, and a row's neighbours vote.
+"""Nearest neighbours over columns that several parties hold: nothing is trained, and a
+row's neighbours vote.
 
-The downstream model of VF-PS (Jiang et al., How to Select Important Participants in Vertical Federated Learning,
-Efficiently and Securely?, NeurIPS 2022), with additively homomorphic encryption as in Hardy et al. (arXiv:1711.10677).
-The squared distance between two rows is a sum over parties, d = sum_k d_k. For the rows Q that are asked about:
+The downstream model of VF-PS (Jiang et al., How to Select Important Participants in
+Vertical Federated Learning, Efficiently and Securely?, NeurIPS 2022), with additively
+homomorphic encryption as in Hardy et al. (arXiv:1711.10677). The squared distance
+between two rows is a sum over parties, d = sum_k d_k. For the rows Q that are asked
+about:
 
     party k:      d_k[q, j] = ||x_k[q] - x_k[j]||^2 for each training row j                AskDistances -> Distances
 
@@ -16,20 +19,25 @@ The squared distance between two rows is a sum over parties, d = sum_k d_k. For 
     label owner:  the vote of their labels, or their mean where labels are numbers; the r-th nearest weighs r^-fade, and
                   with fade = "auto" it tries a few on the validation rows when these are scored, and keeps the best
 
-What crosses: distances up, encrypted or not, their encrypted sum to the reader, and neighbours back.
+What crosses: distances up, encrypted or not, their encrypted sum to the reader, and
+neighbours back.
 
-What the label owner learns: per row asked about, which k training rows are nearest, in order, and no distance at all.
-What the reader learns: the sum of the others' distances, each training row to each row asked about. So a sum of one
-would show that party's own distances, and from enough distances a party's columns follow, up to a rotation: encrypted
-aggregation is refused where the reader has a single other party to add to. In plain text the label owner learns that
-much about every party. The others learn nothing. All this holds while parties follow the protocol and the label owner
-and the reader do not put together what they know.
+What the label owner learns: per row asked about, which k training rows are nearest, in
+order, and no distance at all. What the reader learns: the sum of the others' distances,
+each training row to each row asked about. So a sum of one would show that party's own
+distances, and from enough distances a party's columns follow, up to a rotation:
+encrypted aggregation is refused where the reader has a single other party to add to. In
+plain text the label owner learns that much about every party. The others learn nothing.
+All this holds while parties follow the protocol and the label owner and the reader do
+not put together what they know.
 
-Every party keeps its own columns of the training rows as its state, for rows that come later. A mechanism in the outbox
-rule for "distances" protects the row that is asked about; it says nothing about the training rows.
+Every party keeps its own columns of the training rows as its state, for rows that come
+later. A mechanism in the outbox rule for "distances" protects the row that is asked
+about; it says nothing about the training rows.
 
-With ckks a distance is right to 2^-19 per party, so that neighbours closer to each other than that may change places;
-with bfv to 2^-31. Both take squared distances up to 2^16 (2^28 with bfv) in sum: columns must be scaled.
+With ckks a distance is right to 2^-19 per party, so that neighbours closer to each
+other than that may change places; with bfv to 2^-31. Both take squared distances up to
+2^16 (2^28 with bfv) in sum: columns must be scaled.
 """
 
 from __future__ import annotations
@@ -71,16 +79,18 @@ from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
 PIECE = 1 << 21
-"""Distances at once: 16 megabytes. With twice as many, malloc gives the pages back each time, and new ones cost more
-than the arithmetic."""
+"""Distances at once: 16 megabytes. With twice as many, malloc gives the pages back each
+time, and new ones cost more than the arithmetic."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
 """The largest sum of distances; keys are made for each party's share of it."""
 MOST_PARTIES = 1024
 """The most parties in a sum that a key is made for."""
 FADES = 0.75, 0.5, 1.0
-"""The values that "auto" chooses from; it takes the first until validation rows were scored."""
+"""The values that "auto" chooses from; it takes the first until validation rows were
+scored."""
 LEAST = 1e-6
-"""The share that a class without a vote has in the loss, which would be infinite otherwise."""
+"""The share that a class without a vote has in the loss, which would be infinite
+otherwise."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,8 @@ class Config:
     """How many neighbours, and who may see distances."""
 
     k: int = whole(default=5)  # at most: of fewer training rows, all vote
-    fade: float | str = not_negative_or_auto(default=0.0)  # the r-th nearest weighs r^-fade; 0: all weigh alike
+    # the r-th nearest weighs r^-fade; 0: all weigh alike
+    fade: float | str = not_negative_or_auto(default=0.0)
     aggregation: str = one_of("encrypted", "plain", default="encrypted")
     scheme: str = one_of("ckks", "bfv", "plain", default="ckks")
 
@@ -114,25 +125,40 @@ class AskDistances(Request[Distances]):
 
 
 class Neighbours(Message):
-    rows: Annotated[Released, Kind.NEIGHBOURS]  # [rows, k], places among the training rows, nearest first
+    # [rows, k], places among the training rows, nearest first
+    rows: Annotated[Released, Kind.NEIGHBOURS]
 
 
 class Rank(Request[Neighbours]):
     batch: str
-    total: tuple[Ciphertext, ...]  # [rows, training rows], of all others; none where there are none
+    # [rows, training rows], of all others; none where there are none
+    total: tuple[Ciphertext, ...]
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
-    """What crosses from columns; nothing crosses from labels. Whoever decrypts a sum knows it, so it is not private."""
+    """What crosses from columns; nothing crosses from labels. Whoever decrypts a sum
+    knows it, so it is not private."""
     if config.aggregation == "plain":
         return {"distances": NON_PRIVATE}, {}
-    summed = NON_PRIVATE if config.scheme == NOT_ENCRYPTED else DpEvent(f"summed ({config.scheme})")
-    return {"distances": summed, "total": summed, "public_key": PUBLIC, "neighbours": NON_PRIVATE}, {}
+    summed = (
+        NON_PRIVATE
+        if config.scheme == NOT_ENCRYPTED
+        else DpEvent(f"summed ({config.scheme})")
+    )
+    return {
+        "distances": summed,
+        "total": summed,
+        "public_key": PUBLIC,
+        "neighbours": NON_PRIVATE,
+    }, {}
 
 
 def sends(driver: LabelOwner, party: str) -> set[str]:
-    """What crosses from one party's columns: the reader ranks, and the others give distances."""
-    reads = driver.config.aggregation == "encrypted" and party == reading(driver, driver.peers)
+    """What crosses from one party's columns: the reader ranks, and the others give
+    distances."""
+    reads = driver.config.aggregation == "encrypted" and party == reading(
+        driver, driver.peers
+    )
     return {"public_key", "neighbours"} if reads else {"distances"}
 
 
@@ -142,7 +168,13 @@ class FeatureOwner(Keyed[PublicKey]):
     config: Config
     stackable = False
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Config,
+    ) -> None:
         super().__init__(organisation, features, model, config)
         self.memory = _remembered(organisation, self.features)
         self._known: tuple[Tensor, Tensor] | None = None
@@ -153,7 +185,9 @@ class FeatureOwner(Keyed[PublicKey]):
         """Make keys, once per process: secret keys are never saved."""
         self._expect_encrypted()
         limit = CAPACITY[self.config.scheme] / max(request.parties, 1)
-        self._secret = self._secret or make_keys(self.config.scheme, use="sums", limit=limit)
+        self._secret = self._secret or make_keys(
+            self.config.scheme, use="sums", limit=limit
+        )
         return Key(self.outbox.publish(self._secret.public.to_bytes(), "public_key"))
 
     @serves
@@ -165,8 +199,12 @@ class FeatureOwner(Keyed[PublicKey]):
     def ask_distances(self, request: AskDistances, asker: str | None) -> Distances:
         d = self.distances(request.batch)
         if self.config.aggregation == "plain":
-            return Distances(self.outbox.release(d, "distances", request.batch, to=asker))
-        return Distances(self.outbox.encrypt(d, "distances", request.batch, key=self.key, to=asker))
+            return Distances(
+                self.outbox.release(d, "distances", request.batch, to=asker)
+            )
+        return Distances(
+            self.outbox.encrypt(d, "distances", request.batch, key=self.key, to=asker)
+        )
 
     @serves
     def rank(self, request: Rank, asker: str | None) -> Neighbours:
@@ -177,15 +215,22 @@ class FeatureOwner(Keyed[PublicKey]):
             self.expect_shape("a sum of distances", total, *d.shape)
             d = d + secret.decrypt(total.encrypted).to(d.device)
         neighbours = nearest(d, self.config.k)
-        return Neighbours(self.outbox.release(neighbours, "neighbours", request.batch, to=asker))
+        return Neighbours(
+            self.outbox.release(neighbours, "neighbours", request.batch, to=asker)
+        )
 
     def distances(self, batch: str) -> Tensor:
         """d_k, squared, in float64."""
         a, (b, lengths) = self.model(self.x(batch)).double(), self._remembered()
-        return torch.addmm(lengths, a, b.T, alpha=-2).add_(a.square().sum(1)[:, None]).clamp_(min=0)
+        return (
+            torch.addmm(lengths, a, b.T, alpha=-2)
+            .add_(a.square().sum(1)[:, None])
+            .clamp_(min=0)
+        )
 
     def _remembered(self) -> tuple[Tensor, Tensor]:
-        """Its training rows and their squared lengths, made once: rows may be asked for in many pieces."""
+        """Its training rows and their squared lengths, made once: rows may be asked for
+        in many pieces."""
         if self._known is None:
             b = self.model(self.memory).double()
             self._known = b, b.square().sum(1)[None, :]
@@ -195,12 +240,16 @@ class FeatureOwner(Keyed[PublicKey]):
         return {"memory": self.memory}
 
     def load_state(self, state: State) -> None:
-        self.memory, self._known = state["memory"].to(self.device), None
+        self.memory = state["memory"].to(self.device)
+        self._known = None
 
     def _expect_encrypted(self) -> None:
         """Refuse what its own settings do not say, whatever it is asked."""
         own = self.config.aggregation
-        self.expect(own == "encrypted", f"its aggregation is {own}, and this is part of encrypted")
+        self.expect(
+            own == "encrypted",
+            f"its aggregation is {own}, and this is part of encrypted",
+        )
 
 
 class LabelOwner(roles.LabelOwner):
@@ -210,7 +259,9 @@ class LabelOwner(roles.LabelOwner):
     config: Config
     public: PublicKey | None = None
 
-    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+    def __init__(
+        self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config
+    ) -> None:
         super().__init__(organisation, labels, loss, config)
         self.memory = _remembered(organisation, self.labels)
         self.fade = None if isinstance(config.fade, str) else float(config.fade)
@@ -220,35 +271,49 @@ class LabelOwner(roles.LabelOwner):
             reader = reading(self, introductions)
             (other,) = introductions.keys() - {reader}
             raise ConfigError(
-                f"Encrypted distances hide nothing here: '{reader}', which decrypts their sum, would know those of "
-                f"'{other}', the only other party with columns. Add a party, or set aggregation = \"plain\", which "
-                f"shows every party's distances to '{self.name}'."
+                f"Encrypted distances hide nothing here: '{reader}', which decrypts"
+                f" their sum, would know those of '{other}', the only other party with"
+                ' columns. Add a party, or set aggregation = "plain", which shows'
+                f" every party's distances to '{self.name}'."
             )
         if self.config.aggregation == "plain":
             warnings.warn(
-                "knn with plain aggregation: the label owner receives how far rows are from each other in each party's "
-                'columns, from which these follow up to a rotation. Set aggregation = "encrypted" for data of others.',
+                "knn with plain aggregation: the label owner receives how far rows are"
+                " from each other in each party's columns, from which these follow up"
+                ' to a rotation. Set aggregation = "encrypted" for data of others.',
                 stacklevel=2,
             )
         super().meet(introductions)
 
     def learn_fade(self, neighbours: Tensor, batch: str) -> None:
-        """Choose how fast votes fade, where that is left open: as suits these rows best."""
-        losses = {fade: float(self.lost(self.vote(neighbours, fade), batch)) for fade in FADES}
+        """Choose how fast votes fade, where that is left open: as suits these rows
+        best."""
+        losses = {
+            fade: float(self.lost(self.vote(neighbours, fade), batch)) for fade in FADES
+        }
         self.fade = min(losses, key=lambda fade: losses[fade])
 
     def vote(self, neighbours: Tensor, fade: float) -> Tensor:
-        """Outputs for the rows whose neighbours these are: log-shares of the vote, or the mean."""
+        """Outputs for the rows whose neighbours these are: log-shares of the vote, or
+        the mean."""
         labels = self.memory[neighbours]
-        ranks = torch.arange(1, labels.shape[1] + 1, dtype=torch.float64, device=labels.device)
+        ranks = torch.arange(
+            1, labels.shape[1] + 1, dtype=torch.float64, device=labels.device
+        )
         weights = (ranks**-fade).expand(labels.shape)
         if isinstance(self.loss, Squared):
-            return ((labels * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)).to(labels.dtype)
+            return (
+                (labels * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
+            ).to(labels.dtype)
         binary = isinstance(self.loss, Logistic)
         by_class = self.loss.weigh(labels)
         weights = weights if by_class is None else weights * by_class
-        weighted = one_hot(labels, 2 if binary else self.loss.outputs) * weights[..., None]
-        votes = (weighted.sum(1) / weights.sum(1, keepdim=True)).to(torch.get_default_dtype())
+        weighted = (
+            one_hot(labels, 2 if binary else self.loss.outputs) * weights[..., None]
+        )
+        votes = (weighted.sum(1) / weights.sum(1, keepdim=True)).to(
+            torch.get_default_dtype()
+        )
         log_p = votes.clamp_min(LEAST).log()
         return log_p[:, 1:] - log_p[:, :1] if binary else log_p
 
@@ -256,11 +321,15 @@ class LabelOwner(roles.LabelOwner):
         return {"memory": self.memory, "fade": self.fade}
 
     def load_state(self, state: State) -> None:
-        self.memory, self.fade = state["memory"].to(self.device), state.get("fade", self.fade)
+        self.memory, self.fade = (
+            state["memory"].to(self.device),
+            state.get("fade", self.fade),
+        )
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:  # noqa: ARG001
-    """There is no step: the training rows, which every party holds already, are the model."""
+    """There is no step: the training rows, which every party holds already, are the
+    model."""
     return iter(())
 
 
@@ -277,7 +346,8 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that everybody shows."""
-    request, total = AskDistances(batch), torch.zeros((), dtype=torch.float64)
+    request = AskDistances(batch)
+    total = torch.zeros((), dtype=torch.float64)
     for name, reply in peers.ask(request).items():
         d = as_agreed(Released, reply.values, name, request, batch).tensor
         _check(driver, name, request, d, len(driver.memory))
@@ -287,22 +357,44 @@ def plain(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
 
 def encrypted(driver: LabelOwner, peers: Peers, batch: str) -> Tensor:
     """Neighbours from distances that are added without being read."""
-    reader, total = reading(driver, peers), []
+    reader = reading(driver, peers)
+    total = []
     asked = AskDistances(batch)
     replies = peers.ask_each({k: asked for k in peers if k != reader})
-    parts = [as_agreed(Ciphertext, reply.values, k, asked, batch).encrypted for k, reply in replies.items()]
+    parts = [
+        as_agreed(Ciphertext, reply.values, k, asked, batch).encrypted
+        for k, reply in replies.items()
+    ]
     if parts:
         assert driver.public is not None
-        total = [driver.outbox.pass_on(driver.public.add(*parts), "total", batch, event=NON_PRIVATE)]
+        total = [
+            driver.outbox.pass_on(
+                driver.public.add(*parts), "total", batch, event=NON_PRIVATE
+            )
+        ]
     request = Rank(batch, tuple(total))
-    neighbours, most = peers[reader].ask(request).rows.tensor, len(driver.memory)
+    neighbours = peers[reader].ask(request).rows.tensor
+    most = len(driver.memory)
     _check(driver, reader, request, neighbours, min(driver.config.k, most))
-    if neighbours.dtype != torch.int64 or not bool(((neighbours >= 0) & (neighbours < most)).all()):
-        raise PartyError(reader, request.kind, batch, f"it named neighbours that are none of the {most} training rows")
+    if neighbours.dtype != torch.int64 or not bool(
+        ((neighbours >= 0) & (neighbours < most)).all()
+    ):
+        raise PartyError(
+            reader,
+            request.kind,
+            batch,
+            f"it named neighbours that are none of the {most} training rows",
+        )
     return neighbours
 
 
-def _check(driver: LabelOwner, party: str, request: AskDistances | Rank, values: Tensor, width: int) -> None:
+def _check(
+    driver: LabelOwner,
+    party: str,
+    request: AskDistances | Rank,
+    values: Tensor,
+    width: int,
+) -> None:
     """Check the size of an answer: what is computed from it is larger."""
     expected = [len(driver.rows(request.batch)), width]
     if list(values.shape) != expected:
@@ -311,7 +403,8 @@ def _check(driver: LabelOwner, party: str, request: AskDistances | Rank, values:
 
 
 def share_key(driver: LabelOwner, peers: Peers) -> None:
-    """The reader makes keys; the others encrypt with the public one, and the label owner adds with it."""
+    """The reader makes keys; the others encrypt with the public one, and the label
+    owner adds with it."""
     reader = reading(driver, peers)
     public = peers[reader].ask(AskKey(len(peers))).public
     peers.ask_each({k: UseKey(public) for k in peers if k != reader})
@@ -319,7 +412,8 @@ def share_key(driver: LabelOwner, peers: Peers) -> None:
 
 
 def reading(driver: LabelOwner, peers: Mapping[str, object]) -> str:
-    """Who decrypts: the first of the parties with columns that is not the label owner's own organisation."""
+    """Who decrypts: the first of the parties with columns that is not the label owner's
+    own organisation."""
     return next((k for k in peers if k != driver.name), driver.name)
 
 
@@ -332,27 +426,34 @@ def pieces(rows: Rows, size: int) -> list[str]:
     match = CHUNK.fullmatch(rows.name)
     if match is None or rows.size <= size:
         return [rows.name]
-    split, start, stop = match[1], int(match[2]), int(match[3])
+    split = match[1]
+    start = int(match[2])
+    stop = int(match[3])
     return [f"{split}[{at}:{min(at + size, stop)}]" for at in range(start, stop, size)]
 
 
 def _readers_key(public: Released, config: Config) -> PublicKey:
-    """The reader's key, if it is of the agreed scheme and made for a sum of a whole number of parties. A key for tiny
-    values would tell, by what it refuses, how far rows are apart."""
+    """The reader's key, if it is of the agreed scheme and made for a sum of a whole
+    number of parties. A key for tiny values would tell, by what it refuses, how far
+    rows are apart."""
     key = read_public_key(public, scheme=config.scheme, use="sums")
     parties = CAPACITY[config.scheme] / key.limit
     if not (parties.is_integer() and parties <= MOST_PARTIES):
         raise BoundaryError(
-            f"A public key for values up to {key.limit:g} came, and distances are added up over at most {MOST_PARTIES} "
-            f"parties: it must be for {CAPACITY[config.scheme]:g} divided by how many there are."
+            f"A public key for values up to {key.limit:g} came, and distances are added"
+            f" up over at most {MOST_PARTIES} parties: it must be for"
+            f" {CAPACITY[config.scheme]:g} divided by how many there are."
         )
     return key
 
 
 def _remembered(organisation: Organisation, values: Tensor) -> Tensor:
-    """The values of the training rows; none where a saved federation is loaded to predict, until its state is."""
+    """The values of the training rows; none where a saved federation is loaded to
+    predict, until its state is."""
     train = organisation.batches.splits.get("train")
-    return values[:0] if train is None else values.index_select(0, train.to(values.device))
+    return (
+        values[:0] if train is None else values.index_select(0, train.to(values.device))
+    )
 
 
 ALGORITHM = Algorithm(
@@ -362,21 +463,30 @@ ALGORITHM = Algorithm(
     label_owner=LabelOwner,
     train=train,
     predict=predict,
-    lacking="Distances add up over columns, and a row that lacks some would be near to everybody.",
+    lacking=(
+        "Distances add up over columns, and a row that lacks some would be near to"
+        " everybody."
+    ),
     releases={
         "distances": Release(
             Kind.DISTANCES,
             of="columns",
             per_row=True,
-            tells="plain, how far each row is from each training row in one party's columns, from which these follow "
-            "up to a rotation; encrypted, nothing to the label owner, and to the reader the sum over the other parties",
+            tells=(
+                "plain, how far each row is from each training row in one party's"
+                " columns, from which these follow up to a rotation; encrypted, nothing"
+                " to the label owner, and to the reader the sum over the other parties"
+            ),
             of_training=True,
         ),
         "total": Release(
             Kind.DISTANCES,
             of="columns",
             per_row=True,
-            tells="to the reader, who decrypts it, the sum over the other parties of these distances",
+            tells=(
+                "to the reader, who decrypts it, the sum over the other parties of"
+                " these distances"
+            ),
             takes_noise=False,
             of_training=True,
         ),
@@ -395,9 +505,13 @@ ALGORITHM = Algorithm(
     modes={how: Config(aggregation=how) for how in ("plain", "encrypted")},
     sends=sends,
     reader="whoever reads distances or their sum",
-    covers="covers rows that are asked about; training rows enter every distance, and nothing is promised for them",
+    covers=(
+        "covers rows that are asked about; training rows enter every distance, and"
+        " nothing is promised for them"
+    ),
     local_model=None,  # distances are between the columns themselves
     no_head="it compares new rows with training rows, which stay with their owners",
-    for_tables={"k": 60, "fade": "auto"},  # many neighbours tell shares, and the nearest one of many classes
+    # many neighbours tell shares, and the nearest one of many classes
+    for_tables={"k": 60, "fade": "auto"},
     suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
 )

@@ -1,7 +1,9 @@
-"""Multi-VFL: columns at D data owners, labels at K label owners, split learning inside federated averaging.
+"""Multi-VFL: columns at D data owners, labels at K label owners, split learning inside
+federated averaging.
 
-Mugunthan, Goyal and Kagal, Multi-VFL: A Vertical Federated Learning System for Multiple Data and Label Owners, 2021
-(arXiv:2106.05468), Algorithm 1. In each round, every label owner k in parallel, for E epochs of batches B of its rows:
+Mugunthan, Goyal and Kagal, Multi-VFL: A Vertical Federated Learning System for Multiple
+Data and Label Owners, 2021 (arXiv:2106.05468), Algorithm 1. In each round, every label
+owner k in parallel, for E epochs of batches B of its rows:
 
     data owner d:   h_d = f_{d,k}(x_d[B])                              Embed   -> Embedding      line 3
     label owner k:  loss = l(g_k([h_1 .. h_D]), y_k[B]); step g_k      concatenated along features or height, 4-7
@@ -11,16 +13,19 @@ then
     label owner k:  g_k <- W                                           Adopt   -> Done
     data owner d:   f_d <- mean of f_{d,k}; f_{d,k} <- f_d             Average -> Done           12-13
 
-The server drives the label owners, each of them drives the data owners, and no data owner ever talks to the server: it
-sees label owners' weights, row counts and mean losses. So that both sides average over the same label owners, the
-server tells them with the new weights who took part, and they pass it on; a data owner averages when the first one
-does. Who fails in a round is left out of both means, starts the next one from the average like everybody, and needs
-nothing that it missed. Means are weighted by training rows, or uniform as in the paper's line 12. The paper's local
-steps have no state; an optimizer's lives for one round here, at label owners and copies alike.
+The server drives the label owners, each of them drives the data owners, and no data
+owner ever talks to the server: it sees label owners' weights, row counts and mean
+losses. So that both sides average over the same label owners, the server tells them
+with the new weights who took part, and they pass it on; a data owner averages when the
+first one does. Who fails in a round is left out of both means, starts the next one from
+the average like everybody, and needs nothing that it missed. Means are weighted by
+training rows, or uniform as in the paper's line 12. The paper's local steps have no
+state; an optimizer's lives for one round here, at label owners and copies alike.
 
-What crosses: embeddings up and their gradients down, between data and label owners; weights between label owners and
-server. What a party learns: gradients reveal labels to a data owner that looks; embeddings reveal columns to whoever
-knows f; weights say something about the rows they were trained on.
+What crosses: embeddings up and their gradients down, between data and label owners;
+weights between label owners and server. What a party learns: gradients reveal labels to
+a data owner that looks; embeddings reveal columns to whoever knows f; weights say
+something about the rows they were trained on.
 """
 
 from __future__ import annotations
@@ -72,22 +77,41 @@ from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
 
 __all__ = [
-    "ALGORITHM", "Adopt", "AggregationServer", "Average", "Begin", "Beginning", "Config", "DataOwner", "Descend",
-    "Embed", "Embedding", "LabelOwner", "Open", "TrainRound", "Trained", "predict", "train",
-]  # fmt: skip
+    "ALGORITHM",
+    "Adopt",
+    "AggregationServer",
+    "Average",
+    "Begin",
+    "Beginning",
+    "Config",
+    "DataOwner",
+    "Descend",
+    "Embed",
+    "Embedding",
+    "LabelOwner",
+    "Open",
+    "TrainRound",
+    "Trained",
+    "predict",
+    "train",
+]
 
 
 @dataclass(frozen=True)
 class Config:
-    """Table 2's settings are the defaults of the server; the box's plain local step is "sgd" with momentum 0."""
+    """Table 2's settings are the defaults of the server; the box's plain local step is
+    "sgd" with momentum 0."""
 
     server: str = one_of(*SERVER_OPTIMIZERS, default="fedavg")
-    server_rate: float = not_negative(default=0.0)  # 0: the optimizer's own, 1 for fedavg and 0.001 for the others
+    # 0: the optimizer's own, 1 for fedavg and 0.001 for the others
+    server_rate: float = not_negative(default=0.0)
     beta1: float = fraction(default=0.9)
     beta2: float = fraction(default=0.99)
     tau: float = positive(default=1e-3)
-    second_moment: str = one_of("momentum", "delta", default="momentum")  # in v: the listing's m, or Reddi et al.'s
-    demon: str = one_of("original", "literal", default="original")  # from b1, or line 2's, from the last round's
+    # in v: the listing's m, or Reddi et al.'s
+    second_moment: str = one_of("momentum", "delta", default="momentum")
+    # from b1, or line 2's, from the last round's
+    demon: str = one_of("original", "literal", default="original")
     weighting: str = one_of("rows", "uniform", default="rows")
     local_epochs: int = whole(default=1)  # E
     optimizer: str = one_of("sgd", "adam", default="adam")
@@ -106,9 +130,14 @@ class Config:
         return float(rows) if self.weighting == "rows" else 1.0
 
     def server_optimizer(self, rounds: int) -> ServerOptimizer:
-        settings: dict[str, float | int | str] = {"rate": self.server_rate} if self.server_rate else {}
+        settings: dict[str, float | int | str] = (
+            {"rate": self.server_rate} if self.server_rate else {}
+        )
         if self.server != "fedavg":
-            settings |= {name: vars(self)[name] for name in ("beta1", "beta2", "tau", "second_moment")}
+            settings |= {
+                name: vars(self)[name]
+                for name in ("beta1", "beta2", "tau", "second_moment")
+            }
         if self.server == "feddemonadam":
             settings |= {"rounds": max(rounds, 1), "demon": self.demon}
         return SERVER_OPTIMIZERS[self.server](**settings)  # type: ignore[arg-type]
@@ -140,7 +169,8 @@ class Adopt(Request[Done]):
 
 
 class LabelOwner(Reachable, HoldsLabels):
-    """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`); drives the data owners."""
+    """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`);
+    drives the data owners."""
 
     as_one = (TrainRound,)  # what several in one process may answer together
     inputs: tuple[int, ...]  # of g, per row: all of these, joined
@@ -157,7 +187,9 @@ class LabelOwner(Reachable, HoldsLabels):
         build: Callable[[tuple[int, ...]], nn.Module],
     ) -> None:
         super().__init__(organisation, labels, loss, config)
-        self.batches, self.build, self.round = batches, build, 0
+        self.batches = batches
+        self.build = build
+        self.round = 0
 
     def meet(self, introductions: Mapping[str, Introduction]) -> None:
         """Check that data owners have the same rows, and make g for what they send."""
@@ -184,7 +216,10 @@ class LabelOwner(Reachable, HoldsLabels):
 
     @serves
     def begin(self, request: Begin, asker: str | None) -> Beginning:  # noqa: ARG002
-        return Beginning(self.outbox.release(flat(self.model), "weights", to=asker), self.training_rows)
+        return Beginning(
+            self.outbox.release(flat(self.model), "weights", to=asker),
+            self.training_rows,
+        )
 
     @serves
     def adopt(self, request: Adopt) -> Done:
@@ -199,18 +234,28 @@ class LabelOwner(Reachable, HoldsLabels):
 
     @serves
     def train_round(self, request: TrainRound, asker: str | None) -> Trained:
-        self.expect(request.round == self.round, f"round {request.round} begins, and {self.round} are adopted here")
+        self.expect(
+            request.round == self.round,
+            f"round {request.round} begins, and {self.round} are adopted here",
+        )
         self.expect(self.training_rows > 0, "it has no training rows")
         self.peers.ask(Open(request.round))
         self.copy.restart(self.model)
         losses: list[Tensor] = []
         for batch in self.batches_of(request.round):
             h = self.received(self.peers.ask(Embed(batch.name)))  # line 3
-            loss, gradients = self.copy.learn(h, self.y(batch.name), self.loss, self.config.axis)  # lines 4 to 7
+            # lines 4 to 7
+            loss, gradients = self.copy.learn(
+                h, self.y(batch.name), self.loss, self.config.axis
+            )
             self.peers.ask_each(self.handed_back(gradients, batch))  # line 8
             losses.append(loss * batch.size)
-        mean_loss = torch.stack(losses).sum(0) / (self.config.local_epochs * self.training_rows)
-        weights = self.outbox.release(flat(self.copy.model, self.model), "weights", to=asker)
+        mean_loss = torch.stack(losses).sum(0) / (
+            self.config.local_epochs * self.training_rows
+        )
+        weights = self.outbox.release(
+            flat(self.copy.model, self.model), "weights", to=asker
+        )
         return Trained(weights, self.training_rows, self.outbox.number(mean_loss))
 
     def batches_of(self, round: int) -> Iterator[Batch]:  # noqa: A002
@@ -228,15 +273,23 @@ class LabelOwner(Reachable, HoldsLabels):
         with torch.no_grad():
             return g.eval()(torch.cat(list(h.values()), dim=self.config.axis))  # type: ignore[no-any-return]
 
-    def handed_back(self, gradients: Sequence[Tensor], batch: Batch) -> dict[str, Descend]:
+    def handed_back(
+        self, gradients: Sequence[Tensor], batch: Batch
+    ) -> dict[str, Descend]:
         """To each data owner dloss/dh_d."""
-        name, by_owner = batch.name, zip(self.shapes, gradients, strict=True)
-        return {d: Descend(name, self.outbox.release(gradient, "gradient", name, to=d)) for d, gradient in by_owner}
+        name = batch.name
+        by_owner = zip(self.shapes, gradients, strict=True)
+        return {
+            d: Descend(name, self.outbox.release(gradient, "gradient", name, to=d))
+            for d, gradient in by_owner
+        }
 
     def state(self) -> State:
         return super().state() | {
-            "model": self.model.state_dict(), "copy": self.copy.model.state_dict(), "round": self.round,
-        }  # fmt: skip
+            "model": self.model.state_dict(),
+            "copy": self.copy.model.state_dict(),
+            "round": self.round,
+        }
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
@@ -247,19 +300,23 @@ class LabelOwner(Reachable, HoldsLabels):
 
 
 class AggregationServer(Party):
-    """Holds no data: W, and what the server optimizer remembers; drives the label owners."""
+    """Holds no data: W, and what the server optimizer remembers; drives the label
+    owners."""
 
     peers: Peers
 
     def __init__(self, organisation: Organisation, config: Config, rounds: int) -> None:
         super().__init__(organisation)
-        self.config, self.optimizer = config, config.server_optimizer(rounds)
+        self.config = config
+        self.optimizer = config.server_optimizer(rounds)
         self.weights: Tensor | None = None
         self.moments: dict[str, Tensor] = {}
         self.round = 0
         self.took_part: tuple[str, ...] = ()
-        self.adopted: dict[str, int] = {}  # label owner -> the round whose weights it has
-        self.idle: list[str] = []  # label owners without training rows: they are told, not asked to train
+        # label owner -> the round whose weights it has
+        self.adopted: dict[str, int] = {}
+        # label owners without training rows: they are told, not asked to train
+        self.idle: list[str] = []
 
     def start(self, offers: Mapping[str, Beginning]) -> None:
         """From the first label owner's weights: they all have one architecture."""
@@ -272,24 +329,36 @@ class AggregationServer(Party):
         """Lines 9 and 10, over those that finished the round."""
         assert self.weights is not None
         self._check(trained)
-        deltas = [{"W": reply.weights.tensor - self.weights} for reply in trained.values()]
-        delta = mean(deltas, [self.config.weight(reply.rows) for reply in trained.values()])
-        moved, self.moments = self.optimizer.update(self.moments, {"W": self.weights}, delta, self.round + 1)
-        self.weights, self.round, self.took_part = moved["W"], self.round + 1, tuple(trained)
+        deltas = [
+            {"W": reply.weights.tensor - self.weights} for reply in trained.values()
+        ]
+        delta = mean(
+            deltas, [self.config.weight(reply.rows) for reply in trained.values()]
+        )
+        moved, self.moments = self.optimizer.update(
+            self.moments, {"W": self.weights}, delta, self.round + 1
+        )
+        self.weights = moved["W"]
+        self.round = self.round + 1
+        self.took_part = tuple(trained)
 
     def _check(self, replies: Mapping[str, Beginning | Trained]) -> None:
         assert self.weights is not None
         for k, reply in replies.items():
             if reply.weights.shape != tuple(self.weights.shape):
                 raise ConfigError(
-                    f"'{k}' has a model of {reply.weights.tensor.numel()} parameters, and there are "
-                    f"{self.weights.numel()} at the others. Give all label owners the same architecture and classes."
+                    f"'{k}' has a model of {reply.weights.tensor.numel()} parameters,"
+                    f" and there are {self.weights.numel()} at the others. Give all"
+                    " label owners the same architecture and classes."
                 )
 
     def tell(self, peers: Peers) -> dict[str, PartyError]:
-        """The weights, and who took part, to every label owner that does not have them; who could not be told."""
+        """The weights, and who took part, to every label owner that does not have them;
+        who could not be told."""
         assert self.weights is not None
-        news = Adopt(self.round, self.outbox.release(self.weights, "weights"), self.took_part)
+        news = Adopt(
+            self.round, self.outbox.release(self.weights, "weights"), self.took_part
+        )
         behind = [k for k in peers if self.adopted.get(k) != self.round]
         reached, failed = peers.attempt(dict.fromkeys(behind, news))
         self.adopted |= dict.fromkeys(reached, self.round)
@@ -297,17 +366,25 @@ class AggregationServer(Party):
 
     def state(self) -> State:
         return super().state() | {
-            "weights": self.weights, "moments": self.moments, "round": self.round,
-            "took_part": list(self.took_part), "adopted": self.adopted, "idle": self.idle,
-        }  # fmt: skip
+            "weights": self.weights,
+            "moments": self.moments,
+            "round": self.round,
+            "took_part": list(self.took_part),
+            "adopted": self.adopted,
+            "idle": self.idle,
+        }
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         at = self.device
         self.weights = None if state["weights"] is None else state["weights"].to(at)
-        self.moments = {name: moment.to(at) for name, moment in state["moments"].items()}
-        self.round, self.took_part = int(state["round"]), tuple(state["took_part"])
-        self.adopted, self.idle = dict(state["adopted"]), list(state["idle"])
+        self.moments = {
+            name: moment.to(at) for name, moment in state["moments"].items()
+        }
+        self.round = int(state["round"])
+        self.took_part = tuple(state["took_part"])
+        self.adopted = dict(state["adopted"])
+        self.idle = list(state["idle"])
 
 
 def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[RoundDone]:
@@ -317,7 +394,8 @@ def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Roun
         _somebody(offers, failed)
         driver.start(offers)
     while driver.round < rounds:
-        number, failed = driver.round, driver.tell(peers)
+        number = driver.round
+        failed = driver.tell(peers)
         present = [k for k in peers if k not in failed and k not in driver.idle]
         trained, more = peers.attempt(dict.fromkeys(present, TrainRound(number)))
         failed |= more
@@ -328,19 +406,30 @@ def train(driver: AggregationServer, peers: Peers, rounds: int) -> Iterator[Roun
         loss = sum(reply.loss * reply.rows for reply in trained.values()) / rows
         losses = {k: reply.loss for k, reply in trained.items()}
         batch = Batch(f"round/{number}", rows, number, 0, number)
-        yield RoundDone(batch, loss, losses, {k: str(error) for k, error in failed.items()})
+        yield RoundDone(
+            batch, loss, losses, {k: str(error) for k, error in failed.items()}
+        )
 
 
-def predict(driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregated") -> Tensor:
-    """Outputs for rows of a label owner, by the aggregated model, or by its own as its last round left it."""
+def predict(
+    driver: LabelOwner, peers: Peers, rows: Rows, model: str = "aggregated"
+) -> Tensor:
+    """Outputs for rows of a label owner, by the aggregated model, or by its own as its
+    last round left it."""
     replies = peers.ask(Embed(rows.name, model))
-    return driver.outputs(dict(zip(replies, driver.received(replies), strict=True)), model)
+    return driver.outputs(
+        dict(zip(replies, driver.received(replies), strict=True)), model
+    )
 
 
 def _somebody(answers: Mapping[str, Message], failed: Mapping[str, PartyError]) -> None:
     """Where nobody answered, the first failure is raised."""
     if not answers:
-        raise next(iter(failed.values())) if failed else ConfigError("There is no label owner to train with.")
+        raise (
+            next(iter(failed.values()))
+            if failed
+            else ConfigError("There is no label owner to train with.")
+        )
 
 
 def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, ...]:
@@ -348,18 +437,29 @@ def joined(shapes: Mapping[str, tuple[int, ...]], config: Config) -> tuple[int, 
     first = next(iter(shapes.values()), ())
     axis = len(first) + config.axis
     for party, shape in shapes.items():
-        if axis < 0 or (*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
+        if axis < 0 or (*shape[:axis], *shape[axis + 1 :]) != (
+            *first[:axis],
+            *first[axis + 1 :],
+        ):
             raise ConfigError(
-                f"'{party}' sends {list(shape)} per row, which cannot be joined with {list(first)} along the "
-                f"{config.concatenate}. Give data owners models whose outputs differ in that axis alone."
+                f"'{party}' sends {list(shape)} per row, which cannot be joined with"
+                f" {list(first)} along the {config.concatenate}. Give data owners"
+                " models whose outputs differ in that axis alone."
             )
-    return (*first[:axis], sum(shape[axis] for shape in shapes.values()), *first[axis + 1 :])
+    return (
+        *first[:axis],
+        sum(shape[axis] for shape in shapes.values()),
+        *first[axis + 1 :],
+    )
 
 
 def aggregated(given: HeadInputs[Config]) -> nn.Module:
     """The label owners' model as the last round left it."""
     model = given.build(joined(given.shapes, given.config))
-    return heads.Joining(heads.loaded(model, given.state["model"]), partial(torch.cat, dim=given.config.axis))
+    return heads.Joining(
+        heads.loaded(model, given.state["model"]),
+        partial(torch.cat, dim=given.config.axis),
+    )
 
 
 ALGORITHM = Algorithm(
@@ -370,7 +470,8 @@ ALGORITHM = Algorithm(
     predict=predict,
     nested=Nested(aggregation_server=AggregationServer, train=train),
     models={"aggregated": predict, "own": partial(predict, model="own")},
-    missing=lambda _: {"stale"},  # of a batch; rounds are opened and averaged by all data owners
+    # of a batch; rounds are opened and averaged by all data owners
+    missing=lambda _: {"stale"},
     lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,

@@ -1,7 +1,9 @@
-"""Multi-VFL's data owner: columns, a model f_d, and a copy f_{d,k} of it for each label owner k.
+"""Multi-VFL's data owner: columns, a model f_d, and a copy f_{d,k} of it for each label
+owner k.
 
-It answers label owners alone. Whose copy a call concerns says who asks, and a batch's name must say the same. `Copy` is
-the arithmetic of a round, of these copies and of the label owners' own g_k alike.
+It answers label owners alone. Whose copy a call concerns says who asks, and a batch's
+name must say the same. `Copy` is the arithmetic of a round, of these copies and of the
+label owners' own g_k alike.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from torch import Generator, Tensor, nn
 
 from colonnade.algorithms.algorithm import Kind
 from colonnade.algorithms.embedding import Optimizing, make_optimizer
-from colonnade.core import Agreed, Done, Message, Organisation, Released, Request, State, serves
+from colonnade.core import (
+    Agreed,
+    Done,
+    Message,
+    Organisation,
+    Released,
+    Request,
+    State,
+    serves,
+)
 from colonnade.core.roles import Introduce, Introduction, Reachable
 from colonnade.errors import ConfigError
 from colonnade.optim.descent import Captured
@@ -41,7 +52,8 @@ class Embedding(Message):
 
 class Embed(Request[Embedding]):
     batch: str  # says whose it is, as in clinic:train/0/3
-    model: str = "aggregated"  # or the asker's "own"; a training batch always meets the asker's copy
+    # or the asker's "own"; a training batch always meets the asker's copy
+    model: str = "aggregated"
 
 
 class Descend(Request[Done]):
@@ -55,10 +67,14 @@ class Average(Request[Done]):
 
 
 class Copy:
-    """A model trained for one round from given weights, or a stack of K of them, of which none moves another."""
+    """A model trained for one round from given weights, or a stack of K of them, of
+    which none moves another."""
 
-    def __init__(self, model: nn.Module, settings: Optimizing, generator: Generator | None = None) -> None:
-        """A copy with the same weights; dropout goes on drawing from the party's generator."""
+    def __init__(
+        self, model: nn.Module, settings: Optimizing, generator: Generator | None = None
+    ) -> None:
+        """A copy with the same weights; dropout goes on drawing from the party's
+        generator."""
         self.model = copy.deepcopy(model, {id(generator): generator})
         self.settings = settings
         self.optimizer = make_optimizer(self.model.parameters(), settings)
@@ -67,10 +83,12 @@ class Copy:
         self.shape: tuple[int, ...] = ()  # of what is pending
         self._bound: Callable[[Tensor], Tensor] = lambda h: h
         self._h: Tensor | None = None
-        self._captured: dict[str, Captured] | None = None  # on a GPU, where steps are replayed
+        # on a GPU, where steps are replayed
+        self._captured: dict[str, Captured] | None = None
 
     def like(self, model: nn.Module) -> Copy:
-        """Another model, trained the same way; on a GPU as graphs, so it must do the same with the same numbers."""
+        """Another model, trained the same way; on a GPU as graphs, so it must do the
+        same with the same numbers."""
         other = Copy(model, self.settings)
         other._captured = {} if next(model.parameters()).device.type == "cuda" else None
         return other
@@ -78,11 +96,14 @@ class Copy:
     def load(self, source: nn.Module) -> None:
         """Take the source's weights."""
         with torch.no_grad():
-            for parameter, value in zip(self.model.parameters(), source.parameters(), strict=True):
+            for parameter, value in zip(
+                self.model.parameters(), source.parameters(), strict=True
+            ):
                 parameter.copy_(value)
 
     def restart(self, source: nn.Module) -> None:
-        """Begin a round from the source's weights. All is done in place: a captured graph knows these tensors."""
+        """Begin a round from the source's weights. All is done in place: a captured
+        graph knows these tensors."""
         self.stop()
         self.load(source)
         self.model.train()
@@ -94,29 +115,42 @@ class Copy:
 
     def stop(self) -> None:
         """The round is over, finished or not."""
-        self.open, self.pending, self._h = False, None, None
+        self.open = False
+        self.pending = None
+        self._h = None
 
     def embed(self, x: Tensor, batch: str, bound: Callable[[Tensor], Tensor]) -> Tensor:
-        """f(x), whose gradient is to come; `bound` is what the owner's rule leaves of it, but for noise."""
+        """f(x), whose gradient is to come; `bound` is what the owner's rule leaves of
+        it, but for noise."""
         self._bound = bound
         if self._captured is None:
             h = self._h = bound(self.model(x))
-        else:  # forwards once more with the step, so that what is kept for the way back need not outlive a graph
-            h, self._h = self._run("outputs", self._outputs, x), x
-        self.pending, self.shape = batch, tuple(h.shape)
+        # forwards once more with the step, so that what is kept for the way back need
+        # not outlive a graph
+        else:
+            h = self._run("outputs", self._outputs, x)
+            self._h = x
+        self.pending = batch
+        self.shape = tuple(h.shape)
         return h
 
     def descend(self, gradient: Tensor) -> None:
         """Take a step with dloss/df(x)."""
         assert self._h is not None
-        kept, self._h, self.pending = self._h, None, None
+        kept = self._h
+        self._h = None
+        self.pending = None
         if self._captured is None:
             self._step(kept, gradient)
         else:
             self._run("both ways", self._both_ways, kept, gradient)
 
     def learn(
-        self, h: Sequence[Tensor], y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], axis: int
+        self,
+        h: Sequence[Tensor],
+        y: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        axis: int,
     ) -> tuple[Tensor, list[Tensor]]:
         """A step of g on its own loss: the loss before it, and dloss/dh for each h."""
         losses, *gradients = self._run("learn", partial(self._learn, loss, axis), *h, y)
@@ -136,13 +170,19 @@ class Copy:
     def _both_ways(self, x: Tensor, gradient: Tensor) -> None:
         self._step(self._bound(self.model(x)), gradient)
 
-    def _learn(self, loss: Callable[[Tensor, Tensor], Tensor], axis: int, *h_and_y: Tensor) -> list[Tensor]:
-        h, y = h_and_y[:-1], h_and_y[-1]
+    def _learn(
+        self, loss: Callable[[Tensor, Tensor], Tensor], axis: int, *h_and_y: Tensor
+    ) -> list[Tensor]:
+        h = h_and_y[:-1]
+        y = h_and_y[-1]
         joined = torch.cat([part.detach() for part in h], dim=axis).requires_grad_()
         losses = loss(self.model(joined), y)
         self._step(losses, torch.ones_like(losses))
         assert joined.grad is not None
-        return [losses.detach(), *joined.grad.split([part.shape[axis] for part in h], dim=axis)]  # type: ignore[no-untyped-call]
+        return [
+            losses.detach(),
+            *joined.grad.split([part.shape[axis] for part in h], dim=axis),  # type: ignore[no-untyped-call]
+        ]
 
     def _step(self, root: Tensor, gradient: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -151,15 +191,22 @@ class Copy:
 
 
 class DataOwner(Reachable):
-    """Holds columns, f_d, and a copy f_{d,k} for each label owner k: whose it is says who asks."""
+    """Holds columns, f_d, and a copy f_{d,k} for each label owner k: whose it is says
+    who asks."""
 
     def __init__(
-        self, organisation: Organisation, features: Tensor, model: nn.Module, config: Weighting, agreed: Agreed
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Weighting,
+        agreed: Agreed,
     ) -> None:
         super().__init__(organisation)
         refuse_unaveraged(model, self.name)
         self.features, self.model = features.to(self.device), model.to(self.device)
-        self.config, self.agreed = config, agreed
+        self.config = config
+        self.agreed = agreed
         self.copies = {k: Copy(self.model, config, self.generator) for k in agreed}
         self.round = 0
         self.took_part: tuple[str, ...] = ()
@@ -173,46 +220,86 @@ class DataOwner(Reachable):
     @serves
     def introduce(self, request: Introduce, asker: str | None) -> Introduction:  # noqa: ARG002
         k = self._label_owner(asker)
-        return Introduction(self.shape, self.agreed.shared_with(k, len(self.features)), self.agreed[k].fingerprint())
+        return Introduction(
+            self.shape,
+            self.agreed.shared_with(k, len(self.features)),
+            self.agreed[k].fingerprint(),
+        )
 
     @serves
     def open(self, request: Open, asker: str | None) -> Done:
-        self.expect(request.round == self.round, f"round {request.round} was opened, and {self.round} are averaged")
+        self.expect(
+            request.round == self.round,
+            f"round {request.round} was opened, and {self.round} are averaged",
+        )
         self.copies[self._label_owner(asker)].restart(self.model)
         return Done()
 
     @serves
     def embed(self, request: Embed, asker: str | None) -> Embedding:
-        k, batch = self._label_owner(asker), request.batch
-        self.expect(batch.partition(":")[0] == k, f"the batch {batch} is not one of '{k}'")
-        own, x = self.copies[k], take(self.features, self.rows(batch))
+        k = self._label_owner(asker)
+        batch = request.batch
+        self.expect(
+            batch.partition(":")[0] == k, f"the batch {batch} is not one of '{k}'"
+        )
+        own = self.copies[k]
+        x = take(self.features, self.rows(batch))
         if batch.startswith(f"{k}:train/"):
             self.expect(own.open, f"batch {batch} came before a round was opened")
-            h = own.embed(x, batch, partial(self.outbox.bounded, as_="embedding", batch=batch, to=k))
+            h = own.embed(
+                x,
+                batch,
+                partial(self.outbox.bounded, as_="embedding", batch=batch, to=k),
+            )
         else:
             with torch.no_grad():
-                h = (self.model if request.model == "aggregated" else own.model).eval()(x)
+                h = (self.model if request.model == "aggregated" else own.model).eval()(
+                    x
+                )
         return Embedding(self.outbox.release(h, "embedding", batch, to=k))
 
     @serves
     def descend(self, request: Descend, asker: str | None) -> Done:
-        own, batch, shape = self.copies[self._label_owner(asker)], request.batch, request.gradient.shape
-        self.expect(own.pending == batch, f"a gradient came for batch {batch}, but {own.pending} is pending")
-        self.expect(shape == own.shape, f"a gradient of shape {list(shape)} came for one of {list(own.shape)}")
+        own = self.copies[self._label_owner(asker)]
+        batch = request.batch
+        shape = request.gradient.shape
+        self.expect(
+            own.pending == batch,
+            f"a gradient came for batch {batch}, but {own.pending} is pending",
+        )
+        self.expect(
+            shape == own.shape,
+            f"a gradient of shape {list(shape)} came for one of {list(own.shape)}",
+        )
         own.descend(request.gradient.tensor)
         return Done()
 
     @serves
     def average(self, request: Average) -> Done:
-        """Over the copies of those that took part; whoever passes it on after the first is only compared."""
+        """Over the copies of those that took part; whoever passes it on after the first
+        is only compared."""
         again = request.round == self.round
-        self.expect(again or request.round == self.round + 1, f"round {request.round} is over, and {self.round} here")
-        self.expect(not again or request.took_part == self.took_part, f"others say that {self.took_part} took part")
+        self.expect(
+            again or request.round == self.round + 1,
+            f"round {request.round} is over, and {self.round} here",
+        )
+        self.expect(
+            not again or request.took_part == self.took_part,
+            f"others say that {self.took_part} took part",
+        )
         unknown = [k for k in request.took_part if k not in self.copies]
-        self.expect(not unknown and bool(request.took_part), f"{unknown or 'nobody'} took part in round {self.round}")
+        self.expect(
+            not unknown and bool(request.took_part),
+            f"{unknown or 'nobody'} took part in round {self.round}",
+        )
         if not again:
-            copies = [dict(self.copies[k].model.named_parameters()) for k in request.took_part]
-            weights = [self.config.weight(len(self.agreed[k].splits["train"])) for k in request.took_part]
+            copies = [
+                dict(self.copies[k].model.named_parameters()) for k in request.took_part
+            ]
+            weights = [
+                self.config.weight(len(self.agreed[k].splits["train"]))
+                for k in request.took_part
+            ]
             with torch.no_grad():
                 averaged = mean(copies, weights)
                 for name, parameter in self.model.named_parameters():
@@ -221,17 +308,24 @@ class DataOwner(Reachable):
                 trained.stop()
                 if k not in request.took_part:
                     trained.load(self.model)
-            self.round, self.took_part = request.round, request.took_part
+            self.round = request.round
+            self.took_part = request.took_part
         return Done()
 
     def _label_owner(self, asker: str | None) -> str:
-        return self.needed(asker if asker in self.copies else None, f"{asker!r} is no label owner of this federation")
+        return self.needed(
+            asker if asker in self.copies else None,
+            f"{asker!r} is no label owner of this federation",
+        )
 
     def state(self) -> State:
         copies = {k: trained.model.state_dict() for k, trained in self.copies.items()}
         return super().state() | {
-            "model": self.model.state_dict(), "copies": copies, "round": self.round, "took_part": list(self.took_part),
-        }  # fmt: skip
+            "model": self.model.state_dict(),
+            "copies": copies,
+            "round": self.round,
+            "took_part": list(self.took_part),
+        }
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
@@ -239,7 +333,8 @@ class DataOwner(Reachable):
         for k, trained in self.copies.items():
             trained.stop()
             trained.model.load_state_dict(state["copies"][k])
-        self.round, self.took_part = int(state["round"]), tuple(state["took_part"])
+        self.round = int(state["round"])
+        self.took_part = tuple(state["took_part"])
 
 
 def take(table: Tensor, rows: Tensor) -> Tensor:
@@ -248,9 +343,12 @@ def take(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def flat(model: nn.Module, like: nn.Module | None = None) -> Tensor:
-    """All parameters, one after the other; where they have an axis more than `like` has, so has this."""
+    """All parameters, one after the other; where they have an axis more than `like`
+    has, so has this."""
     pairs = zip(model.parameters(), (like or model).parameters(), strict=True)
-    return torch.cat([mine.detach().flatten(mine.dim() - one.dim()) for mine, one in pairs], dim=-1)
+    return torch.cat(
+        [mine.detach().flatten(mine.dim() - one.dim()) for mine, one in pairs], dim=-1
+    )
 
 
 def load(model: nn.Module, vector: Tensor) -> None:
@@ -258,23 +356,33 @@ def load(model: nn.Module, vector: Tensor) -> None:
     sizes = [parameter.numel() for parameter in model.parameters()]
     if vector.shape != (sum(sizes),):
         raise ConfigError(
-            f"Weights for {sum(sizes)} parameters were expected; found a tensor of shape {list(vector.shape)}. "
-            "Give all label owners the same architecture and classes."
+            f"Weights for {sum(sizes)} parameters were expected; found a tensor of"
+            f" shape {list(vector.shape)}. Give all label owners the same architecture"
+            " and classes."
         )
     with torch.no_grad():
-        for parameter, part in zip(model.parameters(), vector.split(sizes), strict=True):  # type: ignore[no-untyped-call]
+        for parameter, part in zip(
+            model.parameters(),
+            vector.split(sizes),  # type: ignore[no-untyped-call]
+            strict=True,
+        ):
             parameter.copy_(part.view_as(parameter))
 
 
 def refuse_unaveraged(model: nn.Module, owner: str) -> None:
-    """What is no parameter cannot be averaged, and numbers of two kinds do not fit into one vector."""
+    """What is no parameter cannot be averaged, and numbers of two kinds do not fit into
+    one vector."""
     buffers = [name for name, _ in model.named_buffers()]
     if buffers:
         raise ConfigError(
-            f"The model of '{owner}' keeps {buffers[0]!r} beside its parameters, and statistics of different label "
-            "owners' rows have no meaningful average. Use GroupNorm or LayerNorm instead of BatchNorm."
+            f"The model of '{owner}' keeps {buffers[0]!r} beside its parameters, and"
+            " statistics of different label owners' rows have no meaningful average."
+            " Use GroupNorm or LayerNorm instead of BatchNorm."
         )
     kinds = {parameter.dtype for parameter in model.parameters()}
     if len(kinds) != 1 or not next(iter(kinds)).is_floating_point:
         types = ", ".join(sorted(map(str, kinds))) or "no parameters"
-        raise ConfigError(f"The model of '{owner}' must have parameters of one floating-point type; found {types}.")
+        raise ConfigError(
+            f"The model of '{owner}' must have parameters of one floating-point type;"
+            f" found {types}."
+        )

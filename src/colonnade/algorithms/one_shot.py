@@ -1,19 +1,23 @@
-"""One shot: each party sends a few numbers per row once, learned without labels, and nothing ever comes back.
+"""One shot: each party sends a few numbers per row once, learned without labels, and
+nothing ever comes back.
 
-Khan et al., Communication-efficient vertical federated learning, Algorithms 15(8), 2022; Irureta et al., Towards active
-participant centric vertical federated learning, 2024 (arXiv:2410.17648). Neither learns from labels at a party, so what
-is learned of them stays with the label owner by construction.
+Khan et al., Communication-efficient vertical federated learning, Algorithms 15(8),
+2022; Irureta et al., Towards active participant centric vertical federated learning,
+2024 (arXiv:2410.17648). Neither learns from labels at a party, so what is learned of
+them stays with the label owner by construction.
 
     party k:      learns a map from its columns to `width` numbers, from its own training rows: PCA or an autoencoder
                   h_k = f_k(x_k)                                    Embed -> Embedding
     label owner:  learns from its own columns as they are, h_1 .. h_M and y: trees, logistic regression or MLP
 
-What crosses: `4 * width` bytes a row and party, once to train and once for each question. What a party learns: which
-rows are asked for, and nothing about labels, since no message of the label owner depends on them. What the label owner
-learns: h_k, a summary of each row's columns; it could rebuild as much of them as `width` numbers hold.
+What crosses: `4 * width` bytes a row and party, once to train and once for each
+question. What a party learns: which rows are asked for, and nothing about labels, since
+no message of the label owner depends on them. What the label owner learns: h_k, a
+summary of each row's columns; it could rebuild as much of them as `width` numbers hold.
 
-The label owner's estimator is one of a fixed list (`optim.estimators`); what it learned is kept as plain tensors. Its
-own organisation's columns never leave, so they are not narrowed.
+The label owner's estimator is one of a fixed list (`optim.estimators`); what it learned
+is kept as plain tensors. Its own organisation's columns never leave, so they are not
+narrowed.
 """
 
 from __future__ import annotations
@@ -41,17 +45,22 @@ PIECE = 1 << 22
 class Config:
     """How many numbers a row is worth, and who makes what of them."""
 
-    width: int = whole(default=4)  # numbers per row and party; no more than it has columns
-    encoder: str = one_of("pca", "autoencoder", default="pca")  # what a party learns from its own rows
+    # numbers per row and party; no more than it has columns
+    width: int = whole(default=4)
+    # what a party learns from its own rows
+    encoder: str = one_of("pca", "autoencoder", default="pca")
     encoder_epochs: int = whole(default=20)  # how often an autoencoder sees them
-    estimator: str = one_of(*estimators.NAMES, "auto", default="boosted_trees")  # what the label owner learns
+    # what the label owner learns
+    estimator: str = one_of(*estimators.NAMES, "auto", default="boosted_trees")
 
 
 def encoder(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:
-    """A party's encoder; the label owner's own organisation gives its columns as they are."""
+    """A party's encoder; the label owner's own organisation gives its columns as they
+    are."""
     if given.own:
         return nn.Flatten()
-    columns, config = given.row[0].numel(), given.config
+    columns = given.row[0].numel()
+    config = given.config
     width = min(config.width, columns)
     if config.encoder == "pca":
         return Pca(columns, width)
@@ -59,7 +68,8 @@ def encoder(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:
 
 
 class FeatureOwner(roles.FeatureOwner):
-    """Holds columns, and a map to few numbers that it learns from them when training rows are first asked for."""
+    """Holds columns, and a map to few numbers that it learns from them when training
+    rows are first asked for."""
 
     config: Config
     stackable = False
@@ -84,25 +94,33 @@ class LabelOwner(roles.LabelOwner):
     config: Config
     model: estimators.Estimated
 
-    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+    def __init__(
+        self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config
+    ) -> None:
         super().__init__(organisation, labels, loss, config)
         self.model = estimators.constant(1, torch.zeros(loss.outputs))
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.model = estimators.constant(sum(self.widths.values()), torch.zeros(self.loss.outputs)).to(self.device)
+        self.model = estimators.constant(
+            sum(self.widths.values()), torch.zeros(self.loss.outputs)
+        ).to(self.device)
 
     def learn(self, h: Mapping[str, Tensor], batch: str) -> float:
         """Learn anew from all training rows. Returns the loss on them."""
         seed = int(torch.randint(1 << 31, (1,), generator=self.generator))
         x = torch.cat([part.flatten(1) for part in h.values()], dim=1)
-        self.model = estimators.learned(self.config.estimator, x, self.y(batch), self.loss, seed).to(self.device)
+        self.model = estimators.learned(
+            self.config.estimator, x, self.y(batch), self.loss, seed
+        ).to(self.device)
         return float(self.loss(self.outputs(h), self.y(batch)))
 
     def outputs(self, h: Mapping[str, Tensor]) -> Tensor:
         """The learned model's outputs for rows with these embeddings."""
         parts = list(h.values())
-        size = max(1, PIECE // max(1, sum(buffer.shape[0] for buffer in self.model.buffers())))
+        size = max(
+            1, PIECE // max(1, sum(buffer.shape[0] for buffer in self.model.buffers()))
+        )
         pieces = zip(*(torch.split(part, size) for part in parts), strict=True)
         with torch.no_grad():
             return torch.cat([self.model(list(piece)) for piece in pieces])
@@ -119,7 +137,12 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     """One round: there is one batch, of all training rows, and one epoch."""
     for batch in batches:
         replies = peers.ask(Embed(batch.name))
-        yield Step(batch, driver.learn({k: reply.values.tensor for k, reply in replies.items()}, batch.name))
+        yield Step(
+            batch,
+            driver.learn(
+                {k: reply.values.tensor for k, reply in replies.items()}, batch.name
+            ),
+        )
 
 
 ALGORITHM = Algorithm(
@@ -135,8 +158,10 @@ ALGORITHM = Algorithm(
             Kind.EMBEDDING,
             of="columns",
             per_row=True,
-            tells="a few numbers that a party learned from its own columns, without labels: as much of each row's "
-            "columns as they hold",
+            tells=(
+                "a few numbers that a party learned from its own columns, without"
+                " labels: as much of each row's columns as they hold"
+            ),
         )
     },
     for_tables={"estimator": "auto", "width": 8},

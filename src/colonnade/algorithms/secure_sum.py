@@ -1,11 +1,13 @@
-"""Secure sums, for algorithms whose label owner needs only the sum of the parties' logits: nobody sees the terms.
+"""Secure sums, for algorithms whose label owner needs only the sum of the parties'
+logits: nobody sees the terms.
 
     party k:      a fresh public key                                                      MakeKey   -> PublicKey
                   everybody's public keys                                                 AgreeKeys -> Done
                   its logits, masked so that the masks cancel in the sum                  any reply with `values`
 
-`encryption.masks` says what this assumes. Masks also follow what each party was told (`Masked.follow`). Keys are never
-saved: they are agreed on anew when a run starts, is resumed or loaded, and after a round that failed.
+`encryption.masks` says what this assumes. Masks also follow what each party was told
+(`Masked.follow`). Keys are never saved: they are agreed on anew when a run starts, is
+resumed or loaded, and after a round that failed.
 """
 
 from __future__ import annotations
@@ -40,16 +42,22 @@ class Masked(Party):
     """Holds keys for what leaves under masks."""
 
     def mask(self, *names: str) -> None:
-        """Let nothing of these names leave unmasked from now on, also before any keys are agreed on."""
+        """Let nothing of these names leave unmasked from now on, also before any keys
+        are agreed on."""
         masks = Masks(self.name)
         for name in names:
             self.outbox.seal(name, masks)
 
     def follow(self, *told: object) -> None:
-        """Bind later masks to what this party was told and its model follows. Masks of parties that were told different
-        things do not cancel, so nobody gets a sum in which one party moves and the others do not."""
+        """Bind later masks to what this party was told and its model follows. Masks of
+        parties that were told different things do not cancel, so nobody gets a sum in
+        which one party moves and the others do not."""
         for value in told if self.outbox.seals else ():
-            data = value.tensor.cpu().numpy().tobytes() if isinstance(value, Released) else repr(value).encode()
+            data = (
+                value.tensor.cpu().numpy().tobytes()
+                if isinstance(value, Released)
+                else repr(value).encode()
+            )
             self.outbox.follow(data)
 
     @serves
@@ -64,7 +72,8 @@ class Masked(Party):
     def _masks(self) -> Masks:
         seal = next(iter(self.outbox.seals.values()), None)
         return self.needed(
-            seal if isinstance(seal, Masks) else None, 'it has no keys to agree on, since its aggregation is "plain"'
+            seal if isinstance(seal, Masks) else None,
+            'it has no keys to agree on, since its aggregation is "plain"',
         )
 
 
@@ -80,26 +89,39 @@ class Summing:
         others = set(parties) - {owner}
         if self.is_secure and len(others) < 2:
             raise ConfigError(
-                f"A secure sum hides nothing here: besides '{owner}', which learns the sum, it would have "
-                f'{len(others)} of the 2 parties it needs. Set aggregation = "plain", or add a party.'
+                f"A secure sum hides nothing here: besides '{owner}', which learns the"
+                " sum, it would have "
+                f'{len(others)} of the 2 parties it needs. Set aggregation = "plain",'
+                " or add a party."
             )
 
     def of(self, peers: Peers, ask: Ask) -> list[Tensor]:
         """The sums over all parties; masked ones are in float64."""
         if not self.is_secure:
-            return [torch.stack([part.tensor for part in parts]).sum(0) for parts in zip(*ask().values(), strict=True)]
-        agreed, self.agreed = self.agreed or agree(peers), ()
+            return [
+                torch.stack([part.tensor for part in parts]).sum(0)
+                for parts in zip(*ask().values(), strict=True)
+            ]
+        agreed = self.agreed or agree(peers)
+        self.agreed = ()
         answers = ask()
-        rounds = [dict(zip(answers, parts, strict=True)) for parts in zip(*answers.values(), strict=True)]
+        rounds = [
+            dict(zip(answers, parts, strict=True))
+            for parts in zip(*answers.values(), strict=True)
+        ]
         sums = [open_sum(one_round(shares, agreed), agreed) for shares in rounds]
-        self.agreed = agreed  # only now: a round that failed leaves some parties a mask ahead of the others
+        # only now: a round that failed leaves some parties a mask ahead of the others
+        self.agreed = agreed
         return sums
 
     def scores(self, peers: Peers, rows: Rows) -> dict[str, Tensor]:
-        """The outputs of parties' models for rows, to be added up: those of each party or, masked, their sum."""
+        """The outputs of parties' models for rows, to be added up: those of each party
+        or, masked, their sum."""
 
         def ask() -> dict[str, list[Released]]:
-            return {k: [reply.values] for k, reply in peers.ask(Embed(rows.name)).items()}
+            return {
+                k: [reply.values] for k, reply in peers.ask(Embed(rows.name)).items()
+            }
 
         if self.is_secure:
             return {"sum": self.of(peers, ask)[0]}
@@ -107,7 +129,8 @@ class Summing:
 
 
 def agree(peers: Peers) -> tuple[str, ...]:
-    """Let the parties agree on keys; one by one, since each member of a cohort has its own."""
+    """Let the parties agree on keys; one by one, since each member of a cohort has its
+    own."""
     keys = {k: peer.ask(MakeKey()).key for k, peer in peers.items()}
     for peer in peers.values():
         peer.ask(AgreeKeys(keys))

@@ -1,6 +1,8 @@
-"""SplitNN on vertically partitioned data: concatenated embeddings, one head at the label owner.
+"""SplitNN on vertically partitioned data: concatenated embeddings, one head at the
+label owner.
 
-Vepakomma et al., Split learning for health, 2018 (arXiv:1812.00564); Ceballos et al., 2020 (arXiv:2008.04137).
+Vepakomma et al., Split learning for health, 2018 (arXiv:1812.00564); Ceballos et al.,
+2020 (arXiv:2008.04137).
 
     for each batch B:
         party k:      h_k = f_k(x_k[B])                      Embed   -> Embedding
@@ -8,8 +10,8 @@ Vepakomma et al., Split learning for health, 2018 (arXiv:1812.00564); Ceballos e
                       with combine = "mean", g of the mean over those who hold a row
         party k:      step f_k with dloss/dh_k               Descend -> Done
 
-What crosses: embeddings up, their gradients down. What a party learns: gradients reveal labels to a party that
-looks; embeddings reveal features to whoever knows f_k.
+What crosses: embeddings up, their gradients down. What a party learns: gradients reveal
+labels to a party that looks; embeddings reveal features to whoever knows f_k.
 """
 
 from __future__ import annotations
@@ -28,18 +30,22 @@ from colonnade.core.checks import fraction, not_negative, one_of, positive, whol
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters; each is checked where it is written, so a bad TOML fails before anything is sent."""
+    """Hyper-parameters; each is checked where it is written, so a bad TOML fails before
+    anything is sent."""
 
     optimizer: str = one_of("sgd", "adam", default="sgd")
     learning_rate: float = positive(default=0.1)
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.0)
-    head_hidden: int = whole(default=0, least=0)  # width of one hidden layer in g; 0: g is linear
-    combine: str = one_of("concat", "mean", default="concat")  # what g reads: all side by side, or their mean
+    # width of one hidden layer in g; 0: g is linear
+    head_hidden: int = whole(default=0, least=0)
+    # what g reads: all side by side, or their mean
+    combine: str = one_of("concat", "mean", default="concat")
 
 
 def missing(config: Config) -> set[str]:
-    """g reads all embeddings, where a zero would be a value like any other; but a mean is over the parties present."""
+    """g reads all embeddings, where a zero would be a value like any other; but a mean
+    is over the parties present."""
     return {"stale", "skip"} if config.combine == "mean" else {"stale"}
 
 
@@ -55,10 +61,15 @@ class LabelOwner(embedding.Concatenating):
     @property
     def inputs(self) -> int:
         mean = self.config.combine == "mean"
-        return self.one_width('combine = "mean" needs embeddings of one width') if mean else super().inputs
+        return (
+            self.one_width('combine = "mean" needs embeddings of one width')
+            if mean
+            else super().inputs
+        )
 
     def outputs(self, h: Mapping[str, Tensor], held: Tensor | None = None) -> Tensor:
-        """g([h_1 .. h_M]), or g of their mean; `held` says how many parties hold each row, where not all do."""
+        """g([h_1 .. h_M]), or g of their mean; `held` says how many parties hold each
+        row, where not all do."""
         if self.config.combine == "mean":
             total = torch.stack(list(h.values())).sum(0)
             return self.model(total / (len(h) if held is None else held))  # type: ignore[no-any-return]
@@ -76,15 +87,22 @@ class LabelOwner(embedding.Concatenating):
 def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     replies = peers.ask(embedding.Embed(rows.name))
     with torch.no_grad():
-        return driver.of_batch({k: r.values.tensor for k, r in replies.items()}, rows.name)
+        return driver.of_batch(
+            {k: r.values.tensor for k, r in replies.items()}, rows.name
+        )
 
 
 def head(given: HeadInputs[Config]) -> nn.Module:
     """The module g, to be exported."""
     if given.config.combine == "concat":
         return heads.concatenating(given, given.config.head_hidden)
-    model = embedding.head(given.widths[0], given.outputs, given.config.head_hidden, seed=0)
-    return heads.Joining(heads.loaded(model, given.state["model"]), lambda sent: torch.stack(sent).mean(0))
+    model = embedding.head(
+        given.widths[0], given.outputs, given.config.head_hidden, seed=0
+    )
+    return heads.Joining(
+        heads.loaded(model, given.state["model"]),
+        lambda sent: torch.stack(sent).mean(0),
+    )
 
 
 ALGORITHM = Algorithm(

@@ -1,11 +1,14 @@
-"""What a label owner of boosted trees can work out from sums: equations in the side of a border that each row is on.
+"""What a label owner of boosted trees can work out from sums: equations in the side of
+a border that each row is on.
 
-It knows every gradient and every node, so a sum over the rows of a node that go left by a candidate is an equation in
-as many unknown bits as the node has rows: with 1 where a row goes left,
+It knows every gradient and every node, so a sum over the rows of a node that go left by
+a candidate is an equation in as many unknown bits as the node has rows: with 1 where a
+row goes left,
 
     sum of g over the node's rows that go left = sum over the node's rows of g times the row's bit
 
-and the same for h. A candidate keeps its place for a round, so all nodes of a round have equations in the same bits.
+and the same for h. A candidate keeps its place for a round, so all nodes of a round
+have equations in the same bits.
 """
 
 from __future__ import annotations
@@ -25,13 +28,19 @@ from colonnade.encryption.elgamal import ElGamalSecretKey
 NO_COLUMNS = Binning((), np.zeros(0, dtype=np.bool_), 1)
 
 
-def equations(secret: ElGamalSecretKey | None, answers: Transcript, requests: Transcript) -> Iterator[Equations]:
-    """The equations of each round, from what a party answered a label owner and what it was asked, by transcripts."""
-    asked = [seen.message for seen in requests if isinstance(seen.message, (Start, Divide))]
+def equations(
+    secret: ElGamalSecretKey | None, answers: Transcript, requests: Transcript
+) -> Iterator[Equations]:
+    """The equations of each round, from what a party answered a label owner and what it
+    was asked, by transcripts."""
+    asked = [
+        seen.message for seen in requests if isinstance(seen.message, (Start, Divide))
+    ]
     replies = [
         seen.message
         for seen in answers
-        if isinstance(seen.message, Sums) and seen.message.sums.receipt.owner == requests.party
+        if isinstance(seen.message, Sums)
+        and seen.message.sums.receipt.owner == requests.party
     ]
     growing: Growing | None = None
     levels: list[tuple[Floats, Floats]] = []
@@ -41,9 +50,12 @@ def equations(secret: ElGamalSecretKey | None, answers: Transcript, requests: Tr
             if start is not None and request.number != start.number:
                 yield _joined(start.batch, levels)
                 levels = []
-            start, growing = request, _without_columns(secret, request)
+            start = request
+            growing = _without_columns(secret, request)
         elif growing is not None:
-            growing = growing.divided(request.nodes.tensor.cpu().numpy().astype(np.uint8))
+            growing = growing.divided(
+                request.nodes.tensor.cpu().numpy().astype(np.uint8)
+            )
         if growing is not None and growing.reported:
             levels.append(_level(secret, growing, reply))
     if start is not None and levels:
@@ -58,20 +70,34 @@ def _without_columns(secret: ElGamalSecretKey | None, request: Start) -> Growing
         slopes = PlainSlopes(values[:, ::2], values[:, 1::2])
     else:
         assert request.hessians is not None
-        g, h = (released.tensor.cpu().double().numpy() for released in (request.gradients, request.hessians))
+        g, h = (
+            released.tensor.cpu().double().numpy()
+            for released in (request.gradients, request.hessians)
+        )
         slopes = PlainSlopes(g, h)
     sampled = np.arange(slopes.rows)
     rows = slopes.rows
     if request.sample is not None:
-        rows, sampled = len(request.sample.tensor), np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
+        rows = len(request.sample.tensor)
+        sampled = np.flatnonzero(request.sample.tensor.cpu().numpy()[:, 0] > HALF)
     no_bins = np.zeros((0, rows), dtype=np.uint8)
     return Growing.begin(
-        request.batch, request.number, slopes, sampled, no_bins, NO_COLUMNS, NO_COLUMNS.candidates(), 1
+        request.batch,
+        request.number,
+        slopes,
+        sampled,
+        no_bins,
+        NO_COLUMNS,
+        NO_COLUMNS.candidates(),
+        1,
     )
 
 
-def _level(secret: ElGamalSecretKey | None, growing: Growing, reply: Sums) -> tuple[Floats, Floats]:
-    """Weights of rows, [equations, rows of the batch], and the sums reported, [equations, candidates]; NaN: none."""
+def _level(
+    secret: ElGamalSecretKey | None, growing: Growing, reply: Sums
+) -> tuple[Floats, Floats]:
+    """Weights of rows, [equations, rows of the batch], and the sums reported,
+    [equations, candidates]; NaN: none."""
     slopes = growing.slopes
     assert isinstance(slopes, PlainSlopes)
     nodes = [(node, part.tree) for part in growing.reported for node in part.nodes]
@@ -83,7 +109,9 @@ def _level(secret: ElGamalSecretKey | None, growing: Growing, reply: Sums) -> tu
     if isinstance(reply.sums, Ciphertext):
         assert secret is not None
         blocks = [(2 * tree, 2 * tree + 1) for _, tree in nodes]
-        both = secret.decrypt_sums(reply.sums.encrypted, blocks, negative=(True, False)).numpy()
+        both = secret.decrypt_sums(
+            reply.sums.encrypted, blocks, negative=(True, False)
+        ).numpy()
         sums = both.reshape(len(nodes), -1, 2)
     else:
         sums = reply.sums.tensor.cpu().double().numpy()
@@ -92,5 +120,7 @@ def _level(secret: ElGamalSecretKey | None, growing: Growing, reply: Sums) -> tu
 
 
 def _joined(batch: str, levels: list[tuple[Floats, Floats]]) -> Equations:
-    weights, sums = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*levels, strict=True))
+    weights, sums = (
+        torch.from_numpy(np.concatenate(parts)) for parts in zip(*levels, strict=True)
+    )
     return Equations(batch, weights, sums)

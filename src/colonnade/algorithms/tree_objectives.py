@@ -1,7 +1,9 @@
-"""Objectives of boosted trees: where scores begin, gradients and Hessians of each row, and how scores become outputs.
+"""Objectives of boosted trees: where scores begin, gradients and Hessians of each row,
+and how scores become outputs.
 
-Scores are [rows, outputs] in float64. The outputs are those that the label owner's loss reads: logits, log-shares, or
-values with the training rows' mean 0 and scale 1. A Poisson model's scores are logarithms of the label's own units.
+Scores are [rows, outputs] in float64. The outputs are those that the label owner's loss
+reads: logits, log-shares, or values with the training rows' mean 0 and scale 1. A
+Poisson model's scores are logarithms of the label's own units.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class OfLoss:
-    """Logistic, softmax and squared: the label owner's loss itself. Weights are one per row."""
+    """Logistic, softmax and squared: the label owner's loss itself. Weights are one per
+    row."""
 
     of: Loss
-    medians: ClassVar = False  # whether a leaf is the median of what is left, not a Newton step
+    # whether a leaf is the median of what is left, not a Newton step
+    medians: ClassVar = False
 
     def start(self, labels: Tensor, weights: Tensor) -> Tensor:
         """The scores that fit best if all rows have the same."""
@@ -32,7 +36,11 @@ class OfLoss:
         if isinstance(self.of, Squared):
             return (labels.double() * shares).sum()[None]
         classes = max(2, self.of.outputs)
-        share = torch.zeros(classes, dtype=torch.float64).index_add_(0, labels, shares).clamp(LEAST, 1 - LEAST)
+        share = (
+            torch.zeros(classes, dtype=torch.float64)
+            .index_add_(0, labels, shares)
+            .clamp(LEAST, 1 - LEAST)
+        )
         if isinstance(self.of, Logistic):
             return (share[1] / share[0]).log()[None]
         return share.log() - share.log().mean()
@@ -42,9 +50,11 @@ class OfLoss:
         if isinstance(self.of, Squared):
             return scores - labels.double()[:, None], torch.ones_like(scores)
         if isinstance(self.of, Logistic):
-            p, truth = scores.sigmoid(), labels.double()[:, None]
+            p = scores.sigmoid()
+            truth = labels.double()[:, None]
         else:
-            p, truth = scores.softmax(-1), one_hot(labels, scores.shape[1]).double()
+            p = scores.softmax(-1)
+            truth = one_hot(labels, scores.shape[1]).double()
         return p - truth, (p * (1 - p)).clamp_min(1e-16)
 
     def loss(self, scores: Tensor, labels: Tensor, weights: Tensor) -> float:
@@ -84,7 +94,10 @@ class Poisson:
     def start(self, labels: Tensor, weights: Tensor) -> Tensor:
         counts = self._counts(labels)
         if float(counts.min()) < -1e-4:
-            raise DataError('boosted_trees.loss = "poisson" needs labels of 0 or more. Choose "squared" or "absolute".')
+            raise DataError(
+                'boosted_trees.loss = "poisson" needs labels of 0 or more. Choose'
+                ' "squared" or "absolute".'
+            )
         return ((counts * weights).sum() / weights.sum()).clamp_min(LEAST).log()[None]
 
     def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,10 +119,12 @@ Objective = OfLoss | Absolute | Poisson
 
 
 def objective_for(loss: Loss, wanted: str, mean: float, scale: float) -> Objective:
-    """The objective by the settings and the kind of label; `mean` and `scale` give the label's own units back."""
+    """The objective by the settings and the kind of label; `mean` and `scale` give the
+    label's own units back."""
     if wanted in ("absolute", "poisson", "squared") and not isinstance(loss, Squared):
         raise ConfigError(
-            f'boosted_trees.loss = "{wanted}" is for labels that are numbers, and these are classes. Set loss = "auto".'
+            f'boosted_trees.loss = "{wanted}" is for labels that are numbers, and these'
+            ' are classes. Set loss = "auto".'
         )
     if wanted == "absolute":
         return Absolute()
@@ -120,4 +135,6 @@ def weighted_median(values: Tensor, weights: Tensor) -> Tensor:
     """The smallest value up to which at least half of the weight lies."""
     order = values.argsort()
     up_to = weights[order].cumsum(0)
-    return values[order[int(torch.searchsorted(up_to, up_to[-1:] / 2).clamp(max=len(values) - 1))]]
+    return values[
+        order[int(torch.searchsorted(up_to, up_to[-1:] / 2).clamp(max=len(values) - 1))]
+    ]

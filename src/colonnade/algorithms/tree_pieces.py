@@ -1,4 +1,5 @@
-"""Trees as torch models, to be exported: a party's thresholds, and the label owner's trees over all directions."""
+"""Trees as torch models, to be exported: a party's thresholds, and the label owner's
+trees over all directions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ KINDS = {"value": torch.float64, "absent_left": torch.bool}
 
 
 class Thresholds(nn.Module):
-    """A party's piece: 1 or 0 for each of its splits and rows; a column with gaps has another that says where."""
+    """A party's piece: 1 or 0 for each of its splits and rows; a column with gaps has
+    another that says where."""
 
     column: Tensor
     threshold: Tensor
@@ -29,20 +31,34 @@ class Thresholds(nn.Module):
         super().__init__()
         tables = [no_splits(), *rounds]
         for name in ("column", "threshold", "gaps_left"):
-            self.register_buffer(name, torch.cat([table[name].cpu() for table in tables]))
-        columns, marks = self.column.tolist(), set(gaps.values())
-        self.register_buffer("mark", torch.tensor([gaps.get(column, -1) for column in columns], dtype=torch.int64))
-        self.register_buffer("is_mark", torch.tensor([column in marks for column in columns], dtype=torch.bool))
+            self.register_buffer(
+                name, torch.cat([table[name].cpu() for table in tables])
+            )
+        columns = self.column.tolist()
+        marks = set(gaps.values())
+        self.register_buffer(
+            "mark",
+            torch.tensor(
+                [gaps.get(column, -1) for column in columns], dtype=torch.int64
+            ),
+        )
+        self.register_buffer(
+            "is_mark",
+            torch.tensor([column in marks for column in columns], dtype=torch.bool),
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.flatten(1)
         values = torch.where(self.is_mark, 0.0, flat[:, self.column]).double()
-        missing = values.isnan() | ((self.mark >= 0) & (flat[:, self.mark.clamp_min(0)] > HALF))
+        missing = values.isnan() | (
+            (self.mark >= 0) & (flat[:, self.mark.clamp_min(0)] > HALF)
+        )
         return torch.where(missing, self.gaps_left, values <= self.threshold).float()
 
 
 class Trees(nn.Module):
-    """The label owner's piece: from directions, NaN for rows that a party lacks, to the joint model's outputs."""
+    """The label owner's piece: from directions, NaN for rows that a party lacks, to the
+    joint model's outputs."""
 
     base: Tensor
     said: Tensor
@@ -55,20 +71,33 @@ class Trees(nn.Module):
     def __init__(self, given: HeadInputs[Any]) -> None:
         super().__init__()
         rounds: Sequence[NodeTable] = given.state["rounds"]
-        self.outputs, self.rounds, self.depth = given.outputs, len(rounds), 0
+        self.outputs = given.outputs
+        self.rounds = len(rounds)
+        self.depth = 0
         self.is_forest = given.config.is_forest and len(rounds) > 0
         poisson = given.config.loss == "poisson"
         self.units = (given.mean, given.scale) if poisson else None
-        first, nodes = list(accumulate(given.widths, initial=0))[:-1], 0
-        parts: dict[str, list[Tensor]] = {name: [] for name in (*KINDS, "said", "left", "right", "roots")}
+        first = list(accumulate(given.widths, initial=0))[:-1]
+        nodes = 0
+        parts: dict[str, list[Tensor]] = {
+            name: [] for name in (*KINDS, "said", "left", "right", "roots")
+        }
         for table in rounds:
             party = table["party"].cpu()
             inner = party >= 0
-            parts["said"].append(torch.where(inner, torch.tensor(first)[party.clamp_min(0)] + table["split"].cpu(), -1))
+            parts["said"].append(
+                torch.where(
+                    inner,
+                    torch.tensor(first)[party.clamp_min(0)] + table["split"].cpu(),
+                    -1,
+                )
+            )
             for name in ("left", "right"):
                 parts[name].append(torch.where(inner, table[name].cpu() + nodes, -1))
             for name, kind in KINDS.items():
-                parts[name].append(table.get(name, torch.zeros(len(party), dtype=kind)).cpu())
+                parts[name].append(
+                    table.get(name, torch.zeros(len(party), dtype=kind)).cpu()
+                )
             parts["roots"].append(nodes + torch.arange(given.outputs))
             self.depth = max(self.depth, _depth(table))
             nodes += len(party)
@@ -77,7 +106,14 @@ class Trees(nn.Module):
             none = torch.zeros(0, dtype=KINDS.get(name, torch.int64))
             self.register_buffer(name, torch.cat([none, *tensors]))
         base = given.state.get("base")
-        self.register_buffer("base", torch.zeros(given.outputs, dtype=torch.float64) if base is None else base.cpu())
+        self.register_buffer(
+            "base",
+            (
+                torch.zeros(given.outputs, dtype=torch.float64)
+                if base is None
+                else base.cpu()
+            ),
+        )
 
     def forward(self, parts: list[Tensor]) -> Tensor:
         directions = torch.cat(parts, 1)
@@ -99,17 +135,23 @@ def thresholds(given: TableInputs) -> Thresholds:
     return Thresholds(given.state["rounds"], gaps_of(dict(given.fitted)))
 
 
-def splits_by_party(state: Mapping[str, Any], parties: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def splits_by_party(
+    state: Mapping[str, Any], parties: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
     """How many bits each party sends for a row: one for each of its splits."""
     return {
-        name: (sum(int((table["party"] == k).sum()) for table in state["rounds"]),) for k, name in enumerate(parties)
+        name: (sum(int((table["party"] == k).sum()) for table in state["rounds"]),)
+        for k, name in enumerate(parties)
     }
 
 
 def _depth(table: NodeTable) -> int:
-    """How many splits the longest way to a leaf passes; children come after their parents."""
+    """How many splits the longest way to a leaf passes; children come after their
+    parents."""
     depth = [0] * len(table["party"])
-    for node, (left, right) in enumerate(zip(table["left"].tolist(), table["right"].tolist(), strict=True)):
+    for node, (left, right) in enumerate(
+        zip(table["left"].tolist(), table["right"].tolist(), strict=True)
+    ):
         if left >= 0:
             depth[left] = depth[right] = depth[node] + 1
     return max(depth, default=0)

@@ -1,7 +1,9 @@
-"""VIMADMM: one linear head per party, solved by ADMM, with many local steps per exchange.
+"""VIMADMM: one linear head per party, solved by ADMM, with many local steps per
+exchange.
 
-Xie, Chen, Zhang and Li, Improving Privacy-Preserving Vertical Federated Learning by Efficient Communication with
-ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o = sum_k h_k W_k, for each batch B:
+Xie, Chen, Zhang and Li, Improving Privacy-Preserving Vertical Federated Learning by
+Efficient Communication with ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o =
+sum_k h_k W_k, for each batch B:
 
     party k:      h_k = f_k(x_k[B])                                                   Embed   -> Embedding
     label owner:  z = argmin l(z; y) - lambda^T z + rho/2 ||o - z||^2                 Eq. 6
@@ -10,15 +12,17 @@ ADMM, 2022 (arXiv:2207.10226), Algorithm 1. With logits o = sum_k h_k W_k, for e
                   r = z - o - lambda/rho, and the new W_k, to party k                 Improve -> Done
     party k:      tau steps on rho/2 ||r + h_k W_k^old - f_k(x_k) W_k||^2 / |B|       Eq. 10
 
-The paper sends lambda and s_k = z - sum_{i != k} o_i. A party's objective depends on both only through
-s_k - lambda/rho = r + o_k, and it knows o_k, what it sent times the head it had: so one matrix r, the same for all,
-takes their place. Eq. 9 as printed puts the new heads of the others into s_k (`residual_heads = "new"`: then o in r,
-and o_k, are of the new heads) and diverges; the round's old heads are used. Losses are means over the batch. Heads
-start uniform in +-1/sqrt(width), as a linear layer's do (from zero, MNIST is two points behind after two epochs), and
-each party is told its first one.
+The paper sends lambda and s_k = z - sum_{i != k} o_i. A party's objective depends on
+both only through s_k - lambda/rho = r + o_k, and it knows o_k, what it sent times the
+head it had: so one matrix r, the same for all, takes their place. Eq. 9 as printed puts
+the new heads of the others into s_k (`residual_heads = "new"`: then o in r, and o_k,
+are of the new heads) and diverges; the round's old heads are used. Losses are means
+over the batch. Heads start uniform in +-1/sqrt(width), as a linear layer's do (from
+zero, MNIST is two points behind after two epochs), and each party is told its first
+one.
 
-What crosses: embeddings up; r and a head down. What a party learns: z and lambda carry labels (lambda is
-softmax(z) - y), so a party can read labels from r.
+What crosses: embeddings up; r and a head down. What a party learns: z and lambda carry
+labels (lambda is softmax(z) - y), so a party can read labels from r.
 """
 
 from __future__ import annotations
@@ -42,7 +46,18 @@ from colonnade.algorithms.embedding import (
     predict,
 )
 from colonnade.algorithms.heads import linear
-from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, State, Step, roles, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    Organisation,
+    Peers,
+    Released,
+    Request,
+    State,
+    Step,
+    roles,
+    serves,
+)
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
 from colonnade.optim.descent import Arriving
@@ -58,13 +73,16 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
     weight_decay: float = not_negative(default=0.001)  # beta
-    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")  # scaled: large heads, small local steps
+    # scaled: large heads, small local steps
+    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")
     head_learning_rate: float = positive(default=0.05)
-    residual_heads: str = one_of("old", "new", default="old")  # of which r is; "new" as Eq. 9 prints it, and diverges
+    # of which r is; "new" as Eq. 9 prints it, and diverges
+    residual_heads: str = one_of("old", "new", default="old")
 
 
 def missing(config: Config) -> set[str]:
-    """o is a sum over parties; but the exact minimum over W_k without any h_k would forget the head."""
+    """o is a sum over parties; but the exact minimum over W_k without any h_k would
+    forget the head."""
     return {"stale", "skip"} if config.head_update == "sgd" else {"stale"}
 
 
@@ -84,7 +102,13 @@ class FeatureOwner(AdmmFeatureOwner):
     config: Config
     released_as = "embedding"
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Config,
+    ) -> None:
         super().__init__(organisation, features, model, config)
         self.head: Tensor | None = None  # W_k, from the first Adopt on
 
@@ -109,20 +133,26 @@ class FeatureOwner(AdmmFeatureOwner):
         return Done()
 
     def _scale(self, head: Tensor) -> Tensor | None:
-        """The curvature of Eq. 10 grows with the square of the head. One SGD step hardly changes that; an exact head is
-        as large as the embeddings are small, and where columns are many its local steps diverge. "exact_scaled" divides
-        the objective by what the head has grown, which has the same minimum."""
+        """The curvature of Eq. 10 grows with the square of the head. One SGD step
+        hardly changes that; an exact head is as large as the embeddings are small, and
+        where columns are many its local steps diverge. "exact_scaled" divides the
+        objective by what the head has grown, which has the same minimum."""
         if self.config.head_update != "exact_scaled":
             return None
         start = (head.shape[-1] / 3) ** 0.5  # the expected norm of a uniform head
         grown: Tensor = torch.linalg.matrix_norm(head, keepdim=True) / start
         return 1 / grown.clamp_min(1.0)
 
-    def _local_steps(self, x: Tensor, h: Tensor, r: Tensor, known: Tensor, head: Tensor) -> None:
+    def _local_steps(
+        self, x: Tensor, h: Tensor, r: Tensor, known: Tensor, head: Tensor
+    ) -> None:
         """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 10)."""
-        config, scale, target = self.config, self._scale(head), r + h @ known
+        config = self.config
+        scale = self._scale(head)
+        target = r + h @ known
         if scale is not None:
-            head, target = scale * head, scale * target
+            head = scale * head
+            target = scale * target
         self.descent.towards(config.local_steps, x, target, rho=config.rho, head=head)
 
     def state(self) -> State:
@@ -134,17 +164,22 @@ class FeatureOwner(AdmmFeatureOwner):
 
 
 class LabelOwner(LinearHeads, AdmmLabelOwner):
-    """Holds labels, heads W (one block of rows per party), and the duals lambda (one row per training row)."""
+    """Holds labels, heads W (one block of rows per party), and the duals lambda (one
+    row per training row)."""
 
     config: Config
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.looks_at_nothing = self.config.head_update == "sgd"  # exact heads may be no numbers
+        # exact heads may be no numbers
+        self.looks_at_nothing = self.config.head_update == "sgd"
 
     def update(self, h: Mapping[str, Tensor], batch: str) -> tuple[Arriving, Tensor]:
-        """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual r."""
-        measures, r, (heads,) = self.advance(batch, beside(h, self.widths, self.room), self.heads)
+        """Eq. 6 to 8 for a batch; gives what `loss_of` reads, and the parties' residual
+        r."""
+        measures, r, (heads,) = self.advance(
+            batch, beside(h, self.widths, self.room), self.heads
+        )
         self.heads = heads.clone()  # a replay would overwrite it
         return measures, r
 
@@ -156,24 +191,37 @@ class LabelOwner(LinearHeads, AdmmLabelOwner):
         known = o if self.config.residual_heads == "old" else narrow(H, new)
         return z - known - duals / self.config.rho, duals, measures, new
 
-    def _next_heads(self, H: Tensor, heads: Tensor, o: Tensor, z: Tensor, duals: Tensor) -> Tensor:
+    def _next_heads(
+        self, H: Tensor, heads: Tensor, o: Tensor, z: Tensor, duals: Tensor
+    ) -> Tensor:
         """Eq. 8: every head against the others' old ones, by one step or exactly."""
-        rho, beta, rows = self.config.rho, self.config.weight_decay, H.shape[0]
+        rho = self.config.rho
+        beta = self.config.weight_decay
+        rows = H.shape[0]
         if self.config.head_update == "sgd":
             gradient = narrow(H.T, duals + rho * (o - z)) / rows + beta * heads
             return heads - self.config.head_learning_rate * gradient
         solved = []
-        for h_k, W_k in zip(blocks(H.T, self.widths.values()), blocks(heads, self.widths.values()), strict=True):
+        for h_k, W_k in zip(
+            blocks(H.T, self.widths.values()),
+            blocks(heads, self.widths.values()),
+            strict=True,
+        ):
             gram = rho * h_k @ h_k.T
             # dead units, one or all of them, must not make it singular
             ridge = (rows * beta + 1e-6 * gram.trace() / len(gram)).clamp_min(1e-12)
             gram.diagonal().add_(ridge)
-            solved.append(torch.linalg.solve_ex(gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals))[0])
+            solved.append(
+                torch.linalg.solve_ex(
+                    gram, h_k @ (rho * (z - o + h_k.T @ W_k) - duals)
+                )[0]
+            )
         new = torch.cat(solved)
         if not new.isfinite().all():
             raise Diverged(
-                'Training diverged: embeddings are too large, or no numbers, to solve head_update = "exact" for. Lower '
-                'learning_rate or local_steps, or set head_update = "exact_scaled", or "sgd", the default.'
+                "Training diverged: embeddings are too large, or no numbers, to solve"
+                ' head_update = "exact" for. Lower learning_rate or local_steps, or set'
+                ' head_update = "exact_scaled", or "sgd", the default.'
             )
         return new
 
@@ -184,8 +232,12 @@ class LabelOwner(LinearHeads, AdmmLabelOwner):
     def variables_for(self, residual: Tensor, batch: str) -> dict[str, Improve]:
         """To each party its head, and to all the same residual."""
         r = self.outbox.release(residual, "residual", batch)
-        heads = self.outbox.release_blocks(self.heads, list(self.widths.values()), "head", batch)
-        return {k: Improve(batch, r, W_k) for k, W_k in zip(self.widths, heads, strict=True)}
+        heads = self.outbox.release_blocks(
+            self.heads, list(self.widths.values()), "head", batch
+        )
+        return {
+            k: Improve(batch, r, W_k) for k, W_k in zip(self.widths, heads, strict=True)
+        }
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
@@ -201,7 +253,9 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     if batches.done == 0:
         peers.ask_each(driver.first_heads())
     for batch in batches:
-        h = {k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()}
+        h = {
+            k: reply.values.tensor for k, reply in peers.ask(Embed(batch.name)).items()
+        }
         measures, residual = driver.update(h, batch.name)
         peers.ask_each(driver.variables_for(residual, batch.name))
         yield Step(batch, driver.loss_of(measures))
@@ -219,11 +273,17 @@ ALGORITHM = Algorithm(
         "embedding": EMBEDDING,
         "residual": RESIDUAL,
         "head": Release(
-            Kind.HEAD, of="labels", per_row=False, tells="how the label owner weighs this party's embedding"
+            Kind.HEAD,
+            of="labels",
+            per_row=False,
+            tells="how the label owner weighs this party's embedding",
         ),
     },
     missing=missing,
-    lacking='The exact minimum over a head would forget it in a batch without its party, unless head_update = "sgd".',
+    lacking=(
+        "The exact minimum over a head would forget it in a batch without its party,"
+        ' unless head_update = "sgd".'
+    ),
     for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     head=linear,
     combine=LabelOwner.outputs,

@@ -1,6 +1,8 @@
-"""VIMADMM-J: ADMM with whole models at the parties; the label owner needs only the sum of their logits.
+"""VIMADMM-J: ADMM with whole models at the parties; the label owner needs only the sum
+of their logits.
 
-Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 3. With o = sum_k o_k, for each batch B:
+Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 3. With o = sum_k o_k, for
+each batch B:
 
     party k:      o_k = f_k(x_k[B]) W_k                                                   Embed   -> Embedding
     label owner:  z = argmin l(z; y) - lambda^T z + rho/2 ||o - z||^2                     Eq. 17
@@ -9,14 +11,16 @@ Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 3. With o = sum_k o_
     party k:      tau steps of W_k and f_k together on
                   rho/2 ||r + o_k - f_k(x_k) W_k||^2 / |B|, with the o_k it sent          Eq. 20, 21
 
-The label owner needs the sum alone. With aggregation = "secure" it gets nothing else: the parties agree on keys, each
-masks its logits, and the masks cancel in the sum (`secure_sum`).
+The label owner needs the sum alone. With aggregation = "secure" it gets nothing else:
+the parties agree on keys, each masks its logits, and the masks cancel in the sum
+(`secure_sum`).
 
-As in VIMADMM, r and what a party sent stand for lambda and the printed residual s_k. The paper steps W_k first and f_k
-at the new W_k (`local_order = "head_first"`); with momentum that diverged on MNIST at its own settings (batch 28 of
-epoch 1), while one step of both from the same gradient gives the authors' accuracies. What crosses: logits up, masked
-or not, and r down.
-What a party learns: z and lambda carry labels, so a party can read them from r.
+As in VIMADMM, r and what a party sent stand for lambda and the printed residual s_k.
+The paper steps W_k first and f_k at the new W_k (`local_order = "head_first"`); with
+momentum that diverged on MNIST at its own settings (batch 28 of epoch 1), while one
+step of both from the same gradient gives the authors' accuracies. What crosses: logits
+up, masked or not, and r down. What a party learns: z and lambda carry labels, so a
+party can read them from r.
 """
 
 from __future__ import annotations
@@ -28,10 +32,26 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Algorithm, Crossing, Kind, Release
-from colonnade.algorithms.embedding import RESIDUAL, AdmmFeatureOwner, AdmmLabelOwner, with_head
+from colonnade.algorithms.embedding import (
+    RESIDUAL,
+    AdmmFeatureOwner,
+    AdmmLabelOwner,
+    with_head,
+)
 from colonnade.algorithms.heads import Summed
 from colonnade.algorithms.secure_sum import Masked, Summing
-from colonnade.core import Batches, Done, Organisation, Peers, Released, Request, Rows, Step, roles, serves
+from colonnade.core import (
+    Batches,
+    Done,
+    Organisation,
+    Peers,
+    Released,
+    Request,
+    Rows,
+    Step,
+    roles,
+    serves,
+)
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.optim.descent import Arriving
@@ -48,18 +68,26 @@ class Config:
     learning_rate: float = positive(default=0.05)
     momentum: float = fraction(default=0.9)
     weight_decay: float = not_negative(default=0.001)  # beta
-    aggregation: str = one_of("plain", "secure", default="plain")  # what the label owner sees: all logits, or their sum
-    local_order: str = one_of("together", "head_first", default="together")  # "head_first" is Algorithm 3 as printed
+    # what the label owner sees: all logits, or their sum
+    aggregation: str = one_of("plain", "secure", default="plain")
+    # "head_first" is Algorithm 3 as printed
+    local_order: str = one_of("together", "head_first", default="together")
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
-    """What crosses from columns and from labels. A sum of logits can be read, so no epsilon follows from the masks."""
-    logits = DpEvent("summed (secure aggregation)") if config.aggregation == "secure" else NON_PRIVATE
+    """What crosses from columns and from labels. A sum of logits can be read, so no
+    epsilon follows from the masks."""
+    logits = (
+        DpEvent("summed (secure aggregation)")
+        if config.aggregation == "secure"
+        else NON_PRIVATE
+    )
     return {"logits": logits}, {"residual": NON_PRIVATE}
 
 
 def missing(config: Config) -> set[str]:
-    """o is a sum over parties; masked shares add up to it only if all of them come, and each is used once."""
+    """o is a sum over parties; masked shares add up to it only if all of them come, and
+    each is used once."""
     return {"stale", "skip"} if config.aggregation == "plain" else set()
 
 
@@ -74,7 +102,13 @@ class FeatureOwner(Masked, AdmmFeatureOwner):
     config: Config
     released_as = "logits"
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Config) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Config,
+    ) -> None:
         super().__init__(organisation, features, model, config)
         if config.aggregation == "secure":
             self.mask("logits")
@@ -90,7 +124,8 @@ class FeatureOwner(Masked, AdmmFeatureOwner):
     def _local_steps(self, x: Tensor, sent: Tensor, r: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 20 and 21)."""
         head_first = self.config.local_order == "head_first"
-        steps, rho = self.config.local_steps, self.config.rho
+        steps = self.config.local_steps
+        rho = self.config.rho
         self.descent.towards(steps, x, r + sent, rho=rho, last_first=head_first)
 
 
@@ -99,7 +134,9 @@ class LabelOwner(AdmmLabelOwner):
 
     config: Config
 
-    def __init__(self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config) -> None:
+    def __init__(
+        self, organisation: Organisation, labels: Tensor, loss: Loss, config: Config
+    ) -> None:
         super().__init__(organisation, labels, loss, config)
         self.sum = Summing(config.aggregation == "secure")
 
@@ -112,7 +149,8 @@ class LabelOwner(AdmmLabelOwner):
         return torch.stack(list(o.values())).sum(0).to(self.duals.dtype)
 
     def update(self, o: Tensor, batch: str) -> tuple[Arriving, Tensor]:
-        """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties' residual r."""
+        """Eq. 17 and 18 for a batch; gives what `loss_of` reads, and the parties'
+        residual r."""
         measures, r, _ = self.advance(batch, o)
         return measures, r
 
@@ -125,7 +163,9 @@ class LabelOwner(AdmmLabelOwner):
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
     for batch in batches:
         measures, residual = driver.update(logits(driver, peers, batch), batch.name)
-        peers.ask(Improve(batch.name, driver.outbox.release(residual, "residual", batch.name)))
+        peers.ask(
+            Improve(batch.name, driver.outbox.release(residual, "residual", batch.name))
+        )
         yield Step(batch, driver.loss_of(measures))
 
 
@@ -152,8 +192,11 @@ ALGORITHM = Algorithm(
             Kind.LOGITS,
             of="columns",
             per_row=True,
-            tells="what each row's columns say about its label, in the local model's view; with secure aggregation a "
-            "share that is uniform by itself, and from all shares together only the parties' sum",
+            tells=(
+                "what each row's columns say about its label, in the local model's"
+                " view; with secure aggregation a share that is uniform by itself, and"
+                " from all shares together only the parties' sum"
+            ),
         ),
         "residual": RESIDUAL,
     },
@@ -161,7 +204,9 @@ ALGORITHM = Algorithm(
     modes={how: Config(aggregation=how) for how in ("plain", "secure")},
     separable=lambda config: config.aggregation == "plain",
     missing=missing,
-    lacking='Masked shares add up only if all of them come, unless aggregation = "plain".',
+    lacking=(
+        'Masked shares add up only if all of them come, unless aggregation = "plain".'
+    ),
     for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     local_model=with_head,
     head=lambda _: Summed(),

@@ -1,19 +1,22 @@
 """VIMSGD: one linear head per party, trained by gradients.
 
-Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 2. With logits o = sum_k h_k W_k, for each batch B:
+Xie, Chen, Zhang and Li, 2022 (arXiv:2207.10226), Algorithm 2. With logits o = sum_k h_k
+W_k, for each batch B:
 
     party k:      h_k = f_k(x_k[B])                                              Embed   -> Embedding
     label owner:  W_k <- W_k - eta (h_k^T dl/do + beta W_k)                      Eq. 12
                   dl/dh_k = dl/do W_k^T                                          Eq. 14
     party k:      one step of f_k with dl/dh_k                                   Descend -> Done, Eq. 15
 
-Eq. 14 as printed takes dl/dh_k at the new heads. From the heads of the round's start it is one joint SGD step, needs
-one pass instead of two, and is better on MNIST: 95.1, 96.0 and 96.6 % after 2, 5 and 10 epochs against 94.9, 95.9 and
-96.4 on the test rows (`colonnade reproduce vim-mnist`). So that is the default, and `gradient_heads = "new"` is Eq. 14
-to the letter.
+Eq. 14 as printed takes dl/dh_k at the new heads. From the heads of the round's start it
+is one joint SGD step, needs one pass instead of two, and is better on MNIST: 95.1, 96.0
+and 96.6 % after 2, 5 and 10 epochs against 94.9, 95.9 and 96.4 on the test rows
+(`colonnade reproduce vim-mnist`). So that is the default, and `gradient_heads = "new"`
+is Eq. 14 to the letter.
 
-What crosses: embeddings up, their gradients down. What a party learns: a batch's gradient has at most as many
-independent directions as there are classes, and follows the labels, which can be guessed from it.
+What crosses: embeddings up, their gradients down. What a party learns: a batch's
+gradient has at most as many independent directions as there are classes, and follows
+the labels, which can be guessed from it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class Config:
     learning_rate: float = positive(default=0.3)  # of the parties and of the heads
     momentum: float = fraction(default=0.9)  # of the parties; the heads' SGD has none
     weight_decay: float = not_negative(default=0.001)  # beta
-    gradient_heads: str = one_of("old", "new", default="old")  # where dl/dh_k is taken; "new" as Eq. 14 prints it
+    # where dl/dh_k is taken; "new" as Eq. 14 prints it
+    gradient_heads: str = one_of("old", "new", default="old")
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -55,14 +59,23 @@ class LabelOwner(embedding.LinearHeads):
 
     def meet(self, introductions: Mapping[str, roles.Introduction]) -> None:
         super().meet(introductions)
-        self.optimizer = make_optimizer([self.heads], self.config) if self.config.optimizer == "adam" else None
+        self.optimizer = (
+            make_optimizer([self.heads], self.config)
+            if self.config.optimizer == "adam"
+            else None
+        )
 
-    def learn(self, h: Mapping[str, Tensor], batch: str) -> tuple[float, dict[str, Tensor]]:
+    def learn(
+        self, h: Mapping[str, Tensor], batch: str
+    ) -> tuple[float, dict[str, Tensor]]:
         """One step of the heads, and dl/dh_k for every party."""
-        H, heads = beside(h, self.widths), self.heads
+        H = beside(h, self.widths)
+        heads = self.heads
         loss, slope = self.slope(H @ heads, batch)
         if self.optimizer is None:
-            self.heads = heads - self.config.learning_rate * (H.T @ slope + self.config.weight_decay * heads)
+            self.heads = heads - self.config.learning_rate * (
+                H.T @ slope + self.config.weight_decay * heads
+            )
         else:
             heads = heads.clone()
             self.heads.grad = H.T @ slope
@@ -75,7 +88,11 @@ class LabelOwner(embedding.LinearHeads):
 
     def state(self) -> State:
         state = super().state()
-        return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
+        return (
+            state
+            if self.optimizer is None
+            else state | {"optimizer": self.optimizer.state_dict()}
+        )
 
     def load_state(self, state: State) -> None:
         super().load_state(state)

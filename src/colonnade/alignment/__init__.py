@@ -1,12 +1,14 @@
-"""Private set intersection: which rows all parties have in common, and one order for them, without showing ids.
+"""Private set intersection: which rows all parties have in common, and one order for
+them, without showing ids.
 
 ids = Ids.of("clinic", [frame["patient"]], settings)
 owner = IdOwner(organisation, ids, settings, among=["clinic", "lab"])         # at every party
 alignment = align(owner, peers)                                               # at one of them, which drives
 owner.common_rows                                                             # its own common rows, in the agreed order
 
-`intersection` says how it works and who learns what. `helper` is another protocol, for millions of ids: a neutral
-organisation compares keyed hashes. `intersection` needs the package coincurve: pip install "colonnade[crypto]".
+`intersection` says how it works and who learns what. `helper` is another protocol, for
+millions of ids: a neutral organisation compares keyed hashes. `intersection` needs the
+package coincurve: pip install "colonnade[crypto]".
 """
 
 from typing import TYPE_CHECKING

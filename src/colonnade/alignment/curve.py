@@ -1,4 +1,5 @@
-"""Lists of points on secp256k1 as arrays, one point a row, computed by processes beside this one (`core.workers`)."""
+"""Lists of points on secp256k1 as arrays, one point a row, computed by processes beside
+this one (`core.workers`)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,23 @@ from colonnade.alignment.points import POINT
 from colonnade.core import workers
 from colonnade.errors import ConfigError
 
-__all__ = ["ORDER", "POINT", "NotAPoint", "blind", "check", "fresh_secret", "multiply", "public_key"]
+__all__ = [
+    "ORDER",
+    "POINT",
+    "NotAPoint",
+    "blind",
+    "check",
+    "fresh_secret",
+    "multiply",
+    "public_key",
+]
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-SECONDS = {arithmetic.BLIND: 28e-6, arithmetic.MULTIPLY: 23e-6, arithmetic.CHECK: 3.2e-6}
+SECONDS = {
+    arithmetic.BLIND: 28e-6,
+    arithmetic.MULTIPLY: 23e-6,
+    arithmetic.CHECK: 3.2e-6,
+}
 """Of work on a point, about."""
 
 
@@ -53,7 +67,10 @@ def public_key() -> Any:
     try:
         from coincurve import PublicKey
     except ImportError:
-        raise ConfigError('Private alignment needs the package coincurve: pip install "colonnade[crypto]".') from None
+        raise ConfigError(
+            "Private alignment needs the package coincurve: pip install"
+            ' "colonnade[crypto]".'
+        ) from None
     return PublicKey
 
 
@@ -62,7 +79,15 @@ def _spread(kind: bytes, items: NDArray[np.uint8], secret: bytes) -> NDArray[np.
     assert items.shape == (len(items), arithmetic.WIDTHS[kind])
     items = np.ascontiguousarray(items)
     try:
-        answers = workers.spread(arithmetic.work, kind, len(items), SECONDS[kind], lambda part: (items[part], secret))
+        answers = workers.spread(
+            arithmetic.work,
+            kind,
+            len(items),
+            SECONDS[kind],
+            lambda part: (items[part], secret),
+        )
     except workers.Wrong as wrong:
         raise NotAPoint(wrong.at) from None
-    return np.frombuffer(bytearray().join(made for (made,) in answers), dtype=np.uint8).reshape(-1, POINT)
+    return np.frombuffer(
+        bytearray().join(made for (made,) in answers), dtype=np.uint8
+    ).reshape(-1, POINT)

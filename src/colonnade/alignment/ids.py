@@ -1,10 +1,12 @@
-"""Ids, made comparable: text by a stated rule, then one digest per row. No id is kept as text from here on.
+"""Ids, made comparable: text by a stated rule, then one digest per row. No id is kept
+as text from here on.
 
     exact         text as it is; whole numbers as their decimal digits, so 1 and "1" are one id and "01" is another
     normalised    Unicode NFKC, case folded, white space stripped at the ends and made one space inside
 
-Composite ids are encoded with the number of parts and the length of each, so ("ab", "c") is not ("a", "bc"). Floats
-(1.0), dates, True and bytes are refused: they have no single spelling, and a float may have lost digits of a long id.
+Composite ids are encoded with the number of parts and the length of each, so ("ab",
+"c") is not ("a", "bc"). Floats (1.0), dates, True and bytes are refused: they have no
+single spelling, and a float may have lost digits of a long id.
 
 Only the id columns of a party's file are read before anybody trains.
 """
@@ -37,7 +39,8 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ids:
-    """One party's ids: the digest of each distinct one, and the row of its table that it names."""
+    """One party's ids: the digest of each distinct one, and the row of its table that
+    it names."""
 
     owner: str
     digests: NDArray[np.uint8]
@@ -49,7 +52,10 @@ class Ids:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"Ids({self.owner!r}, {len(self)} of {self.total} rows, {self.columns} columns)"
+        return (
+            f"Ids({self.owner!r}, {len(self)} of {self.total} rows, {self.columns}"
+            " columns)"
+        )
 
     @property
     def repeated(self) -> int:
@@ -57,20 +63,33 @@ class Ids:
         return self.total - len(self)
 
     @classmethod
-    def of(cls, owner: str, columns: Sequence[Iterable[Any]], settings: AlignmentSettings | None = None) -> Ids:
+    def of(
+        cls,
+        owner: str,
+        columns: Sequence[Iterable[Any]],
+        settings: AlignmentSettings | None = None,
+    ) -> Ids:
         """Make the ids of the columns that they consist of, each as long as the table."""
         settings = settings or AlignmentSettings()
         write = normalised if settings.ids == "normalised" else str
-        parts = [(_text(owner, row, value, write) for row, value in enumerate(column)) for column in columns]
+        parts = [
+            (_text(owner, row, value, write) for row, value in enumerate(column))
+            for column in columns
+        ]
         joined = bytearray()  # not b"".join, which would hold every digest twice
         for digest in _digests(owner, parts):
             joined += digest
         digests = np.frombuffer(joined, dtype=np.uint8).reshape(-1, DIGEST)
         if not len(digests):
-            raise DataError(f"'{owner}' has a table without rows, and there is nothing to align. Check its export.")
+            raise DataError(
+                f"'{owner}' has a table without rows, and there is nothing to align."
+                " Check its export."
+            )
         words = digests.view(f"S{DIGEST}").reshape(-1)
         if settings.duplicates == "none":
-            _, number_of_row, counts = np.unique(words, return_inverse=True, return_counts=True)
+            _, number_of_row, counts = np.unique(
+                words, return_inverse=True, return_counts=True
+            )
             rows = np.flatnonzero(counts[number_of_row] == 1)
         else:
             rows = np.sort(np.unique(words, return_index=True)[1])
@@ -78,27 +97,42 @@ class Ids:
         if repeated and settings.duplicates == "refuse":
             at = int(np.setdiff1d(np.arange(len(digests)), rows, assume_unique=True)[0])
             raise DataError(
-                f"'{owner}' has {repeated} rows with an id that an earlier row has too, comparing {settings.ids} ids; "
-                f"the first is row {at}, counted from 0. An id must name one row: keep one row per id, or set "
-                '[alignment] duplicates = "first".'
+                f"'{owner}' has {repeated} rows with an id that an earlier row has too,"
+                f" comparing {settings.ids} ids; the first is row {at}, counted from 0."
+                " An id must name one row: keep one row per id, or set [alignment]"
+                ' duplicates = "first".'
             )
-        return cls(owner, digests if not repeated else digests[rows], rows, len(digests), len(parts))
+        return cls(
+            owner,
+            digests if not repeated else digests[rows],
+            rows,
+            len(digests),
+            len(parts),
+        )
 
     def left(self, matched: Sequence[NDArray[np.int64]], *, fill: bool) -> Ids:
-        """The ids of rows that no other key matched yet. `fill` adds random entries, which match nobody's, to a short
-        list: others might refuse it otherwise, and need not know how short it is."""
+        """The ids of rows that no other key matched yet. `fill` adds random entries,
+        which match nobody's, to a short list: others might refuse it otherwise, and
+        need not know how short it is."""
         unmatched = ~np.isin(self.rows, np.concatenate([[NOBODY], *matched]))
-        digests, rows = self.digests[unmatched], self.rows[unmatched]
+        digests = self.digests[unmatched]
+        rows = self.rows[unmatched]
         more = max(FILLED - len(rows), 0) if fill else 0
-        random = np.frombuffer(secrets.token_bytes(DIGEST * more), dtype=np.uint8).reshape(more, DIGEST)
-        digests, rows = np.concatenate([digests, random]), np.concatenate([rows, np.full(more, NOBODY)])
+        random = np.frombuffer(
+            secrets.token_bytes(DIGEST * more), dtype=np.uint8
+        ).reshape(more, DIGEST)
+        digests = np.concatenate([digests, random])
+        rows = np.concatenate([rows, np.full(more, NOBODY)])
         return replace(self, digests=digests, rows=rows)
 
     @classmethod
     def of_texts(cls, owner: str, texts: NDArray[np.str_]) -> Ids:
-        """Make the ids of texts that are compared as they are, each once; "" where a row has none."""
+        """Make the ids of texts that are compared as they are, each once; "" where a
+        row has none."""
         rows = np.flatnonzero(texts != "").astype(np.int64)
-        joined = b"".join(_digests(owner, [iter([text.encode() for text in texts[rows].tolist()])]))
+        joined = b"".join(
+            _digests(owner, [iter([text.encode() for text in texts[rows].tolist()])])
+        )
         digests = np.frombuffer(bytearray(joined), dtype=np.uint8).reshape(-1, DIGEST)
         return cls(owner, digests, rows, len(texts), 1)
 
@@ -110,17 +144,29 @@ def _text(owner: str, row: int, value: Any, write: Callable[[str], str]) -> byte
             try:
                 return text.encode()
             except UnicodeEncodeError:
-                raise DataError(f"'{owner}' has an id in row {row} that is no valid Unicode. Correct it.") from None
+                raise DataError(
+                    f"'{owner}' has an id in row {row} that is no valid Unicode."
+                    " Correct it."
+                ) from None
     elif not isinstance(value, bool | np.bool_):
         try:
             return str(operator.index(value)).encode()
         except TypeError:
             pass
-    if value is None or isinstance(value, str) or type(value).__name__ == "NAType" or value != value:
-        raise DataError(f"'{owner}' has no id in row {row}, and every row needs one. Remove such rows, or name them.")
+    if (
+        value is None
+        or isinstance(value, str)
+        or type(value).__name__ == "NAType"
+        or value != value
+    ):
+        raise DataError(
+            f"'{owner}' has no id in row {row}, and every row needs one. Remove such"
+            " rows, or name them."
+        )
     raise DataError(
-        f"'{owner}' has an id of type {type(value).__name__} in row {row}, and ids must be text or whole numbers, to "
-        "be compared exactly. Convert the column to text, or to whole numbers."
+        f"'{owner}' has an id of type {type(value).__name__} in row {row}, and ids must"
+        " be text or whole numbers, to be compared exactly. Convert the column to"
+        " text, or to whole numbers."
     )
 
 
@@ -130,31 +176,39 @@ def _digests(owner: str, parts: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
     head = len(parts).to_bytes(4, "big")
     try:
         for texts in zip(*parts, strict=True):
-            yield hashlib.sha256(head + b"".join(len(text).to_bytes(8, "big") + text for text in texts)).digest()
+            yield hashlib.sha256(
+                head + b"".join(len(text).to_bytes(8, "big") + text for text in texts)
+            ).digest()
     except ValueError:
-        raise DataError(f"'{owner}' has id columns of different lengths. Take them from one table.") from None
+        raise DataError(
+            f"'{owner}' has id columns of different lengths. Take them from one table."
+        ) from None
 
 
 def with_normalised_ids(table: Table) -> Table:
-    """The table with normalised ids, which then join rows, divide them and name their accounts."""
+    """The table with normalised ids, which then join rows, divide them and name their
+    accounts."""
     ids = np.array([normalised(text) for text in table.ids.tolist()], dtype=np.str_)
     empty = int((ids == "").sum())
     if empty:
         raise DataError(
-            f"'{table.owner}' has {empty} rows whose ids are empty once normalised. Remove such rows, or name them."
+            f"'{table.owner}' has {empty} rows whose ids are empty once normalised."
+            " Remove such rows, or name them."
         )
     again = len(ids) - len(np.unique(ids))
     if again:
         raise DataError(
-            f"'{table.owner}' has {again} rows whose id is an earlier row's once normalised: they differ in capitals, "
-            'spaces or Unicode form alone, and an id must name one row. Keep one row per id, or set ids = "exact" '
-            "under [alignment]."
+            f"'{table.owner}' has {again} rows whose id is an earlier row's once"
+            " normalised: they differ in capitals, spaces or Unicode form alone, and"
+            ' an id must name one row. Keep one row per id, or set ids = "exact"'
+            " under [alignment]."
         )
     return replace(table, packed=packed(ids))
 
 
 def ids_of(table: Table) -> tuple[Ids, ...]:
-    """The ids that are compared of a table: one list for each of its keys, or its ids where it has no keys."""
+    """The ids that are compared of a table: one list for each of its keys, or its ids
+    where it has no keys."""
     if not table.keys:
         return (Ids.of(table.owner, [table.ids.tolist()]),)
     return tuple(Ids.of_texts(table.owner, texts) for texts in table.keys)
@@ -170,19 +224,29 @@ def matched_names(table: Table, rows_by_key: Sequence[NDArray[np.int64]]) -> Tab
     """The whole table, with the rows that a key matched named after it."""
     if not table.keys:
         return table
-    names = [name_of(key, text) for key, rows in enumerate(rows_by_key) for text in table.keys[key][rows].tolist()]
+    names = [
+        name_of(key, text)
+        for key, rows in enumerate(rows_by_key)
+        for text in table.keys[key][rows].tolist()
+    ]
     return renamed(table, np.concatenate(rows_by_key), names)
 
 
-def renamed(table: Table, rows: NDArray[np.int64], names: Sequence[str] | NDArray[np.str_]) -> Table:
-    """The whole table, with other names for these rows. No other row has such a name: a row is named after a key that
-    it alone has, and a row with the same key would have been matched with it."""
+def renamed(
+    table: Table, rows: NDArray[np.int64], names: Sequence[str] | NDArray[np.str_]
+) -> Table:
+    """The whole table, with other names for these rows. No other row has such a name: a
+    row is named after a key that it alone has, and a row with the same key would have
+    been matched with it."""
     ids = table.ids.astype(object)
     ids[rows] = list(names)
     return replace(table, packed=packed(ids.astype(np.str_)), own=table.ids, keys=())
 
 
-def read_ids(path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings) -> Ids:
-    """The ids in a .csv, .csv.gz or .parquet file, whose columns may have any names besides."""
+def read_ids(
+    path: str | Path, *, owner: str, columns: Sequence[str], settings: AlignmentSettings
+) -> Ids:
+    """The ids in a .csv, .csv.gz or .parquet file, whose columns may have any names
+    besides."""
     frame = read_columns(path, owner=owner, columns=columns)
     return Ids.of(owner, [frame[name] for name in columns], settings)

@@ -1,8 +1,10 @@
-"""Every attack that applies to a run, scored: what could each party have learned from what it received?
+"""Every attack that applies to a run, scored: what could each party have learned from
+what it received?
 
-An attack gets one party's transcript and what that party holds anyway. Where it gets more, it says so: inversion gets
-the victim's weights, a regression the columns of a few rows. Where initial weights follow from the agreed seed, the
-label owner knows them anyway. The scorer alone uses the truth, afterwards.
+An attack gets one party's transcript and what that party holds anyway. Where it gets
+more, it says so: inversion gets the victim's weights, a regression the columns of a few
+rows. Where initial weights follow from the agreed seed, the label owner knows them
+anyway. The scorer alone uses the truth, afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from typing import Any
 from colonnade.algorithms import Kind
 from colonnade.attacks import trigger
 from colonnade.attacks.finding import LIMITS, Finding, NotAttacked, not_attacked
-from colonnade.attacks.inversion_audit import EMBEDDINGS, Rebuilt, inversion_findings, joined, known_findings, rebuild
+from colonnade.attacks.inversion_audit import (
+    EMBEDDINGS,
+    Rebuilt,
+    inversion_findings,
+    joined,
+    known_findings,
+    rebuild,
+)
 from colonnade.attacks.label_audit import ATTACKS, Guesses, label_findings, partners
 from colonnade.attacks.learned_model import (
     LEARNED,
@@ -59,8 +68,10 @@ class Audit:
     notes: list[str] = field(default_factory=list)
     party: str | None = None  # only attacks by or on it were made
     checkpoint: str = ""  # the fingerprint of what was attacked; "" equals no other
-    drawn: dict[str, str] = field(default_factory=dict)  # whose columns each picture shows, by its name
-    sites: dict[str, str] = field(default_factory=dict)  # between sites, what each said of its own columns
+    # whose columns each picture shows, by its name
+    drawn: dict[str, str] = field(default_factory=dict)
+    # between sites, what each said of its own columns
+    sites: dict[str, str] = field(default_factory=dict)
 
     @property
     def crossed(self) -> list[Finding]:
@@ -68,14 +79,19 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Everything that could be read was attacked, and no score is above its threshold. Between sites every other
-        site must say so too: a site that says nothing has not passed."""
+        """Everything that could be read was attacked, and no score is above its
+        threshold. Between sites every other site must say so too: a site that says
+        nothing has not passed."""
         return not self.crossed and not self.not_attacked and not self.open_sites
 
     @property
     def open_sites(self) -> dict[str, str]:
         """The sites that are not known to have passed, and why not."""
-        return {name: said for name, said in self.sites.items() if said not in (FIGURES, PASSED)}
+        return {
+            name: said
+            for name, said in self.sites.items()
+            if said not in (FIGURES, PASSED)
+        }
 
     @property
     def limited(self) -> bool:
@@ -88,7 +104,11 @@ class Audit:
             "run": self.run,
             "algorithm": self.algorithm,
             "checkpoint": self.checkpoint,
-            "thresholds": {name: value for name, value in self.thresholds.items() if value is not None},
+            "thresholds": {
+                name: value
+                for name, value in self.thresholds.items()
+                if value is not None
+            },
             "passed": self.passed,
             "findings": [finding.to_json() for finding in self.findings],
             "not_attacked": [dataclasses.asdict(item) for item in self.not_attacked],
@@ -100,46 +120,81 @@ class Audit:
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Audit:
         """An audit as `to_json` wrote it, without reconstructions."""
-        findings = [{key: value for key, value in finding.items() if key != "crossed"} for finding in saved["findings"]]
+        findings = [
+            {key: value for key, value in finding.items() if key != "crossed"}
+            for finding in saved["findings"]
+        ]
         return cls(
-            saved["run"], saved["algorithm"], None, dict.fromkeys(LIMITS) | dict(saved["thresholds"]),
-            [Finding(**finding | {"releases": tuple(finding["releases"])}) for finding in findings],
+            saved["run"],
+            saved["algorithm"],
+            None,
+            dict.fromkeys(LIMITS) | dict(saved["thresholds"]),
+            [
+                Finding(**finding | {"releases": tuple(finding["releases"])})
+                for finding in findings
+            ],
             [NotAttacked(**item) for item in saved["not_attacked"]],
-            notes=list(saved["notes"]), checkpoint=saved["checkpoint"], drawn=dict(saved["pictures"]),
+            notes=list(saved["notes"]),
+            checkpoint=saved["checkpoint"],
+            drawn=dict(saved["pictures"]),
             sites=dict(saved.get("sites", {})),
-        )  # fmt: skip
+        )
 
     def check(self) -> None:
-        """Raise when a threshold was crossed, or one is set and something that could be read was not attacked."""
+        """Raise when a threshold was crossed, or one is set and something that could be
+        read was not attacked."""
         if self.passed or not self.limited:
             return
         lines = []
         if self.crossed:
-            lines.append(f"{len(self.crossed)} of {len(self.findings)} findings are above their threshold in [audit]:")
+            lines.append(
+                f"{len(self.crossed)} of {len(self.findings)} findings are above their"
+                " threshold in [audit]:"
+            )
             lines += [
-                f"    {finding.attacker} on {finding.victim}, {finding.attack} ({finding.moment}): "
-                f"{finding.metric} {finding.score:.3f} is above {finding.limit} = {finding.threshold}"
+                f"    {finding.attacker} on {finding.victim}, {finding.attack}"
+                f" ({finding.moment}): {finding.metric} {finding.score:.3f} is above"
+                f" {finding.limit} = {finding.threshold}"
                 for finding in self.crossed
             ]
-            lines.append("    Protect what is released, in the owner's outbox rules, or raise the threshold.")
+            lines.append(
+                "    Protect what is released, in the owner's outbox rules, or raise"
+                " the threshold."
+            )
         if self.not_attacked:
             lines.append(
-                f"{len(self.not_attacked)} releases could be read and were not attacked, so nothing bounds them:"
+                f"{len(self.not_attacked)} releases could be read and were not"
+                " attacked, so nothing bounds them:"
             )
             lines += [f"    {item}" for item in self.not_attacked]
-            lines.append("    Hide them, or train an algorithm all of whose releases can be attacked here.")
+            lines.append(
+                "    Hide them, or train an algorithm all of whose releases can be"
+                " attacked here."
+            )
         if self.open_sites:
-            lines.append(f"{len(self.open_sites)} of {len(self.sites)} sites are not known to have passed:")
+            lines.append(
+                f"{len(self.open_sites)} of {len(self.sites)} sites are not known to"
+                " have passed:"
+            )
             lines += [f"    {name}: {said}" for name, said in self.open_sites.items()]
-            lines.append("    What a site tells of its own columns, it says under [audit] in its own party.toml.")
+            lines.append(
+                "    What a site tells of its own columns, it says under [audit] in its"
+                " own party.toml."
+            )
         raise AuditFailed("\n".join(lines))
 
 
 def audit_run(
-    folder: Path, *, rows: int = 64, party: str | None = None, say: Say | None = None, allow_models: Sequence[str] = ()
+    folder: Path,
+    *,
+    rows: int = 64,
+    party: str | None = None,
+    say: Say | None = None,
+    allow_models: Sequence[str] = (),
 ) -> Audit:
-    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows, label attacks at as many or more.
-    `allow_models` lists the import paths that the run's settings may name as models."""
+    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows,
+    label attacks at as many or more. `allow_models` lists the import paths that the
+    run's settings may name as models."""
     with reopen(folder, allow_models) as federation:
         if party is not None and party not in federation.organisations:
             hint = did_you_mean(party, list(federation.organisations))
@@ -147,37 +202,61 @@ def audit_run(
                 f"--party is {party!r}, which is no party of this run{hint}; there are "
                 f"{', '.join(federation.organisations)}."
             )
-        result = audit_federation(federation, folder.resolve().name, rows=rows, party=party, say=say)
+        result = audit_federation(
+            federation, folder.resolve().name, rows=rows, party=party, say=say
+        )
         result.checkpoint = fingerprint(folder)
         return result
 
 
 @one_torch_thread()  # the tensors are small, and threads would only wait for each other
 def audit_federation(
-    federation: Federation, run: str = "", *, rows: int = 64, party: str | None = None, say: Say | None = None
+    federation: Federation,
+    run: str = "",
+    *,
+    rows: int = 64,
+    party: str | None = None,
+    say: Say | None = None,
 ) -> Audit:
-    """As `audit_run`, for a recorded federation in memory. It is trained a little further on the way."""
+    """As `audit_run`, for a recorded federation in memory. It is trained a little
+    further on the way."""
     if federation.recording is None:
-        raise ConfigError("An audit needs a federation that records: Federation(..., record=True).")
+        raise ConfigError(
+            "An audit needs a federation that records: Federation(..., record=True)."
+        )
     settings = federation.settings
-    result = Audit(run, settings.algorithm, settings.data.dataset, settings.audit.limits, party=party)
+    result = Audit(
+        run,
+        settings.algorithm,
+        settings.data.dataset,
+        settings.audit.limits,
+        party=party,
+    )
     say = say or (lambda _: None)
     say("repeating the first rounds")
     first = first_rounds(federation, max(rows, LABEL_ROWS))
     asked = predictions(federation, rows)
     say("training a few batches further")
-    trained = dataclasses.replace(train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts)
+    trained = dataclasses.replace(
+        train_on(federation, max(rows, LABEL_ROWS), TRAINED), begun=first.transcripts
+    )
     rehearsals = (first, asked, trained)
     findings: list[Finding] = []
     for owner in federation.holdings.label_owners:
         part = part_of(federation, owner)
-        own = first.of(federation, owner), asked.of(federation, owner), trained.of(federation, owner)
+        own = (
+            first.of(federation, owner),
+            asked.of(federation, owner),
+            trained.of(federation, owner),
+        )
         note(result, part, own)
         findings += on_labels(part, own, party, say)
         findings += on_columns(result, part, own, rows, party, say)
     result.notes = list(dict.fromkeys(result.notes))
     result.findings = [finding.under(result.thresholds) for finding in findings]
-    result.not_attacked = not_attacked(federation.algorithm, rehearsals, findings, reads=READS, party=party)
+    result.not_attacked = not_attacked(
+        federation.algorithm, rehearsals, findings, reads=READS, party=party
+    )
     if not findings:
         result.notes.append(NONE_APPLIES.format(result.algorithm))
     return result
@@ -188,38 +267,52 @@ Rehearsals = tuple[Rehearsal, Rehearsal, Rehearsal]
 
 
 def note(result: Audit, federation: Attacked, rehearsals: Rehearsals) -> None:
-    """Note what was refused, what arrived masked, whose models are known, and whose rows came as the same numbers."""
+    """Note what was refused, what arrived masked, whose models are known, and whose
+    rows came as the same numbers."""
     first = rehearsals[0]
     for rehearsal in rehearsals:
         if rehearsal.refused:
             result.notes.append(f"{rehearsal.moment}: {rehearsal.refused}")
     if masked := _masked(federation, first):
         result.notes.append(
-            f"What {', '.join(masked)} sent for each row arrived masked: {federation.holdings.label_owner} can read "
-            "their sum alone, so attacks on the columns of one of them are on that sum, or do not apply."
+            f"What {', '.join(masked)} sent for each row arrived masked:"
+            f" {federation.holdings.label_owner} can read their sum alone, so attacks"
+            " on the columns of one of them are on that sum, or do not apply."
         )
     result.notes += whose_models(federation, masked)
     result.notes += trigger.suspicious_rows(federation, first)
 
 
 def on_labels(
-    federation: Attacked, rehearsals: Rehearsals, party: str | None, say: Say, told_guesses: Guesses | None = None
+    federation: Attacked,
+    rehearsals: Rehearsals,
+    party: str | None,
+    say: Say,
+    told_guesses: Guesses | None = None,
 ) -> Iterator[Finding]:
-    """Guesses of labels, scored where the labels are; `told_guesses` are those of parties elsewhere."""
+    """Guesses of labels, scored where the labels are; `told_guesses` are those of
+    parties elsewhere."""
     for rehearsal in rehearsals[::2]:
         say(f"guessing labels: {rehearsal.moment}")
         yield from label_findings(federation, rehearsal, party, told_guesses)
 
 
 def on_columns(
-    result: Audit, federation: Attacked, rehearsals: Rehearsals, rows: int, party: str | None, say: Say
+    result: Audit,
+    federation: Attacked,
+    rehearsals: Rehearsals,
+    rows: int,
+    party: str | None,
+    say: Say,
 ) -> Iterator[Finding]:
-    """Columns that were rebuilt, scored where the columns are; `result` keeps the reconstructions."""
+    """Columns that were rebuilt, scored where the columns are; `result` keeps the
+    reconstructions."""
     first, asked, trained = rehearsals
     for rehearsal in (first, trained):
         yield from jacobian_findings(federation, rehearsal, rows, party)
     moments = [asked, trained] if _differs(federation, trained, asked) else [asked]
-    moments += [first] if asked.refused and trained.refused else []  # what was released before is still known
+    # what was released before is still known
+    moments += [first] if asked.refused and trained.refused else []
     reconstructions: list[Rebuilt] = []
     for rehearsal in moments:
         say(f"inverting models: {rehearsal.moment}")
@@ -231,15 +324,25 @@ def on_columns(
     yield from inversion_findings(federation, reconstructions)
     say("using what is known, and learning what is not")
     yield from known_findings(federation, first, rows, party)
-    for rehearsal in (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,):
+    for rehearsal in (
+        (asked, trained) if federation.algorithm.named(Kind.DIRECTIONS) else (trained,)
+    ):
         yield from learned_findings(federation, rehearsal, party)
     yield from sums_findings(federation, trained, party)
     yield from lengths_findings(federation, first, party)
 
 
-FIGURES, PASSED, FAILED = "told its figures", "passed by its own limits", "not passed by its own limits"
-NO_LIMITS, NOT_TOLD = "not told: it has no limits, or one on what sites cannot measure (recognition)", "not told"
-NOTHING_LEFT = "not known: it released nothing again, as where its budget is spent, so nothing was attacked"
+FIGURES = "told its figures"
+PASSED = "passed by its own limits"
+FAILED = "not passed by its own limits"
+NO_LIMITS = (
+    "not told: it has no limits, or one on what sites cannot measure (recognition)"
+)
+NOT_TOLD = "not told"
+NOTHING_LEFT = (
+    "not known: it released nothing again, as where its budget is spent, so nothing was"
+    " attacked"
+)
 """What a site said of its own columns."""
 READS = frozenset(
     {kind for attack in ATTACKS for kind in (attack.reads, *attack.beside)}
@@ -248,45 +351,73 @@ READS = frozenset(
 """The kinds of releases that some attack here is on."""
 NONE_APPLIES = "No attack here applies to what {} sends between these parties."
 LABEL_ROWS = 512
-"""Label attacks look at this many training rows, or all there are: they cost little and a share needs rows."""
+"""Label attacks look at this many training rows, or all there are: they cost little and
+a share needs rows."""
 
 
 def whose_models(federation: Attacked, masked: Collection[str]) -> Iterator[str]:
-    """Of parties whose releases the label owner could read, whose models follow from the agreed seed, and whose not."""
+    """Of parties whose releases the label owner could read, whose models follow from
+    the agreed seed, and whose not."""
     by_source: dict[str, list[str]] = {"seeded": [], "secret": []}
-    readable = [name for name in federation.owners if name not in (federation.holdings.label_owner, *masked)]
+    readable = [
+        name
+        for name in federation.owners
+        if name not in (federation.holdings.label_owner, *masked)
+    ]
     algorithm = federation.algorithm
-    for name in readable if algorithm.draws_weights and not algorithm.learns_first else ():
+    for name in (
+        readable if algorithm.draws_weights and not algorithm.learns_first else ()
+    ):
         by_source[federation.settings.models_of(name)].append(name)
     if names := ", ".join(by_source["seeded"]):
         yield (
-            f"This run was a rehearsal: the initial weights of {names} follow from the agreed seed. Whoever knows it "
-            "has the models behind the first training batch, and that batch was attacked with them."
+            f"This run was a rehearsal: the initial weights of {names} follow from the"
+            " agreed seed. Whoever knows it has the models behind the first training"
+            " batch, and that batch was attacked with them."
         )
     if names := ", ".join(by_source["secret"]):
         yield (
-            f"The local models of {names} were secret: their initial weights came from the operating system. No attack "
-            "on the first training batch knows them, and those that assume weights (white box) are for whoever stole "
-            "them. What a model that was learned from known rows gives away was measured."
+            f"The local models of {names} were secret: their initial weights came from"
+            " the operating system. No attack on the first training batch knows them,"
+            " and those that assume weights (white box) are for whoever stole them."
+            " What a model that was learned from known rows gives away was measured."
         )
 
 
 def _masked(federation: Attacked, rehearsal: Rehearsal) -> list[str]:
     """The parties whose releases reached the label owner as shares of a sum."""
     labels = federation.holdings.label_owner
-    receipts = [released.receipt for seen in rehearsal.heard_by(labels) for released in seen.message.released()]
-    owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {labels}
+    receipts = [
+        released.receipt
+        for seen in rehearsal.heard_by(labels)
+        for released in seen.message.released()
+    ]
+    owners = {receipt.owner for receipt in receipts if receipt.codec == SHARES.name} - {
+        labels
+    }
     return [name for name in partners(federation) if name in owners]
 
 
 def _differs(federation: Attacked, first: Rehearsal, second: Rehearsal) -> bool:
-    """Whether embeddings were released by other rules, or to other parties, in one rehearsal than in the other."""
-    names, labels = federation.algorithm.named(*EMBEDDINGS), federation.holdings.label_owner
+    """Whether embeddings were released by other rules, or to other parties, in one
+    rehearsal than in the other."""
+    names = federation.algorithm.named(*EMBEDDINGS)
+    labels = federation.holdings.label_owner
 
     def releases(rehearsal: Rehearsal) -> set[tuple[object, ...]]:
-        receipts = [(receiver, item.receipt) for receiver, item in rehearsal.arrivals() if isinstance(item, Released)]
+        receipts = [
+            (receiver, item.receipt)
+            for receiver, item in rehearsal.arrivals()
+            if isinstance(item, Released)
+        ]
         return {
-            (receiver, receipt.owner, receipt.codec, receipt.event.kind, *sorted(receipt.event.parameters.items()))
+            (
+                receiver,
+                receipt.owner,
+                receipt.codec,
+                receipt.event.kind,
+                *sorted(receipt.event.parameters.items()),
+            )
             for receiver, receipt in receipts
             if receipt.name in names and receipt.owner not in (labels, receiver)
         }

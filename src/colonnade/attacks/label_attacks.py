@@ -2,70 +2,86 @@
 
 Some are read off by equations and not by statistics.
 
-FDML sends g = dl/do. For softmax cross-entropy g = (softmax(o) - y)/|B|, with y one-hot: every entry is a probability,
-except the label's, which is one minus 1. So exactly one entry is negative, and it is the label. For the logistic
-loss g = (sigmoid(o) - y)/|B| is negative exactly where y = 1.
+FDML sends g = dl/do. For softmax cross-entropy g = (softmax(o) - y)/|B|, with y
+one-hot: every entry is a probability, except the label's, which is one minus 1. So
+exactly one entry is negative, and it is the label. For the logistic loss g =
+(sigmoid(o) - y)/|B| is negative exactly where y = 1.
 
-VIMADMM and VIMADMM-J send r = z - o - lambda/rho, with the new lambda. The z-update is stationary where
+VIMADMM and VIMADMM-J send r = z - o - lambda/rho, with the new lambda. The z-update is
+stationary where
 
     softmax(z) - y = lambda_old + rho (o - z) = lambda           (Eq. 6, then Eq. 7)
 
-so after every update lambda = softmax(z) - y, which has exactly one negative entry, the label; and z - o is
-(lambda_old - lambda)/rho, so that
+so after every update lambda = softmax(z) - y, which has exactly one negative entry, the
+label; and z - o is (lambda_old - lambda)/rho, so that
 
     rho r = lambda_old - 2 lambda                                 (no o, no z, no head is left in it)
 
-A party knows rho. It keeps an estimate e of every row's lambda and updates it at each visit: e <- (e - rho r)/2. Its
-error halves at each visit, whatever it started from, since lambda obeys the same recursion. The duals start at 0; so
-a party that listens from the first round is exact from the first round on, and always right (as far as the z-update
-is solved and numbers are not rounded to 0). A party that starts to listen later and sees a row once has e = -rho r/2
-= p - (p_old + y)/2, where p_old and p are that row's softmax(z) before and now: its smallest entry is the label's
-whenever 1 + p_old_y - 2 p_y > p_old_j - 2 p_j for all other classes j; in particular where p = p_old, near convergence.
+A party knows rho. It keeps an estimate e of every row's lambda and updates it at each
+visit: e <- (e - rho r)/2. Its error halves at each visit, whatever it started from,
+since lambda obeys the same recursion. The duals start at 0; so a party that listens
+from the first round is exact from the first round on, and always right (as far as the
+z-update is solved and numbers are not rounded to 0). A party that starts to listen
+later and sees a row once has e = -rho r/2 = p - (p_old + y)/2, where p_old and p are
+that row's softmax(z) before and now: its smallest entry is the label's whenever 1 +
+p_old_y - 2 p_y > p_old_j - 2 p_j for all other classes j; in particular where p =
+p_old, near convergence.
 
-For a squared loss g = (o - y)/|B| and lambda = z - y: one number that falls with the label, and -g or -e is the guess,
-known up to a scale.
+For a squared loss g = (o - y)/|B| and lambda = z - y: one number that falls with the
+label, and -g or -e is the guess, known up to a scale.
 
 Compressed VFL needs no attack: it sends the labels.
 
-Labels by the model that a party was sent: it has its own part, and completes it with the label owner's.
+Labels by the model that a party was sent: it has its own part, and completes it with
+the label owner's.
 
-VIMADMM sends party k its head W_k, so h_k W_k is its share of the logits. Compressed VFL sends the whole model g and,
-for each batch, what the others sent: so every party has the joint model's outputs. A trained model tells labels; how
-well says how much of them the party needs nobody else for. Fu et al., Label Inference Attacks Against Vertical
-Federated Learning, USENIX Security 2022, complete a model with rows whose labels they know. Here none are needed.
+VIMADMM sends party k its head W_k, so h_k W_k is its share of the logits. Compressed
+VFL sends the whole model g and, for each batch, what the others sent: so every party
+has the joint model's outputs. A trained model tells labels; how well says how much of
+them the party needs nobody else for. Fu et al., Label Inference Attacks Against
+Vertical Federated Learning, USENIX Security 2022, complete a model with rows whose
+labels they know. Here none are needed.
 
-Labels solved from a batch's gradient: what vFedCCE gives to every party in every mode, encrypted or not, and a logistic
-regression with encryption.
+Labels solved from a batch's gradient: what vFedCCE gives to every party in every mode,
+encrypted or not, and a logistic regression with encryption.
 
-A party ends each round with g = 1/N sum_ij c[i, j] du[i, j]/dtheta, the gradient it steps with. It can compute its own
-Jacobian J = du/dtheta, [N (m - 1), weights]; so where it has at least as many weights as coefficients it solves
-J^T c = N g for c. These are dloss/du per row, u being log-odds against the first class: with c_0 = -sum_j c_j in front,
-the negative entry is the label, since more log-odds of the label mean less loss. With fewer weights the smallest c that
-solves it is what its columns tell of the labels: so a linear model of its own, learned from sums that it was given.
+A party ends each round with g = 1/N sum_ij c[i, j] du[i, j]/dtheta, the gradient it
+steps with. It can compute its own Jacobian J = du/dtheta, [N (m - 1), weights]; so
+where it has at least as many weights as coefficients it solves J^T c = N g for c. These
+are dloss/du per row, u being log-odds against the first class: with c_0 = -sum_j c_j in
+front, the negative entry is the label, since more log-odds of the label mean less loss.
+With fewer weights the smallest c that solves it is what its columns tell of the labels:
+so a linear model of its own, learned from sums that it was given.
 
-Encryption hides c from those who listen. It cannot hide it from the party that the result is for.
+Encryption hides c from those who listen. It cannot hide it from the party that the
+result is for.
 
-Labels guessed from the per-row gradients that split learning sends down (SplitNN, VIMSGD, VAFL).
+Labels guessed from the per-row gradients that split learning sends down (SplitNN,
+VIMSGD, VAFL).
 
-Behind a linear head W_k the gradient of a row is dl/dh_k = (p - y) W_k^T / |B|: the label owner's head is not known to
-the party, but rows of one label point the same way as far as their p agree, and all rows lie in a space of as many
-dimensions as there are classes. Two classes with one logit lie on one line, each label on its own side of 0.
+Behind a linear head W_k the gradient of a row is dl/dh_k = (p - y) W_k^T / |B|: the
+label owner's head is not known to the party, but rows of one label point the same way
+as far as their p agree, and all rows lie in a space of as many dimensions as there are
+classes. Two classes with one logit lie on one line, each label on its own side of 0.
 
-Li et al., Label Leakage and Protection in Two-party Split Learning, 2022 (arXiv:2102.08504) guess by the direction and
-by the norm of gradients; Liu and Lyu, Clustering Label Inference Attack against Practical Split Learning, 2022
-(arXiv:2203.05222) by clustering them. The attacker knows the number of classes. What it finds are groups of rows that
-share a label.
+Li et al., Label Leakage and Protection in Two-party Split Learning, 2022
+(arXiv:2102.08504) guess by the direction and by the norm of gradients; Liu and Lyu,
+Clustering Label Inference Attack against Practical Split Learning, 2022
+(arXiv:2203.05222) by clustering them. The attacker knows the number of classes. What it
+finds are groups of rows that share a label.
 
 Labels guessed from which rows fall into the same nodes of trees.
 
-Rows of one node have gradients, and so labels, that are alike: that is what its split was chosen for. Takahashi, Liu
-and Liu, Eliminating Label Leakage in Tree-Based Vertical Federated Learning, 2023 (arXiv:2307.10318) join rows by how
-often they are in one node and look for communities in that graph (ID2Graph). Here the graph's main directions are
-clustered by k-means, which needs no more than the number of classes. What it finds are groups of rows that share a
-label.
+Rows of one node have gradients, and so labels, that are alike: that is what its split
+was chosen for. Takahashi, Liu and Liu, Eliminating Label Leakage in Tree-Based Vertical
+Federated Learning, 2023 (arXiv:2307.10318) join rows by how often they are in one node
+and look for communities in that graph (ID2Graph). Here the graph's main directions are
+clustered by k-means, which needs no more than the number of classes. What it finds are
+groups of rows that share a label.
 
-Where nodes are hidden, a party still hears that one of its splits is chosen, but not which rows are where. It can then
-group rows by its own columns alone: the same attack on these is the control.
+Where nodes are hidden, a party still hears that one of its splits is chosen, but not
+which rows are where. It can then group rows by its own columns alone: the same attack
+on these is the control.
 """
 
 from __future__ import annotations
@@ -86,43 +102,66 @@ from colonnade.core.receipt import NON_PRIVATE
 from colonnade.core.release import IDENTITY
 from colonnade.optim.jacobians import jacobian_of
 
-MOST = 2048  # coefficients, and weights: the cost of solving the equations grows with their cube
+# coefficients, and weights: the cost of solving the equations grows with their cube
+MOST = 2048
 RESTARTS = 8
 
 
 def from_targets(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """Compressed VFL tells every party the labels, or what randomized response made of them."""
-    rows, targets = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.LABELS)))
-    return Guess(rows, targets.flatten() if knowledge.classes == 0 else targets.flatten().long(), named=True)
+    """Compressed VFL tells every party the labels, or what randomized response made of
+    them."""
+    rows, targets = stacked(
+        received(transcript, knowledge.batches, knowledge.named(Kind.LABELS))
+    )
+    return Guess(
+        rows,
+        targets.flatten() if knowledge.classes == 0 else targets.flatten().long(),
+        named=True,
+    )
 
 
 def from_logit_gradients(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """FDML: the negative entry of every row's gradient."""
-    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.LOGIT_GRADIENT)))
-    return Guess(rows, read(gradient, knowledge.classes) if len(rows) else rows, named=True)
+    rows, gradient = stacked(
+        received(transcript, knowledge.batches, knowledge.named(Kind.LOGIT_GRADIENT))
+    )
+    return Guess(
+        rows, read(gradient, knowledge.classes) if len(rows) else rows, named=True
+    )
 
 
 def from_residuals(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """VIMADMM and VIMADMM-J: follow every row's lambda, and read its negative entry."""
     rows, duals = follow_duals(transcript, knowledge)
-    return Guess(rows, read(duals, knowledge.classes) if len(rows) else rows, named=True)
+    return Guess(
+        rows, read(duals, knowledge.classes) if len(rows) else rows, named=True
+    )
 
 
 def follow_duals(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """The rows whose residuals came, and the estimate e of the lambda of each."""
-    residuals = list(received(transcript, knowledge.batches, knowledge.named(Kind.RESIDUAL)))
+    residuals = list(
+        received(transcript, knowledge.batches, knowledge.named(Kind.RESIDUAL))
+    )
     if not residuals:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
     rows = torch.unique(torch.cat([residual.rows for residual in residuals]))
-    duals = torch.zeros(int(rows.max()) + 1, residuals[0].values.shape[-1], dtype=residuals[0].values.dtype)
+    duals = torch.zeros(
+        int(rows.max()) + 1,
+        residuals[0].values.shape[-1],
+        dtype=residuals[0].values.dtype,
+    )
     for residual in residuals:
-        duals[residual.rows] = (duals[residual.rows] - knowledge.config.rho * residual.values) / 2
+        duals[residual.rows] = (
+            duals[residual.rows] - knowledge.config.rho * residual.values
+        ) / 2
     return rows, duals[rows]
 
 
 def read(slope: Tensor, classes: int) -> Tensor:
-    """The label behind probabilities minus the label: the smallest entry, or with one output the sign. In exact
-    arithmetic the smallest is the only negative one. Rounded, it may be 0, and is still the smallest."""
+    """The label behind probabilities minus the label: the smallest entry, or with one
+    output the sign. In exact arithmetic the smallest is the only negative one. Rounded,
+    it may be 0, and is still the smallest."""
     if classes == 0:
         return -slope[:, 0]
     return slope.argmin(-1) if slope.shape[-1] > 1 else (slope[:, 0] < 0).long()
@@ -131,11 +170,14 @@ def read(slope: Tensor, classes: int) -> Tensor:
 def from_head(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """Labels by the first head that came, for all rows that were trained on meanwhile."""
     heads = [head for seen in transcript for head in _of(seen, knowledge, Kind.HEAD)]
-    batches = dict.fromkeys(seen.batch for seen in transcript if (seen.batch or "").startswith("train/"))
+    batches = dict.fromkeys(
+        seen.batch for seen in transcript if (seen.batch or "").startswith("train/")
+    )
     if not heads or not batches:
         return _nothing()
     rows = torch.cat([knowledge.batches.rows(name) for name in batches if name])
-    h, head = _embedded(knowledge, rows), heads[0].tensor.cpu()
+    h = _embedded(knowledge, rows)
+    head = heads[0].tensor.cpu()
     if h is None or head.dim() != 2 or h.shape[-1] != head.shape[0]:
         return _nothing()
     return Guess(rows, labels_of(h @ head, knowledge.classes), named=True)
@@ -143,7 +185,11 @@ def from_head(transcript: Transcript, knowledge: Knowledge) -> Guess:
 
 def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """Labels by the model that came for each batch, and the others' embeddings of it."""
-    layouts = [layout for seen in (*knowledge.begun, *transcript) for layout in _of(seen, knowledge, Kind.LAYOUT)]
+    layouts = [
+        layout
+        for seen in (*knowledge.begun, *transcript)
+        for layout in _of(seen, knowledge, Kind.LAYOUT)
+    ]
     rows: list[Tensor] = []
     labels: list[Tensor] = []
     for seen in transcript:
@@ -152,7 +198,9 @@ def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
             continue
         places = layouts[0].tensor.cpu().view(torch.int64)
         batch_rows = knowledge.batches.rows(seen.batch)
-        others = [embedding.tensor.cpu() for embedding in _of(seen, knowledge, Kind.EMBEDDING)]
+        others = [
+            embedding.tensor.cpu() for embedding in _of(seen, knowledge, Kind.EMBEDDING)
+        ]
         h = _embedded(knowledge, batch_rows)
         if h is None:
             continue
@@ -166,8 +214,11 @@ def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
 
 
 def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
-    """What linear layers give, with ReLU between them; `layers` has weights and biases in turn."""
-    for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
+    """What linear layers give, with ReLU between them; `layers` has weights and biases
+    in turn."""
+    for number, (weight, bias) in enumerate(
+        zip(layers[::2], layers[1::2], strict=True)
+    ):
         x = (x.relu() if number else x) @ weight.T + bias
     return x
 
@@ -183,15 +234,28 @@ def _of(seen: Seen, knowledge: Knowledge, kind: Kind) -> list[Released]:
     """The releases of this kind in a message that are not the party's own."""
     names = knowledge.named(kind)
     parts = seen.message.released()
-    return [part for part in parts if part.receipt.name in names and part.receipt.owner != knowledge.party]
+    return [
+        part
+        for part in parts
+        if part.receipt.name in names and part.receipt.owner != knowledge.party
+    ]
 
 
 def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
-    """The party's own embeddings: as it first sent them, where neither noise nor a codec changed them; otherwise by
-    its model as it was when it began to listen."""
-    arrived = received(knowledge.shown, knowledge.batches, knowledge.named(Kind.EMBEDDING), knowledge.party)
-    sent_rows, sent = stacked(part for part in arrived if part.event == NON_PRIVATE and part.codec == IDENTITY)
-    places = {row: place for place, row in reversed(list(enumerate(sent_rows.tolist())))}
+    """The party's own embeddings: as it first sent them, where neither noise nor a
+    codec changed them; otherwise by its model as it was when it began to listen."""
+    arrived = received(
+        knowledge.shown,
+        knowledge.batches,
+        knowledge.named(Kind.EMBEDDING),
+        knowledge.party,
+    )
+    sent_rows, sent = stacked(
+        part for part in arrived if part.event == NON_PRIVATE and part.codec == IDENTITY
+    )
+    places = {
+        row: place for place, row in reversed(list(enumerate(sent_rows.tolist())))
+    }
     known = [places.get(row, -1) for row in rows.tolist()]
     if known and min(known) >= 0:
         return sent[known]
@@ -204,19 +268,34 @@ def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
 
 
 def _nothing() -> Guess:
-    return Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True)
+    return Guess(
+        torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True
+    )
 
 
 def from_batch_gradient(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """The first batch's labels, from the gradient that arrived for it, or that the party decrypted."""
-    first = next((seen.batch for seen in transcript if (seen.batch or "").startswith("train/")), None)
-    arrived = next(received(transcript, knowledge.batches, knowledge.named(Kind.BATCH_GRADIENT)), None)
+    """The first batch's labels, from the gradient that arrived for it, or that the
+    party decrypted."""
+    first = next(
+        (seen.batch for seen in transcript if (seen.batch or "").startswith("train/")),
+        None,
+    )
+    arrived = next(
+        received(transcript, knowledge.batches, knowledge.named(Kind.BATCH_GRADIENT)),
+        None,
+    )
     gradient = knowledge.stepped if arrived is None else arrived.values
-    if first is None or gradient is None or knowledge.model is None or knowledge.columns is None:
+    if (
+        first is None
+        or gradient is None
+        or knowledge.model is None
+        or knowledge.columns is None
+    ):
         return _nothing()
     rows = knowledge.batches.rows(first)
     width = knowledge.model.cpu().eval()(knowledge.columns[rows[:1]]).shape[-1]
-    coefficients, weights = len(rows) * width, gradient.numel()
+    coefficients = len(rows) * width
+    weights = gradient.numel()
     if coefficients * weights * min(coefficients, weights) > MOST**3:
         return _nothing()
     jacobian = own_jacobian(knowledge.model, knowledge.columns[rows])
@@ -227,34 +306,52 @@ def from_batch_gradient(transcript: Transcript, knowledge: Knowledge) -> Guess:
 
 
 def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
-    """du/dtheta for rows that do not depend on each other, [rows * outputs, weights], in float64."""
+    """du/dtheta for rows that do not depend on each other, [rows * outputs, weights],
+    in float64."""
     exact = copy.deepcopy(model).cpu().double().eval()
     weights = [weight for weight in exact.parameters() if weight.requires_grad]
-    return torch.cat([jacobian_of(exact(part.double()), weights) for part in torch.split(x, MOST)])
+    return torch.cat(
+        [jacobian_of(exact(part.double()), weights) for part in torch.split(x, MOST)]
+    )
 
 
 def solve(jacobian: Tensor, gradient: Tensor) -> Tensor:
-    """The smallest c with J^T c = gradient, by least squares; directions that are lost in rounding are left out."""
-    solution: Tensor = torch.linalg.lstsq(jacobian.T, gradient.double()[:, None], rcond=1e-5, driver="gelsd").solution
+    """The smallest c with J^T c = gradient, by least squares; directions that are lost
+    in rounding are left out."""
+    solution: Tensor = torch.linalg.lstsq(
+        jacobian.T, gradient.double()[:, None], rcond=1e-5, driver="gelsd"
+    ).solution
     return solution[:, 0]
 
 
 def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """k-means on the gradients' directions; for numbers as labels, the position along their main direction."""
-    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT)))
+    """k-means on the gradients' directions; for numbers as labels, the position along
+    their main direction."""
+    rows, gradient = stacked(
+        received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT))
+    )
     if not len(rows):
         return Guess(rows, rows, named=False)
     flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
     unit = normalize(flat, dim=1, eps=torch.finfo(flat.dtype).tiny)
-    return Guess(rows, groups(unit, knowledge.classes) if knowledge.classes else flat[:, 0], named=False)
+    return Guess(
+        rows,
+        groups(unit, knowledge.classes) if knowledge.classes else flat[:, 0],
+        named=False,
+    )
 
 
 def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """Two classes: rows of the rarer one are fitted worse, so their gradients are longer."""
-    rows, gradient = stacked(received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT)))
+    """Two classes: rows of the rarer one are fitted worse, so their gradients are
+    longer."""
+    rows, gradient = stacked(
+        received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT))
+    )
     if not len(rows):
         return Guess(rows, rows, named=False)
-    lengths = gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()
+    lengths = (
+        gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()
+    )
     return Guess(rows, groups(lengths, 2), named=False)
 
 
@@ -270,36 +367,47 @@ def groups(points: Tensor, count: int) -> Tensor:
     from sklearn.cluster import KMeans
 
     count = min(count, len(torch.unique(points, dim=0)))
-    return torch.from_numpy(KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())).long()
+    return torch.from_numpy(
+        KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
+    ).long()
 
 
 def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """k-means on the rows' paths through known trees; for numbers as labels, the place along their main direction."""
+    """k-means on the rows' paths through known trees; for numbers as labels, the place
+    along their main direction."""
     rows, paths = memberships(transcript, knowledge)
     if not len(rows) or not paths.shape[1]:
         return from_columns(transcript, knowledge)
-    known = torch.cat([one_hot(column)[:, :-1] for column in paths.T], 1).double()  # the last follows from the others
+    # the last follows from the others
+    known = torch.cat([one_hot(column)[:, :-1] for column in paths.T], 1).double()
     return _grouped(rows, known - known.mean(0), knowledge.classes)
 
 
 def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """The control: the party's own columns of the rows that trees are grown on, grouped in the same way."""
-    heard = next(received(transcript, knowledge.batches, knowledge.named(Kind.NODES)), None)
+    """The control: the party's own columns of the rows that trees are grown on, grouped
+    in the same way."""
+    heard = next(
+        received(transcript, knowledge.batches, knowledge.named(Kind.NODES)), None
+    )
     if heard is None or knowledge.columns is None:
         return replace(_nothing(), named=False)
     own = knowledge.columns[heard.rows].flatten(1).double().nan_to_num()
-    return _grouped(heard.rows, (own - own.mean(0)) / own.std(0).clamp_min(1e-12), knowledge.classes)
+    return _grouped(
+        heard.rows, (own - own.mean(0)) / own.std(0).clamp_min(1e-12), knowledge.classes
+    )
 
 
 def _grouped(rows: Tensor, centred: Tensor, classes: int) -> Guess:
-    """Groups of rows that lie near each other; for numbers as labels, the place along their main direction."""
+    """Groups of rows that lie near each other; for numbers as labels, the place along
+    their main direction."""
     flat = main_directions(centred, max(classes - 1, 1))
     return Guess(rows, groups(flat, classes) if classes else flat[:, 0], named=False)
 
 
 def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
-    """Rows, and for each tree and level, or sample, the number of the node that a row is in, [rows, trees and levels].
-    The way of a row below its node comes level by level."""
+    """Rows, and for each tree and level, or sample, the number of the node that a row
+    is in, [rows, trees and levels]. The way of a row below its node comes level by
+    level."""
     places: dict[int, int] = {}
     columns: list[Tensor] = []
     before: dict[tuple[str, int, int], Tensor] = {}
@@ -307,7 +415,9 @@ def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, T
         for nodes in received(transcript, knowledge.batches, (name,)):
             if nodes.values.dim() != 2 or len(nodes.values) != len(nodes.rows):
                 continue
-            places = places or {row: place for place, row in enumerate(nodes.rows.tolist())}
+            places = places or {
+                row: place for place, row in enumerate(nodes.rows.tolist())
+            }
             if len(places) != len(nodes.rows):
                 continue
             place = torch.tensor([places[row] for row in nodes.rows.tolist()])
@@ -319,4 +429,8 @@ def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, T
                 before[key] = torch.unique(path, return_inverse=True)[1]
                 columns.append(before[key])
     rows = torch.tensor(list(places), dtype=torch.int64)
-    return rows, torch.stack(columns, 1) if columns else torch.zeros(len(rows), 0, dtype=torch.int64)
+    return rows, (
+        torch.stack(columns, 1)
+        if columns
+        else torch.zeros(len(rows), 0, dtype=torch.int64)
+    )

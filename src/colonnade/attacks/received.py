@@ -1,4 +1,5 @@
-"""What an attacker works with: the transcript of one party, and what that party holds anyway. No truth is in here."""
+"""What an attacker works with: the transcript of one party, and what that party holds
+anyway. No truth is in here."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a party knows without listening: the agreed rows and settings, what kind of label is learned, and its own
-    part: its model when listening began, its columns, and the gradient it first stepped with."""
+    """What a party knows without listening: the agreed rows and settings, what kind of
+    label is learned, and its own part: its model when listening began, its columns, and
+    the gradient it first stepped with."""
 
     party: str
     batches: Batches
@@ -29,18 +31,23 @@ class Knowledge:
     model: nn.Module | None = None
     columns: Tensor | None = None
     stepped: Tensor | None = None
-    begun: Transcript = field(default_factory=lambda: Transcript(""))  # what reached it when the run began
-    shown: Transcript = field(default_factory=lambda: Transcript(""))  # what it sent to the label owner meanwhile
+    # what reached it when the run began
+    begun: Transcript = field(default_factory=lambda: Transcript(""))
+    # what it sent to the label owner meanwhile
+    shown: Transcript = field(default_factory=lambda: Transcript(""))
 
     def named(self, *kinds: Kind) -> Names:
         """The names under which something of these kinds is sent."""
-        return tuple(name for name, release in self.releases.items() if release.kind in kinds)
+        return tuple(
+            name for name, release in self.releases.items() if release.kind in kinds
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """A label for each row, which is a number in the agreed order. Where `named` is false these are groups of rows that
-    should share a label, and the attacker would need one known row of each to name them."""
+    """A label for each row, which is a number in the agreed order. Where `named` is
+    false these are groups of rows that should share a label, and the attacker would
+    need one known row of each to name them."""
 
     rows: Tensor
     labels: Tensor
@@ -63,9 +70,12 @@ class Received:
         return self.values.is_floating_point() and self.values.dim() == 2
 
 
-def received(transcript: Transcript, batches: Batches, names: Names, owner: str | None = None) -> Iterator[Received]:
-    """The tensors that others released under these names and that reached this party, in order, with the rows they are
-    about. A tensor may come by way of a third party; its owner's receipt stays on it."""
+def received(
+    transcript: Transcript, batches: Batches, names: Names, owner: str | None = None
+) -> Iterator[Received]:
+    """The tensors that others released under these names and that reached this party,
+    in order, with the rows they are about. A tensor may come by way of a third party;
+    its owner's receipt stays on it."""
     for seen in transcript:
         for released in seen.message.released():
             receipt = released.receipt
@@ -73,22 +83,37 @@ def received(transcript: Transcript, batches: Batches, names: Names, owner: str 
                 continue
             batch = receipt.batch or seen.batch
             if receipt.name in names and batch is not None:
-                yield Received(batches.rows(batch), released.tensor.cpu(), batch, receipt.event, receipt.codec)
+                yield Received(
+                    batches.rows(batch),
+                    released.tensor.cpu(),
+                    batch,
+                    receipt.event,
+                    receipt.codec,
+                )
 
 
 def stacked(tensors: Iterator[Received]) -> tuple[Tensor, Tensor]:
     """Rows and values of all tensors that have a line per row, one after the other."""
-    per_row = [tensor for tensor in tensors if tensor.values.dim() and len(tensor.values) == len(tensor.rows)]
+    per_row = [
+        tensor
+        for tensor in tensors
+        if tensor.values.dim() and len(tensor.values) == len(tensor.rows)
+    ]
     if not per_row:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0)
-    return torch.cat([tensor.rows for tensor in per_row]), torch.cat([tensor.values for tensor in per_row])
+    return torch.cat([tensor.rows for tensor in per_row]), torch.cat(
+        [tensor.values for tensor in per_row]
+    )
 
 
 def side_by_side(rounds: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Rows and values of all rounds over the same rows, in the order of the first."""
-    rows, parts = torch.empty(0, dtype=torch.int64), []
+    rows = torch.empty(0, dtype=torch.int64)
+    parts = []
     for rows_of_round, values in rounds:
         rows = rows_of_round if not len(rows) else rows
-        if len(rows_of_round) == len(rows) and torch.equal(rows_of_round.sort().values, rows.sort().values):
+        if len(rows_of_round) == len(rows) and torch.equal(
+            rows_of_round.sort().values, rows.sort().values
+        ):
             parts.append(values[rows_of_round.argsort()[rows.argsort().argsort()]])
     return rows, torch.cat(parts, 1).float() if parts else torch.empty(len(rows), 0)

@@ -1,8 +1,10 @@
-"""What each party of a finished run receives, made again in memory: nothing is written into the run.
+"""What each party of a finished run receives, made again in memory: nothing is written
+into the run.
 
-A run keeps no transcript. Training is deterministic, so a fresh federation with the run's settings repeats its first
-rounds (but for secret noise and secret initial weights, which are drawn anew); and the loaded one goes on from its last
-checkpoint for a few batches, as if training had not ended.
+A run keeps no transcript. Training is deterministic, so a fresh federation with the
+run's settings repeats its first rounds (but for secret noise and secret initial
+weights, which are drawn anew); and the loaded one goes on from its last checkpoint for
+a few batches, as if training had not ended.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from colonnade.runs.layout import MARK, PARTIES, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.federation_file import Settings
 
-FIRST, ASKED, TRAINED = "first rounds", "prediction", "trained model"
+FIRST = "first rounds"
+ASKED = "prediction"
+TRAINED = "trained model"
 """The moments at which a run is listened to."""
 ROUNDS = 32
 Say = Callable[[str], None]
@@ -39,35 +43,49 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """The transcripts of a few exchanges, and the local models as they were when these began."""
+    """The transcripts of a few exchanges, and the local models as they were when these
+    began."""
 
     moment: str
     batches: Batches
     transcripts: Mapping[str, Transcript]
     models: Mapping[str, nn.Module]
-    stepped: Mapping[str, Tensor] = field(default_factory=dict)  # the gradient each party first stepped with
+    # the gradient each party first stepped with
+    stepped: Mapping[str, Tensor] = field(default_factory=dict)
     refused: str = ""  # why it ended early: a party would not release any more
-    begun: Mapping[str, Transcript] = field(default_factory=dict)  # what reached each when the run began, if earlier
-    apart: Mapping[str, Batches] = field(default_factory=dict)  # for parties that lack rows, batches of those they hold
+    # what reached each when the run began, if earlier
+    begun: Mapping[str, Transcript] = field(default_factory=dict)
+    # for parties that lack rows, batches of those they hold
+    apart: Mapping[str, Batches] = field(default_factory=dict)
 
     def of(self, federation: Federation, owner: str) -> Rehearsal:
         """The part that passed between one label owner and those who hold columns."""
 
         def kept(transcripts: Mapping[str, Transcript]) -> dict[str, Transcript]:
             return {
-                party: Transcript(party, [seen for seen in transcript if owner in (party, seen.sender)])
+                party: Transcript(
+                    party,
+                    [seen for seen in transcript if owner in (party, seen.sender)],
+                )
                 for party, transcript in transcripts.items()
             }
 
-        batches, begun = federation.agreed[owner], kept(self.begun)
-        return replace(self, batches=batches, transcripts=kept(self.transcripts), begun=begun)
+        batches = federation.agreed[owner]
+        begun = kept(self.begun)
+        return replace(
+            self, batches=batches, transcripts=kept(self.transcripts), begun=begun
+        )
 
     def heard_by(self, party: str) -> Transcript:
         return self.transcripts.get(party, Transcript(party))
 
     def between(self, *parties: str) -> Batches:
-        """The batches that these parties and the label owner exchange; a party that lacks rows has its own."""
-        return next((self.apart[party] for party in parties if party in self.apart), self.batches)
+        """The batches that these parties and the label owner exchange; a party that
+        lacks rows has its own."""
+        return next(
+            (self.apart[party] for party in parties if party in self.apart),
+            self.batches,
+        )
 
     def arrivals(self) -> Iterator[tuple[str, Released | Ciphertext]]:
         """Everything that arrived, each with its receiver."""
@@ -78,7 +96,8 @@ class Rehearsal:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The part of a federation that one label owner shares with those who hold columns; rows are in its order."""
+    """The part of a federation that one label owner shares with those who hold columns;
+    rows are in its order."""
 
     algorithm: AnyAlgorithm
     settings: Settings
@@ -91,44 +110,80 @@ class Part:
 
 
 Attacked = Federation | Part
-"""What is attacked: a federation with one label owner, or the part of one of several. Organisations that are elsewhere
-are missing in it."""
+"""What is attacked: a federation with one label owner, or the part of one of several.
+Organisations that are elsewhere are missing in it."""
 
 
 def part_of(whole: Federation, owner: str) -> Part:
     """A label owner's part; where there is one label owner, it is the whole."""
-    held, owners, order = whole.holdings, dict(whole.owners), whole.agreed.orders[owner]
+    held = whole.holdings
+    owners = dict(whole.owners)
+    order = whole.agreed.orders[owner]
     if order is not None:
-        columns = {name: replace(columns, features=columns.features[order]) for name, columns in held.columns.items()}
+        columns = {
+            name: replace(columns, features=columns.features[order])
+            for name, columns in held.columns.items()
+        }
         labelled = {owner: replace(held.label_owners[owner], rows=None)}
-        held = replace(held, columns=columns, label_owners=labelled, packed=labelled[owner].packed, server=())
+        held = replace(
+            held,
+            columns=columns,
+            label_owners=labelled,
+            packed=labelled[owner].packed,
+            server=(),
+        )
         for name, party in owners.items():
-            owners[name] = SimpleNamespace(features=party.features[order.to(party.features.device)], model=party.model)
-    label_owners = {name: party for name, party in whole.label_owners.items() if name == owner}
+            owners[name] = SimpleNamespace(
+                features=party.features[order.to(party.features.device)],
+                model=party.model,
+            )
+    label_owners = {
+        name: party for name, party in whole.label_owners.items() if name == owner
+    }
     agreed = Agreed({owner: (whole.agreed[owner], None)})
-    return Part(whole.algorithm, whole.settings, held, owners, label_owners, agreed, whole.agreed_apart, whole.driver)
+    return Part(
+        whole.algorithm,
+        whole.settings,
+        held,
+        owners,
+        label_owners,
+        agreed,
+        whole.agreed_apart,
+        whole.driver,
+    )
 
 
 def victims(federation: Attacked, party: str | None) -> list[str]:
     """Whom the label owner may attack; `party` narrows to attacks by or on it."""
     attacker = federation.holdings.label_owner
-    return [name for name in federation.owners if name != attacker and party in (None, attacker, name)]
+    return [
+        name
+        for name in federation.owners
+        if name != attacker and party in (None, attacker, name)
+    ]
 
 
 def spans_of(federation: Attacked, victim: str) -> Mapping[str, slice]:
-    """The numbers that each of the victim's columns became; the pixels of a picture are one span."""
-    held, features = federation.holdings.columns[victim], federation.owners[victim].features
+    """The numbers that each of the victim's columns became; the pixels of a picture are
+    one span."""
+    held = federation.holdings.columns[victim]
+    features = federation.owners[victim].features
     if held.preprocessor:
         return held.preprocessor.spans
     width = features[0].numel()
     pixels = {"pixels": slice(0, width)}
-    return pixels if features.dim() > 2 else {f"column {column}": slice(column, column + 1) for column in range(width)}
+    return (
+        pixels
+        if features.dim() > 2
+        else {f"column {column}": slice(column, column + 1) for column in range(width)}
+    )
 
 
 @contextmanager
 def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federation]:
-    """A run's federation, recorded; `allow_models` lists the code that its settings may name. It is loaded from a
-    temporary copy, since loading may cut a ledger back, and an account notes on disk what is released."""
+    """A run's federation, recorded; `allow_models` lists the code that its settings may
+    name. It is loaded from a temporary copy, since loading may cut a ledger back, and
+    an account notes on disk what is released."""
     run = RunDirectory(folder)
     run.settings()
     run.mark()
@@ -141,8 +196,9 @@ def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federatio
                 shutil.copy2(folder / name, twin / name)
         except (OSError, shutil.Error) as error:
             raise CheckpointError(
-                f"{folder} cannot be read as a whole ({type(error).__name__}): a run has a folder per party under "
-                f"{folder / 'parties'}. Restore it from where it was trained."
+                f"{folder} cannot be read as a whole ({type(error).__name__}): a run"
+                f" has a folder per party under {folder / 'parties'}. Restore it from"
+                " where it was trained."
             ) from None
         try:
             federation = load(twin, record=True, allow_models=allow_models)
@@ -154,40 +210,67 @@ def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federatio
 def fingerprint(folder: Path) -> str:
     """A digest of a run's last checkpoint, all parties' states together."""
     run = RunDirectory(folder)
-    mark, digest = run.mark(), hashlib.sha256()
+    mark = run.mark()
+    digest = hashlib.sha256()
     for party in sorted((folder / PARTIES).iterdir()):
-        for path in sorted(path for path in run._checkpoint(party.name, mark).rglob("*") if path.is_file()):
+        for path in sorted(
+            path
+            for path in run._checkpoint(party.name, mark).rglob("*")
+            if path.is_file()
+        ):
             with path.open("rb") as file:
-                digest.update(f"{party.name}/{path.name}".encode() + hashlib.file_digest(file, "sha256").digest())
+                digest.update(
+                    f"{party.name}/{path.name}".encode()
+                    + hashlib.file_digest(file, "sha256").digest()
+                )
     return digest.hexdigest()[:16]
 
 
 def first_rounds(federation: Federation, rows: int) -> Rehearsal:
     """The run's own first batches, until so many rows were seen, or all of them once."""
-    return train_on(Federation(federation.settings, federation.holdings, record=True), rows, FIRST)
+    return train_on(
+        Federation(federation.settings, federation.holdings, record=True), rows, FIRST
+    )
 
 
 def predictions(federation: Federation, rows: int) -> Rehearsal:
-    """The joint model is asked about test rows (validation or training rows where there are none)."""
-    models, refused = models_of(federation), ""
+    """The joint model is asked about test rows (validation or training rows where there
+    are none)."""
+    models = models_of(federation)
+    refused = ""
     for owner, label_owner in federation.label_owners.items():
         batches = federation.agreed[owner]
-        split = next(name for name in ("test", "validation", "train") if name in batches.splits)
+        split = next(
+            name for name in ("test", "validation", "train") if name in batches.splits
+        )
         chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
         try:
             federation.algorithm.outputs(label_owner, label_owner.peers, chunk, None)
         except BudgetExhausted as error:
             refused = str(error)
-    return Rehearsal(ASKED, batches, taken(federation), models, refused=refused, apart=apart_of(federation))
+    return Rehearsal(
+        ASKED,
+        batches,
+        taken(federation),
+        models,
+        refused=refused,
+        apart=apart_of(federation),
+    )
 
 
 def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
-    """Train from where a recorded federation stands, until so many rows were seen, or all of them once. Where every
-    round sends all rows along a new direction, many first rounds are recorded, since they tell more together."""
-    progress, batches = federation.batches, next(iter(federation.agreed.values()))
-    rounds = ROUNDS if moment == FIRST and federation.algorithm.named(Kind.LENGTHS) else 1
+    """Train from where a recorded federation stands, until so many rows were seen, or
+    all of them once. Where every round sends all rows along a new direction, many first
+    rounds are recorded, since they tell more together."""
+    progress = federation.batches
+    batches = next(iter(federation.agreed.values()))
+    rounds = (
+        ROUNDS if moment == FIRST and federation.algorithm.named(Kind.LENGTHS) else 1
+    )
     count = min(-(-rows // progress.batch_size), progress.per_epoch) * rounds
-    progress.epochs = max(progress.epochs, (progress.done + count) // progress.per_epoch + 1)
+    progress.epochs = max(
+        progress.epochs, (progress.done + count) // progress.per_epoch + 1
+    )
     models = models_of(federation)
     refused = ""
     stepped: dict[str, Tensor] = {}
@@ -199,7 +282,15 @@ def train_on(federation: Federation, rows: int, moment: str) -> Rehearsal:
     except BudgetExhausted as error:
         refused = str(error)
     models = models_of(federation) if federation.algorithm.learns_first else models
-    return Rehearsal(moment, batches, taken(federation), models, stepped, refused, apart=apart_of(federation))
+    return Rehearsal(
+        moment,
+        batches,
+        taken(federation),
+        models,
+        stepped,
+        refused,
+        apart=apart_of(federation),
+    )
 
 
 def apart_of(federation: Federation) -> dict[str, Batches]:
@@ -207,23 +298,31 @@ def apart_of(federation: Federation) -> dict[str, Batches]:
 
 
 def gradients(federation: Federation) -> dict[str, Tensor]:
-    """The gradients in each party's own weights after a step; parties that are computed as a cohort have none there."""
+    """The gradients in each party's own weights after a step; parties that are computed
+    as a cohort have none there."""
     gradient_by_party = {}
     for name, owner in federation.owners.items():
-        parts = [weight.grad for weight in owner.model.parameters() if weight.requires_grad]
+        parts = [
+            weight.grad for weight in owner.model.parameters() if weight.requires_grad
+        ]
         if parts and all(part is not None for part in parts):
-            gradient_by_party[name] = torch.cat([part.detach().cpu().flatten() for part in parts if part is not None])
+            gradient_by_party[name] = torch.cat(
+                [part.detach().cpu().flatten() for part in parts if part is not None]
+            )
     return gradient_by_party
 
 
 def models_of(federation: Federation) -> dict[str, nn.Module]:
     federation.settle()
-    return {name: copy.deepcopy(owner.model) for name, owner in federation.owners.items()}
+    return {
+        name: copy.deepcopy(owner.model) for name, owner in federation.owners.items()
+    }
 
 
 def taken(federation: Federation) -> dict[str, Transcript]:
     """Take what was recorded since the last call."""
     assert federation.recording is not None
     transcripts = dict(federation.recording.transcripts)
-    federation.recording.transcripts.clear()  # in place: each of several label owners has a recording of its own
+    # in place: each of several label owners has a recording of its own
+    federation.recording.transcripts.clear()
     return transcripts

@@ -1,7 +1,7 @@
 """The audit on disk: audit.json, and pictures as PNG and SVG.
 
-Rows of a public data set may be shown: original above reconstruction. Of anybody's own table a picture shows scores
-by column, never a value.
+Rows of a public data set may be shown: original above reconstruction. Of anybody's own
+table a picture shows scores by column, never a value.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from colonnade.runs.run_directory import to_json
 SHOWN = 8
 PROMISES = "promises.json"
 MADE = ("audit.json", "labels.png", "labels.svg", "inversion-*.png", "inversion-*.svg")
-"""The files that an audit writes, and replaces; it leaves all others in the folder alone."""
+"""The files that an audit writes, and replaces; it leaves all others in the folder
+alone."""
 
-INK, ATTACK, GUESS, LIMIT = "#333333", "#c44e52", "#b0b7c3", "#1f4e79"
+INK = "#333333"
+ATTACK = "#c44e52"
+GUESS = "#b0b7c3"
+LIMIT = "#1f4e79"
 
 
 def prepare(folder: Path) -> None:
@@ -38,8 +42,9 @@ def prepare(folder: Path) -> None:
 
 
 def write(audit: Audit, folder: Path) -> list[Path]:
-    """Write all files, each whole or not at all, in place of an earlier audit's. Where this audit looked at one party
-    alone, the earlier findings among the others stay, if they are about the same checkpoint."""
+    """Write all files, each whole or not at all, in place of an earlier audit's. Where
+    this audit looked at one party alone, the earlier findings among the others stay, if
+    they are about the same checkpoint."""
     audit.drawn = {}
     whole = audit if audit.party is None else _beside(audit, folder)
     prepare(folder)
@@ -60,25 +65,44 @@ def write_promises(promises: Promises, folder: Path) -> Path:
 
 
 def _beside(audit: Audit, folder: Path) -> Audit:
-    """The audit, and what is still valid of an earlier one: findings neither by nor on the party that was looked at."""
+    """The audit, and what is still valid of an earlier one: findings neither by nor on
+    the party that was looked at."""
     try:
         old = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
         before = Audit.from_json(old)
         attacked = ("run", "algorithm", "checkpoint")
-        if audit.checkpoint == "" or any(old[key] != getattr(audit, key) for key in attacked):
+        if audit.checkpoint == "" or any(
+            old[key] != getattr(audit, key) for key in attacked
+        ):
             return audit
         kept = [finding.under(audit.thresholds) for finding in before.findings]
-        others = [finding for finding in kept if audit.party not in (finding.attacker, finding.victim)]
-        missed = [item for item in before.not_attacked if audit.party not in (item.owner, item.receiver)]
+        others = [
+            finding
+            for finding in kept
+            if audit.party not in (finding.attacker, finding.victim)
+        ]
+        missed = [
+            item
+            for item in before.not_attacked
+            if audit.party not in (item.owner, item.receiver)
+        ]
         notes = dict.fromkeys([*audit.notes, *before.notes])
         again = {rebuilt.victim for rebuilt in audit.rebuilt}
-        drawn = {stem: victim for stem, victim in before.drawn.items() if victim not in again}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or an older kind, or damaged
+        drawn = {
+            stem: victim for stem, victim in before.drawn.items() if victim not in again
+        }
+    # none, or an older kind, or damaged
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return audit
     none = NONE_APPLIES.format(audit.algorithm)
-    kept_notes = [note for note in notes if note != none or not (others or audit.findings)]
-    findings, missed = [*audit.findings, *others], [*audit.not_attacked, *missed]
-    return dataclasses.replace(audit, findings=findings, not_attacked=missed, notes=kept_notes, drawn=drawn)
+    kept_notes = [
+        note for note in notes if note != none or not (others or audit.findings)
+    ]
+    findings = [*audit.findings, *others]
+    missed = [*audit.not_attacked, *missed]
+    return dataclasses.replace(
+        audit, findings=findings, not_attacked=missed, notes=kept_notes, drawn=drawn
+    )
 
 
 def _pictures(audit: Audit, folder: Path) -> list[Path]:
@@ -90,10 +114,17 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     written: list[Path] = []
-    plain: Any = {"svg.hashsalt": "colonnade", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    plain: Any = {
+        "svg.hashsalt": "colonnade",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     plain |= {"text.parse_math": False}  # a column may be called $x
     with mpl.rc_context(plain):
-        labels = [finding for finding in audit.findings if finding.limit == "label_inference"]
+        labels = [
+            finding for finding in audit.findings if finding.limit == "label_inference"
+        ]
         if labels:
             figure = Figure(layout="constrained")
             _bars(figure, labels)
@@ -113,7 +144,10 @@ def _pictures(audit: Audit, folder: Path) -> list[Path]:
 
 
 def _name(rebuilt: Rebuilt, taken: Collection[str]) -> str:
-    words = [rebuilt.victim.replace(" ", "-"), *(["training"] if rebuilt.moment != "prediction" else [])]
+    words = [
+        rebuilt.victim.replace(" ", "-"),
+        *(["training"] if rebuilt.moment != "prediction" else []),
+    ]
     words += ["mean-unknown"] if "unknown" in rebuilt.defence else []
     name = "-".join(["inversion", *words])
     return name if name not in taken else f"{name}-{len(taken)}"
@@ -124,16 +158,35 @@ def _bars(figure: Any, findings: list[Finding]) -> None:
     figure.set_size_inches(7, 1.2 + 0.32 * len(findings))
     axes = figure.subplots()
     places = list(range(len(findings)))[::-1]
-    axes.barh(places, [finding.score for finding in findings], height=0.62, color=ATTACK, label="attack")
+    axes.barh(
+        places,
+        [finding.score for finding in findings],
+        height=0.62,
+        color=ATTACK,
+        label="attack",
+    )
     for place, finding in zip(places, findings, strict=True):
         if finding.low is not None and finding.high is not None:
-            axes.plot([finding.low, finding.high], [place, place], color=INK, linewidth=1.2)
-        axes.plot([finding.baseline] * 2, [place - 0.42, place + 0.42], color=INK, linewidth=2.2)
+            axes.plot(
+                [finding.low, finding.high], [place, place], color=INK, linewidth=1.2
+            )
+        axes.plot(
+            [finding.baseline] * 2,
+            [place - 0.42, place + 0.42],
+            color=INK,
+            linewidth=2.2,
+        )
     axes.plot([], [], color=INK, linewidth=2.2, label="without any attack")
     limits = {finding.threshold for finding in findings} - {None}
     for limit in limits:
-        axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1.2, label="threshold")
-    names = [f"{finding.attacker}: {finding.attack.removeprefix('labels ')}\n{finding.moment}" for finding in findings]
+        axes.axvline(
+            limit, color=LIMIT, linestyle="--", linewidth=1.2, label="threshold"
+        )
+    names = [
+        f"{finding.attacker}:"
+        f" {finding.attack.removeprefix('labels ')}\n{finding.moment}"
+        for finding in findings
+    ]
     axes.set_yticks(places, names)
     axes.set_xlim(0, 1.02)
     axes.set_xlabel(f"labels of {findings[0].victim}: {findings[0].metric}")
@@ -146,8 +199,16 @@ def _columns(figure: Any, rebuilt: Rebuilt, threshold: float | None) -> None:
     figure.set_size_inches(6.4, 1.1 + 0.24 * len(names))
     axes = figure.subplots()
     places = list(range(len(names)))[::-1]
-    bars = axes.barh(places, [max(rebuilt.columns[name], 0.0) for name in names], height=0.66, color=ATTACK)
-    values = [f"{rebuilt.columns[name]:.2f}{', worse than the mean' * (rebuilt.columns[name] < 0)}" for name in names]
+    bars = axes.barh(
+        places,
+        [max(rebuilt.columns[name], 0.0) for name in names],
+        height=0.66,
+        color=ATTACK,
+    )
+    values = [
+        f"{rebuilt.columns[name]:.2f}{', worse than the mean' * (rebuilt.columns[name] < 0)}"
+        for name in names
+    ]
     axes.bar_label(bars, values, padding=3, color=INK, fontsize=8)
     if threshold is not None:
         axes.axvline(threshold, color=LIMIT, linestyle="--", linewidth=1.2)
@@ -155,29 +216,52 @@ def _columns(figure: Any, rebuilt: Rebuilt, threshold: float | None) -> None:
     axes.set_yticks(places, names)
     axes.set_xlim(0, 1.08)
     axes.set_xlabel("R²: 0 is guessing the mean, 1 is every value exactly")
-    title = f"What {rebuilt.attacker} can rebuild of {rebuilt.victim}'s columns ({rebuilt.defence})"
+    title = (
+        f"What {rebuilt.attacker} can rebuild of {rebuilt.victim}'s columns"
+        f" ({rebuilt.defence})"
+    )
     axes.set_title(title, loc="left", fontsize=9)
 
 
 def _rows(figure: Any, rebuilt: Rebuilt) -> None:
-    """Public pictures: the original, what was rebuilt, and the mean that anybody would guess."""
+    """Public pictures: the original, what was rebuilt, and the mean that anybody would
+    guess."""
     original = rebuilt.original
-    lines = {"original": original, "rebuilt": rebuilt.guess, "the mean": rebuilt.mean.expand_as(original)}
+    lines = {
+        "original": original,
+        "rebuilt": rebuilt.guess,
+        "the mean": rebuilt.mean.expand_as(original),
+    }
     count = min(SHOWN, len(original))
     height, width = original.shape[-2:]
-    figure.set_size_inches(0.9 * count + 0.9, len(lines) * 0.9 * max(height / width, 0.35) + 0.5)
+    figure.set_size_inches(
+        0.9 * count + 0.9, len(lines) * 0.9 * max(height / width, 0.35) + 0.5
+    )
     grid = figure.subplots(len(lines), count, squeeze=False)
-    black, white = float(original.min()), float(original.max())
+    black = float(original.min())
+    white = float(original.max())
     for (name, pictures), axes in zip(lines.items(), grid, strict=True):
         for picture, place in zip(pictures[:count], axes, strict=True):
-            place.imshow(_shown(picture, black, white), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            place.imshow(
+                _shown(picture, black, white),
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest",
+            )
             place.set_xticks([])
             place.set_yticks([])
             for spine in place.spines.values():
                 spine.set_visible(False)
         axes[0].set_ylabel(name, rotation=0, ha="right", va="center")
-    whose = "all parties' parts" if rebuilt.victim == EVERYBODY else f"{rebuilt.victim}'s part"
-    figure.suptitle(f"{whose} as {rebuilt.attacker} can rebuild it ({rebuilt.defence})", fontsize=9)
+    whose = (
+        "all parties' parts"
+        if rebuilt.victim == EVERYBODY
+        else f"{rebuilt.victim}'s part"
+    )
+    figure.suptitle(
+        f"{whose} as {rebuilt.attacker} can rebuild it ({rebuilt.defence})", fontsize=9
+    )
 
 
 def _shown(picture: Tensor, black: float, white: float) -> Any:

@@ -1,4 +1,5 @@
-"""`colonnade audit`: attack a run from each party's place, and say what could have been learned."""
+"""`colonnade audit`: attack a run from each party's place, and say what could have been
+learned."""
 
 from __future__ import annotations
 
@@ -24,14 +25,33 @@ from colonnade.settings.party_file import OWN
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; it stays as it is.")],
-    rows: Annotated[int, typer.Option(min=8, help="Rows to rebuild; label attacks take 512 or more.")] = 64,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run directory; it stays as it is.")
+    ],
+    rows: Annotated[
+        int,
+        typer.Option(min=8, help="Rows to rebuild; label attacks take 512 or more."),
+    ] = 64,
     party: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only attacks by or on this party; others found before stay.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only attacks by or on this party; others found before stay.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="For audit.json and pictures; by default DIR/audit.")] = None,
-    dp: Annotated[bool, typer.Option("--dp", help="Attack what colonnade privacy promises, by planted rows.")] = False,
-    canaries: Annotated[int, typer.Option(min=100, help="Rows to plant for --dp.")] = CANARIES,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="For audit.json and pictures; by default DIR/audit."),
+    ] = None,
+    dp: Annotated[
+        bool,
+        typer.Option(
+            "--dp", help="Attack what colonnade privacy promises, by planted rows."
+        ),
+    ] = False,
+    canaries: Annotated[
+        int, typer.Option(min=100, help="Rows to plant for --dp.")
+    ] = CANARIES,
     owner: Owner = None,
     engine: Engine = "in-process",
     startup_kit: StartupKit = None,
@@ -39,29 +59,51 @@ def audit(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a run with what each party received: guess labels, rebuild columns. Exit code 5 gates a release.
+    """Attack a run with what each party received: guess labels, rebuild columns. Exit
+    code 5 gates a release.
 
-    It is 5 when a score is above its threshold in the run's \\[audit] table, or one is set and something that can be
-    read was not attacked; with --dp when canaries show an epsilon above the one that is promised. Between machines each
-    site attacks at home and tells what \\[audit] in its own party.toml allows; with the label owner's thresholds
-    there, one that does not tell has not passed.
+    It is 5 when a score is above its threshold in the run's \\[audit] table, or one is
+    set and something that can be read was not attacked; with --dp when canaries show an
+    epsilon above the one that is promised. Between machines each site attacks at home
+    and tells what \\[audit] in its own party.toml allows; with the label owner's
+    thresholds there, one that does not tell has not passed.
     """
     place = out or folder / "audit"
     if engine != "in-process":
         from colonnade.cli.on_flare import with_a_run
 
         if dp or party or out:
-            raise ConfigError(f"--dp, --party and --out are for one process: on {engine} each site audits itself.")
-        results = with_a_run(folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True)
+            raise ConfigError(
+                f"--dp, --party and --out are for one process: on {engine} each site"
+                " audits itself."
+            )
+        results = with_a_run(
+            folder,
+            engine,
+            startup_kit,
+            owner,
+            "audit",
+            {"rows": rows},
+            AUDIT,
+            whole=True,
+        )
         if results is None:
             return
-        result: Audit | Promises = Audit.from_json(json.loads((results / "audit.json").read_text(encoding="utf-8")))
-        place, files = results, list(results.iterdir())
+        result: Audit | Promises = Audit.from_json(
+            json.loads((results / "audit.json").read_text(encoding="utf-8"))
+        )
+        place = results
+        files = list(results.iterdir())
     else:
         if owner is not None:
-            raise ConfigError("--as is for --engine: in one process everybody attacks. For one alone, use --party.")
+            raise ConfigError(
+                "--as is for --engine: in one process everybody attacks. For one alone,"
+                " use --party."
+            )
         if canaries != CANARIES and not dp:
-            raise ConfigError("--canaries are planted for --dp. Add it, or leave --canaries out.")
+            raise ConfigError(
+                "--canaries are planted for --dp. Add it, or leave --canaries out."
+            )
         with error_console.status("…") as status:
             if quiet or json_:
                 status.stop()
@@ -78,16 +120,21 @@ def audit(
         typer.echo(to_json(result.to_json(), indent=2))
     elif not quiet and isinstance(result, Promises):
         _show_promises(result, canaries)
-        console.print(f"{files[0].name} is in [bold]{shown(place)}[/bold].", soft_wrap=True)
+        console.print(
+            f"{files[0].name} is in [bold]{shown(place)}[/bold].", soft_wrap=True
+        )
     elif not quiet and isinstance(result, Audit):
         _show(result)
-        console.print(f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True)
+        console.print(
+            f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True
+        )
         if not result.limited:
             own = f"{folder / SETTINGS}, and remove its first line, a digest"
             limit, value = suggested(result.findings)
             console.print(
-                f"No threshold is set. For exit code 5 above one, as an example,\n"
-                f"add to {shown(own if engine == 'in-process' else OWN)}:\n    \\[audit]\n    {limit} = {value:g}",
+                "No threshold is set. For exit code 5 above one, as an example,\nadd"
+                f" to {shown(own if engine == 'in-process' else OWN)}:\n    \\[audit]\n"
+                f"    {limit} = {value:g}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -95,51 +142,107 @@ def audit(
 
 
 def _show(result: Audit) -> None:
-    console.print(f"What could have been learned from what {result.algorithm} sends", style="bold")
+    console.print(
+        f"What could have been learned from what {result.algorithm} sends", style="bold"
+    )
     for table in tables_of(result):
         console.print(table)
     if result.not_attacked:
-        console.print("\n[bold]Not attacked[/bold], so nothing is known of what it tells")
+        console.print(
+            "\n[bold]Not attacked[/bold], so nothing is known of what it tells"
+        )
         for release in result.not_attacked:
             console.print(f"    {shown(release)}", highlight=False, soft_wrap=True)
     for name, answer in result.sites.items():
-        console.print(f"{shown(name)}, of its own columns: {shown(answer)}.", highlight=False)
+        console.print(
+            f"{shown(name)}, of its own columns: {shown(answer)}.", highlight=False
+        )
     for note in result.notes:
         console.print(f"Note: {shown(note)}")
 
 
 def _show_promises(result: Promises, canaries: int) -> None:
-    console.print(f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold")
+    console.print(
+        f"What is promised, and what {canaries:,} canaries showed at 95 %", style="bold"
+    )
     words = "of", "against", "neighbours"
-    wide = [Column(heading, overflow="fold", min_width=13) for heading in words]  # wide enough for add-or-remove
+    # wide enough for add-or-remove
+    wide = [Column(heading, overflow="fold", min_width=13) for heading in words]
     table = Table(*wide, *numbers("claim", "at least", "baseline", no_wrap=True))
     for attempt in result.attempts:
         mark = "[red]{}[/red]" if attempt.broken else "{}"
-        bound = "not attacked" if attempt.bound is None else mark.format(f"{attempt.bound:.3f}")
+        bound = (
+            "not attacked"
+            if attempt.bound is None
+            else mark.format(f"{attempt.bound:.3f}")
+        )
         base = "" if attempt.baseline is None else f"{attempt.baseline:.3f}"
         whose = f"{attempt.party}'s {attempt.protects}"
-        table.add_row(whose, attempt.adversary, attempt.relation, f"{attempt.claim or 0.0:.3f}", bound, base)
+        table.add_row(
+            whose,
+            attempt.adversary,
+            attempt.relation,
+            f"{attempt.claim or 0.0:.3f}",
+            bound,
+            base,
+        )
     if result.attempts:
         console.print(table)
-        console.print("Epsilon is above the bound; the baseline is Steinke et al.'s (2023).")
-    for note in [*result.notes, *dict.fromkeys(attempt.why for attempt in result.attempts if attempt.why)]:
+        console.print(
+            "Epsilon is above the bound; the baseline is Steinke et al.'s (2023)."
+        )
+    for note in [
+        *result.notes,
+        *dict.fromkeys(attempt.why for attempt in result.attempts if attempt.why),
+    ]:
         console.print(f"Note: {note}", markup=False)
 
 
 def tables_of(result: Audit) -> Iterator[Table]:
-    """A table per attack, titled with what it assumes; a line per attacker, victim and moment."""
+    """A table per attack, titled with what it assumes; a line per attacker, victim and
+    moment."""
     attacks = list(dict.fromkeys(finding.attack for finding in result.findings))
-    order = sorted(result.findings, key=lambda finding: (LIMITS.index(finding.limit), attacks.index(finding.attack)))
+    order = sorted(
+        result.findings,
+        key=lambda finding: (
+            LIMITS.index(finding.limit),
+            attacks.index(finding.attack),
+        ),
+    )
     for attack, lines in groupby(order, key=lambda finding: finding.attack):
         findings = list(lines)
-        title = f"\n[bold]{shown(attack)}[/bold], assuming an attacker that {shown(findings[0].assumes)}"
+        title = (
+            f"\n[bold]{shown(attack)}[/bold], assuming an attacker that"
+            f" {shown(findings[0].assumes)}"
+        )
         scores = numbers(shown(findings[0].metric), "without attack")
-        table = a_table(title, "by", "on", "when", *scores, "verdict", title_style="not italic")
+        table = a_table(
+            title, "by", "on", "when", *scores, "verdict", title_style="not italic"
+        )
         for finding in findings:
-            interval = "" if finding.low is None or finding.high is None else f"\n{finding.low:.3f}–{finding.high:.3f}"
-            mark = f"\n[red]above {finding.limit} = {finding.threshold}[/red]" if finding.crossed else ""
-            release = f"\n{finding.details['release']}" if "release" in finding.details else ""
-            cells = map(shown, (finding.attacker, finding.victim, finding.moment + release))
+            interval = (
+                ""
+                if finding.low is None or finding.high is None
+                else f"\n{finding.low:.3f}–{finding.high:.3f}"
+            )
+            mark = (
+                f"\n[red]above {finding.limit} = {finding.threshold}[/red]"
+                if finding.crossed
+                else ""
+            )
+            release = (
+                f"\n{finding.details['release']}"
+                if "release" in finding.details
+                else ""
+            )
+            cells = map(
+                shown, (finding.attacker, finding.victim, finding.moment + release)
+            )
             verdict = shown(finding.verdict) + mark
-            table.add_row(*cells, f"{finding.score:.3f}{interval}", f"{finding.baseline:.3f}", verdict)
+            table.add_row(
+                *cells,
+                f"{finding.score:.3f}{interval}",
+                f"{finding.baseline:.3f}",
+                verdict,
+            )
         yield table

@@ -11,11 +11,16 @@ from colonnade.cli.options import Json
 from colonnade.planning.doctor import Check, examine, healthy
 from colonnade.runs.run_directory import to_json
 
-MARKS = {"ok": "[green]✓[/green]", "failed": "[bold red]✗[/bold red]", "absent": "[dim]–[/dim]"}
+MARKS = {
+    "ok": "[green]✓[/green]",
+    "failed": "[bold red]✗[/bold red]",
+    "absent": "[dim]–[/dim]",
+}
 
 
 def doctor(json_: Json = False) -> None:
-    """Check this installation: torch, devices, extras, folders, limits. Exit code 1: something required is broken."""
+    """Check this installation: torch, devices, extras, folders, limits. Exit code 1:
+    something required is broken."""
     checks: list[Check] = []
     for check in examine():
         checks.append(check)
@@ -25,7 +30,12 @@ def doctor(json_: Json = False) -> None:
             if check.cure:
                 say(f"    {check.cure}", soft_wrap=True)
     if json_:
-        typer.echo(to_json({"healthy": healthy(checks), "checks": list(map(asdict, checks))}, indent=2))
+        typer.echo(
+            to_json(
+                {"healthy": healthy(checks), "checks": list(map(asdict, checks))},
+                indent=2,
+            )
+        )
     elif healthy(checks):
         absent = sum(check.state == "absent" for check in checks)
         broken = sum(check.state == "failed" for check in checks)
@@ -34,5 +44,7 @@ def doctor(json_: Json = False) -> None:
         console.print(f"All that is required works{failing}{missing}.")
     if not healthy(checks):
         if not json_:
-            error_console.print("Something that is required does not work: see ✗ above.")
+            error_console.print(
+                "Something that is required does not work: see ✗ above."
+            )
         raise typer.Exit(1)

@@ -35,7 +35,9 @@ class Terminal(questions.Asker):
 
         def accept(given: str) -> str:
             if given not in options:
-                raise ConfigError(f"There is no {given!r} here; there are {', '.join(options)}.")
+                raise ConfigError(
+                    f"There is no {given!r} here; there are {', '.join(options)}."
+                )
             return given
 
         return self.text(question, default, accept)
@@ -45,44 +47,84 @@ class Terminal(questions.Asker):
 
 
 def _here(asker: questions.Asker) -> list[SeenTable]:
-    """The tables of this folder that are to take part; files that cannot be one are left out, and said."""
+    """The tables of this folder that are to take part; files that cannot be one are
+    left out, and said."""
     seen, unfit = seen_in(Path())
     for line in unfit:
         say(line)
     if not seen:
-        raise DataError("There is no table in this folder. Name them: colonnade init clinic.csv lab.csv.")
+        raise DataError(
+            "There is no table in this folder. Name them: colonnade init clinic.csv"
+            " lab.csv."
+        )
     if isinstance(asker, Terminal):
         say(f"Tables here: {', '.join(table.path.name for table in seen)}.")
-    return [table for table in seen if asker.yes(f"Shall {table.path.name} take part?", default=True)]
+    return [
+        table
+        for table in seen
+        if asker.yes(f"Shall {table.path.name} take part?", default=True)
+    ]
 
 
 def init(
     tables: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[CSV]...", help="One table per organisation: .csv, .csv.gz, .parquet; else all here."),
+        typer.Argument(
+            metavar="[CSV]...",
+            help="One table per organisation: .csv, .csv.gz, .parquet; else all here.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("federation.toml"),
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path(
+        "federation.toml"
+    ),
     label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What to predict, as COLUMN or PARTY.COLUMN; else guessed.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="What to predict, as COLUMN or PARTY.COLUMN; else guessed.",
+        ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="KIND", help="What the label is: classification, or regression (a number).")
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What the label is: classification, or regression (a number).",
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file if it is there.")
+    ] = False,
 ) -> None:
     """Write a commented federation file from tables, by asking a few questions."""
     if out.is_dir():
         inside = out / "federation.toml"
-        raise ConfigError(f"--out names the file to write; {out} is a folder. Name {inside}, for example.")
+        raise ConfigError(
+            f"--out names the file to write; {out} is a folder. Name {inside}, for"
+            " example."
+        )
     if out.exists() and not force:
-        raise ConfigError(f"{out} is there already. Choose another name with --out, or replace it with --force.")
+        raise ConfigError(
+            f"{out} is there already. Choose another name with --out, or replace it"
+            " with --force."
+        )
     if not out.parent.is_dir():
-        raise ConfigError(f"There is no folder {out.parent} to write {out.name} to. Make it first.")
+        raise ConfigError(
+            f"There is no folder {out.parent} to write {out.name} to. Make it first."
+        )
     paths = tables or []
-    twice = [path for at, path in enumerate(paths) if path.resolve() in [earlier.resolve() for earlier in paths[:at]]]
+    twice = [
+        path
+        for at, path in enumerate(paths)
+        if path.resolve() in [earlier.resolve() for earlier in paths[:at]]
+    ]
     if twice:
-        raise ConfigError(f"{twice[0]} is named twice, and a table is one organisation's. Name each table once.")
+        raise ConfigError(
+            f"{twice[0]} is named twice, and a table is one organisation's. Name each"
+            " table once."
+        )
     asker = questions.Asker(say) if yes else Terminal(say)
     try:
         taking: Sequence[Path | SeenTable] = paths or _here(asker)
@@ -90,11 +132,14 @@ def init(
     except typer.Abort as end:
         if isinstance(end.__context__, KeyboardInterrupt):
             raise typer.Exit(130) from None
-        raise InputError("Nobody answers: the input has ended. Take every guess with --yes.") from None
+        raise InputError(
+            "Nobody answers: the input has ended. Take every guess with --yes."
+        ) from None
     questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(
-        f"[bold]{shown(out)}[/bold] is written: {', '.join(answers.parties)}; {answers.algorithm} predicts "
+        f"[bold]{shown(out)}[/bold] is written: {', '.join(answers.parties)};"
+        f" {answers.algorithm} predicts "
         f"{shown(next(about.label for about in answers.parties.values() if about.label))}.",
         highlight=False,
     )

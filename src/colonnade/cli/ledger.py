@@ -31,27 +31,60 @@ class Direction(StrEnum):
 
 def ledger(
     place: Annotated[
-        Path, typer.Argument(metavar="DIR|party.toml", help="A run, a folder of runs, or an organisation's own file.")
+        Path,
+        typer.Argument(
+            metavar="DIR|party.toml",
+            help="A run, a folder of runs, or an organisation's own file.",
+        ),
     ] = Path("runs"),
     run: Annotated[str, typer.Option(help="Only this run.")] = "",
-    party: Annotated[str, typer.Option(help="Only from this organisation's ledger.")] = "",
-    peer: Annotated[str, typer.Option(help="Only what went to, or came from, this one.")] = "",
-    release: Annotated[str, typer.Option(help='Only this release, as in "embedding".')] = "",
-    direction: Annotated[Direction | None, typer.Option(help="Only what was sent, received or kept inside.")] = None,
-    each: Annotated[bool, typer.Option("--each", help="Every tensor by itself, not added up.")] = False,
-    format_: Annotated[Format, typer.Option("--format", help="A table, or all columns for machines.")] = Format.table,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")] = None,
+    party: Annotated[
+        str, typer.Option(help="Only from this organisation's ledger.")
+    ] = "",
+    peer: Annotated[
+        str, typer.Option(help="Only what went to, or came from, this one.")
+    ] = "",
+    release: Annotated[
+        str, typer.Option(help='Only this release, as in "embedding".')
+    ] = "",
+    direction: Annotated[
+        Direction | None,
+        typer.Option(help="Only what was sent, received or kept inside."),
+    ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Every tensor by itself, not added up.")
+    ] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", help="A table, or all columns for machines.")
+    ] = Format.table,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write there instead of printing."),
+    ] = None,
 ) -> None:
     """Show what each organisation released to whom, and received, over all its runs.
 
-    For a privacy officer: [bold]colonnade ledger party.toml --direction sent --format csv --out sent.csv[/bold]
+    For a privacy officer: [bold]colonnade ledger party.toml --direction sent --format
+    csv --out sent.csv[/bold]
     """
     way = direction.value if direction else ""
-    lines = crossings(place, each=each, run=run, party=party, peer=peer, release=release, direction=way)
+    lines = crossings(
+        place,
+        each=each,
+        run=run,
+        party=party,
+        peer=peer,
+        release=release,
+        direction=way,
+    )
     if format_ is Format.table and out is None:
         _show(lines)
         return
-    text = to_json([asdict(line) for line in lines], indent=2) + "\n" if format_ is Format.json else to_csv(lines)
+    text = (
+        to_json([asdict(line) for line in lines], indent=2) + "\n"
+        if format_ is Format.json
+        else to_csv(lines)
+    )
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -74,8 +107,21 @@ def _show(lines: list[Crossing]) -> None:
         for line in of_party:
             way = {"sent": "to", "received": "from", "kept": "inside"}[line.direction]
             after = " (later)" if line.during == "after" else ""
-            epsilon = "" if line.direction != "sent" else "none" if line.epsilon is None else f"{line.epsilon:.3g}"
+            epsilon = (
+                ""
+                if line.direction != "sent"
+                else "none"
+                if line.epsilon is None
+                else f"{line.epsilon:.3g}"
+            )
             sent = f"{line.release}{after}, {line.mechanism}"
-            table.add_row(*map(shown, (sent, f"{way} {line.peer}", f"{line.rows:,}")), size(line.bytes), epsilon)
+            table.add_row(
+                *map(shown, (sent, f"{way} {line.peer}", f"{line.rows:,}")),
+                size(line.bytes),
+                epsilon,
+            )
         console.print(table)
-    console.print("A row that crossed twice counts twice. Epsilon: of the row that paid most; none is no guarantee.")
+    console.print(
+        "A row that crossed twice counts twice. Epsilon: of the row that paid most;"
+        " none is no guarantee."
+    )

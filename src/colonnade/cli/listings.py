@@ -16,11 +16,14 @@ from colonnade.settings.known import algorithms as known_algorithms
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of this algorithm alone.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Of this algorithm alone.")
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """List the algorithms, what they reveal, and their settings: as a run on tables has them where its file says
-    nothing, and as the paper has them, which runs on a named data set have."""
+    """List the algorithms, what they reveal, and their settings: as a run on tables has
+    them where its file says nothing, and as the paper has them, which runs on a named
+    data set have."""
     known = known_algorithms()
     if name is not None:
         check_named("algorithm", name, list(known))
@@ -28,7 +31,9 @@ def algorithms(
         each: {
             "about": facts["about"],
             "reveals": facts["reveals"],
-            "settings": {key: rule["default"] for key, (*_, rule) in facts["settings"].items()},
+            "settings": {
+                key: rule["default"] for key, (*_, rule) in facts["settings"].items()
+            },
             "for_tables": facts["for_tables"],
         }
         for each, facts in known.items()
@@ -41,7 +46,11 @@ def algorithms(
         table = a_table(f"[bold]{each}[/bold]  {row['about']}", show_header=False)
         for release, reveals in row["reveals"].items():
             table.add_row(f"reveals by {release}", reveals)
-        own = {key: value for key, value in row["settings"].items() if row["for_tables"].get(key, value) != value}
+        own = {
+            key: value
+            for key, value in row["settings"].items()
+            if row["for_tables"].get(key, value) != value
+        }
         table.add_row("settings", _in_words({**row["settings"], **row["for_tables"]}))
         if own:
             table.add_row("with a named data set", _in_words(own))
@@ -57,20 +66,43 @@ def datasets(json_: Json = False) -> None:
     from colonnade.datasets import CATALOGUE
 
     if json_:
-        keep = ("description", "kind", "rows", "test_rows", "columns", "licence", "home", "supply")
-        rows = {name: {key: getattr(entry, key) for key in keep} for name, entry in CATALOGUE.items()}
+        keep = (
+            "description",
+            "kind",
+            "rows",
+            "test_rows",
+            "columns",
+            "licence",
+            "home",
+            "supply",
+        )
+        rows = {
+            name: {key: getattr(entry, key) for key in keep}
+            for name, entry in CATALOGUE.items()
+        }
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = a_table("Data sets by name", Column("name", no_wrap=True), "what it is", show_lines=True)
+    table = a_table(
+        "Data sets by name", Column("name", no_wrap=True), "what it is", show_lines=True
+    )
     for name, entry in CATALOGUE.items():
-        count = f"{entry.rows:,} rows" + (f" and {entry.test_rows:,} to test" if entry.test_rows else "")
-        counts = f"{count}, {entry.columns:,} columns, {len(entry.classes)} classes ({entry.kind})"
+        count = f"{entry.rows:,} rows" + (
+            f" and {entry.test_rows:,} to test" if entry.test_rows else ""
+        )
+        counts = (
+            f"{count}, {entry.columns:,} columns, {len(entry.classes)} classes"
+            f" ({entry.kind})"
+        )
         table.add_row(name, f"{entry.description}\n{counts}")
     console.print(table)
-    console.print("Read from the folder in COLONNADE_DATA; otherwise downloaded once from the data set's public home.")
+    console.print(
+        "Read from the folder in COLONNADE_DATA; otherwise downloaded once from the"
+        " data set's public home."
+    )
     for name, entry in CATALOGUE.items():
         if entry.supply:
             say(
-                f"{name} cannot be downloaded freely: its owner gives it out at {entry.home}; put {entry.supply} into "
-                f"COLONNADE_DATA/{name}/. No checksum is recorded for it."
+                f"{name} cannot be downloaded freely: its owner gives it out at"
+                f" {entry.home}; put {entry.supply} into COLONNADE_DATA/{name}/. No"
+                " checksum is recorded for it."
             )

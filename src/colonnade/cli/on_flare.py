@@ -1,5 +1,5 @@
-"""`colonnade run`, `select`, `align --count`, `explain`, `audit`, `predict` and `serve` with --engine flare-sim |
-flare-poc | flare."""
+"""`colonnade run`, `select`, `align --count`, `explain`, `audit`, `predict` and `serve`
+with --engine flare-sim | flare-poc | flare."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ from colonnade.runs.layout import ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
 from colonnade.selection.settings import SERVER
-from colonnade.settings.party_file import AGREED, OWN, asker_of, driver_of, label_owners_of, write_table
+from colonnade.settings.party_file import (
+    AGREED,
+    OWN,
+    asker_of,
+    driver_of,
+    label_owners_of,
+    write_table,
+)
 from colonnade.settings.serving import ServeSettings
 
 if TYPE_CHECKING:
@@ -45,29 +52,48 @@ def run_on_flare(
     quiet: bool = False,
     restarts: int = 0,
 ) -> dict[str, Any] | None:
-    """Train over FLARE. Gives the summary, with "exhausted", where all organisations are on this machine; None where
-    results stay with the sites. Organisations on this machine get the models that the settings allow in their own
-    files. A run that breaks off is continued up to `restarts` times."""
+    """Train over FLARE. Gives the summary, with "exhausted", where all organisations
+    are on this machine; None where results stay with the sites. Organisations on this
+    machine get the models that the settings allow in their own files. A run that breaks
+    off is continued up to `restarts` times."""
     if engine_name == "flare" and settings.allow_models:
-        raise ConfigError("--allow-model is no part of a job: each site says in its own party.toml what it allows.")
+        raise ConfigError(
+            "--allow-model is no part of a job: each site says in its own party.toml"
+            " what it allows."
+        )
     if engine_name == "flare" and seed is not None:
-        raise ConfigError("--seed cannot be used with --engine flare: the seed is in the file that all agreed on.")
+        raise ConfigError(
+            "--seed cannot be used with --engine flare: the seed is in the file that"
+            " all agreed on."
+        )
     tell = None if quiet else say_waiting
     engine = find_engine(engine_name, out, startup_kit, tell)
     if not isinstance(engine, OnThisMachine):
         train_on(engine, settings, out, resume=resume, restarts=restarts, say=tell)
-        console.print(f"Done. Each organisation has its part in its own runs/{out.name}; metrics are with the driver.")
+        console.print(
+            f"Done. Each organisation has its part in its own runs/{out.name}; metrics"
+            " are with the driver."
+        )
         return None
     work = engine.machine.kept.parent
     if resume and not work.exists():
-        raise ConfigError(f"There is no run to resume: {work} is missing. Start it without --resume.")
+        raise ConfigError(
+            f"There is no run to resume: {work} is missing. Start it without --resume."
+        )
     if resume:
         begun = RunDirectory(engine.runs(driver_of(settings), out.name))
-        seed = begun.settings().engine.seed if (begun.path / SETTINGS).exists() else None  # None: no driver had begun
+        # None: no driver had begun
+        seed = (
+            begun.settings().engine.seed if (begun.path / SETTINGS).exists() else None
+        )
     elif work.exists() or out.exists():
-        raise ConfigError(f"{work if work.exists() else out} is there already. Choose another --out, or --resume.")
+        raise ConfigError(
+            f"{work if work.exists() else out} is there already. Choose another --out,"
+            " or --resume."
+        )
     settings = settings.with_seed(seed)
-    if not resume and settings.data.dataset is None:  # to report mistakes in tables before anything is made
+    # to report mistakes in tables before anything is made
+    if not resume and settings.data.dataset is None:
         read_labels(settings)
         read_tables(settings)
     work.mkdir(parents=True, exist_ok=True)
@@ -75,19 +101,40 @@ def run_on_flare(
 
     def watch(record: dict[str, Any]) -> None:
         if not quiet:
-            scores = "".join(f"  {k} {v:.4f}" for k, v in record.get("validation", {}).items() if k != "loss")
-            error_console.print(f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}")
+            scores = "".join(
+                f"  {k} {v:.4f}"
+                for k, v in record.get("validation", {}).items()
+                if k != "loss"
+            )
+            error_console.print(
+                f"epoch {record['epoch']}  loss {record['loss']:.4f}{scores}"
+            )
 
     try:
         with_names = _with_names(settings)
-        summary = train_on(engine, with_names, out, resume=resume, watch=watch, restarts=restarts, say=tell) or {}
+        summary = (
+            train_on(
+                engine,
+                with_names,
+                out,
+                resume=resume,
+                watch=watch,
+                restarts=restarts,
+                say=tell,
+            )
+            or {}
+        )
     except InputError:
         if not resume and not any(work.rglob(f"runs/{out.name}/{SETTINGS}")):
-            shutil.rmtree(work, ignore_errors=True)  # nobody has begun: the corrected command is the same one
+            # nobody has begun: the corrected command is the same one
+            shutil.rmtree(work, ignore_errors=True)
         raise
     if not quiet:
         total = time.perf_counter() - started
-        error_console.print(f"{summary['seconds']:.1f} s of training; {total:.0f} s with FLARE's start and end.")
+        error_console.print(
+            f"{summary['seconds']:.1f} s of training; {total:.0f} s with FLARE's start"
+            " and end."
+        )
     return summary
 
 
@@ -100,9 +147,10 @@ def predict_on_flare(
     owner: str | None = None,
     model: str | None = None,
 ) -> pd.DataFrame | None:
-    """Predict over FLARE with the run that has the name of `folder`; where several hold labels, as `owner`, with
-    `model`, one of its two. Gives the predictions where all organisations are on this machine; None where they stay
-    with the label owner, which then has the ids in its own runs/RUN/rows."""
+    """Predict over FLARE with the run that has the name of `folder`; where several hold
+    labels, as `owner`, with `model`, one of its two. Gives the predictions where all
+    organisations are on this machine; None where they stay with the label owner, which
+    then has the ids in its own runs/RUN/rows."""
     engine, settings = _with_settings(folder, engine_name, startup_kit)
     if isinstance(engine, OnThisMachine) and not rows.is_file():
         raise DataError(f"--rows names {rows}, and there is no such file.")
@@ -110,11 +158,18 @@ def predict_on_flare(
     out = engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
     if out is None:
         driver = asker_of(settings, owner)
-        console.print(f"The predictions are at '{driver}', in its own runs/{folder.name}/predictions/{rows.name}.")
+        console.print(
+            f"The predictions are at '{driver}', in its own"
+            f" runs/{folder.name}/predictions/{rows.name}."
+        )
         return None
     import pandas as pd
 
-    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, keep_default_na=False)
+    return (
+        pd.read_parquet(out)
+        if out.suffix == ".parquet"
+        else pd.read_csv(out, keep_default_na=False)
+    )
 
 
 def select_on_flare(
@@ -127,24 +182,39 @@ def select_on_flare(
     owner: str | None,
     options: Mapping[str, Any],
 ) -> Selection | None:
-    """Select between sites, for one label owner or for several jointly; None where the result stays with who asked. On
-    this machine options change what is agreed in [selection]; sites of their own have agreed on it before."""
+    """Select between sites, for one label owner or for several jointly; None where the
+    result stays with who asked. On this machine options change what is agreed in
+    [selection]; sites of their own have agreed on it before."""
     if engine_name != "flare":
         wanted = {**asdict(settings.selection), **options, "servers": True}
         agreed = from_mapping(SelectionSettings, wanted, where="[selection]")
-        settings, options = replace(settings, selection=agreed), {}
+        settings = replace(settings, selection=agreed)
+        options = {}
     how = {"keep": keep, "method": method, "given": dict(options)}
     job = partial(Job.to_select, how=how, owner=owner)
     folder = before_a_run(settings, engine_name, out, startup_kit, "selection", job)
-    return None if folder is None else Selection.from_json(json.loads((folder / SELECTION).read_text(encoding="utf-8")))
+    return (
+        None
+        if folder is None
+        else Selection.from_json(
+            json.loads((folder / SELECTION).read_text(encoding="utf-8"))
+        )
+    )
 
 
 def before_a_run(
-    settings: Settings, engine_name: str, out: Path | None, startup_kit: Path | None, name: str, job: Callable[..., Job]
+    settings: Settings,
+    engine_name: str,
+    out: Path | None,
+    startup_kit: Path | None,
+    name: str,
+    job: Callable[..., Job],
 ) -> Path | None:
-    """Have a driver do a job that needs no run, named after --out or `name`; gives its folder on this machine."""
+    """Have a driver do a job that needs no run, named after --out or `name`; gives its
+    folder on this machine."""
     place = out or Path(name)
-    engine, run = find_engine(engine_name, place, startup_kit, say_waiting), place.name
+    engine = find_engine(engine_name, place, startup_kit, say_waiting)
+    run = place.name
     if not isinstance(engine, OnThisMachine):
         order = job(agreed_in(startup_kit), run)
         engine.perform(settings, order)
@@ -160,16 +230,29 @@ def before_a_run(
 
 
 def with_a_run(
-    folder: Path, engine_name: str, startup_kit: Path | None, owner: str | None, do: str, how: Mapping[str, Any],
-    place: str, *, whole: bool = False,
-) -> Path | None:  # fmt: skip
-    """Have a label owner do a job with a run of its own; gives the folder of its results on this machine."""
+    folder: Path,
+    engine_name: str,
+    startup_kit: Path | None,
+    owner: str | None,
+    do: str,
+    how: Mapping[str, Any],
+    place: str,
+    *,
+    whole: bool = False,
+) -> Path | None:
+    """Have a label owner do a job with a run of its own; gives the folder of its
+    results on this machine."""
     engine, settings = _with_settings(folder, engine_name, startup_kit)
     job = Job.to_do(settings, folder.name, do, how, owner, whole=whole)
     if not isinstance(engine, OnThisMachine):
         engine.perform(settings, job)
-        holders = " and ".join(f"'{name}'" for name in (label_owners_of(settings) if whole else [job.driver]))
-        console.print(f"What was found is at {holders}, in its own runs/{folder.name}/{place}.")
+        holders = " and ".join(
+            f"'{name}'"
+            for name in (label_owners_of(settings) if whole else [job.driver])
+        )
+        console.print(
+            f"What was found is at {holders}, in its own runs/{folder.name}/{place}."
+        )
         return None
     with suppress(AuditFailed):  # its results are written, and say so themselves
         engine.perform(settings, job)
@@ -186,26 +269,40 @@ def serve_on_flare(
     model: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve the run that has the name of `folder`, until SIGTERM or SIGINT. A job says which run, and nothing of `own`:
-    where all organisations are on this machine, that goes into the label owner's own file first."""
+    """Serve the run that has the name of `folder`, until SIGTERM or SIGINT. A job says
+    which run, and nothing of `own`: where all organisations are on this machine, that
+    goes into the label owner's own file first."""
     defaults = asdict(ServeSettings())
-    if engine_name == "flare" and (set_ := [key for key, value in own.items() if value != defaults[key]]):
+    if engine_name == "flare" and (
+        set_ := [key for key, value in own.items() if value != defaults[key]]
+    ):
         raise ConfigError(
-            f"--{set_[0].replace('_', '-')} is no part of a job: with --engine flare the label owner's site listens as "
-            f"[serve] in its own {OWN} says. Set {set_[0]} there."
+            f"--{set_[0].replace('_', '-')} is no part of a job: with --engine flare"
+            f" the label owner's site listens as [serve] in its own {OWN} says. Set"
+            f" {set_[0]} there."
         )
     if engine_name != "flare" and VARIABLE in os.environ and "token_file" not in own:
-        raise ConfigError(f"{VARIABLE} is set, and a site takes its token from a file alone. Give --token-file FILE.")
+        raise ConfigError(
+            f"{VARIABLE} is set, and a site takes its token from a file alone. Give"
+            " --token-file FILE."
+        )
     engine, settings = _with_settings(folder, engine_name, startup_kit)
     check_asker(settings, owner, model)
-    driver, run = asker_of(settings, owner), folder.name
+    driver = asker_of(settings, owner)
+    run = folder.name
     if isinstance(engine, OnThisMachine):
         write_table(engine.machine.files(driver) / OWN, "serve", own)
     else:
-        console.print(f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says where. Ctrl-C ends it.")
+        console.print(
+            f"'{driver}' listens as its own {OWN} says; its runs/{run}/{ANSWERS} says"
+            " where. Ctrl-C ends it."
+        )
 
     def say_listening(record: dict[str, Any]) -> None:
-        say(f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}", soft_wrap=True)
+        say(
+            f"{driver} predicts with {', '.join(record['parties'])} at {record['url']}",
+            soft_wrap=True,
+        )
         if not quiet:
             say_how(record["url"], token=record["token"])
 
@@ -232,23 +329,35 @@ def agreed_in(startup_kit: Path | None) -> Settings:
     return Settings.from_toml(agreed)
 
 
-def _with_settings(folder: Path, name: str, startup_kit: Path | None) -> tuple[Engine, Settings]:
-    """The engine of this name, and the settings of a run: its own where it was trained on this machine, else agreed."""
+def _with_settings(
+    folder: Path, name: str, startup_kit: Path | None
+) -> tuple[Engine, Settings]:
+    """The engine of this name, and the settings of a run: its own where it was trained
+    on this machine, else agreed."""
     engine = find_engine(name, folder, startup_kit, say_waiting)
     if not isinstance(engine, OnThisMachine):
         return engine, agreed_in(startup_kit)
     if not (kept := engine.machine.kept).exists():
-        raise ConfigError(f"{kept} is missing, so {folder} was not trained with --engine {name}. Use its own engine.")
+        raise ConfigError(
+            f"{kept} is missing, so {folder} was not trained with --engine {name}. Use"
+            " its own engine."
+        )
     return engine, RunDirectory(folder).settings()
 
 
 def _with_names(settings: Settings) -> Settings:
-    """Settings that name all parties: sites need names, and the file need not name those cut from a data set."""
+    """Settings that name all parties: sites need names, and the file need not name
+    those cut from a data set."""
     if settings.data.dataset is None:
         return settings
     from colonnade.rows.public import from_dataset
     from colonnade.settings.sections import PartySettings
 
     dataset = from_dataset(settings)
-    names = [name for name in dataset.names if name not in {*settings.label_owners, SERVER}]
-    return replace(settings, parties={name: settings.parties.get(name, PartySettings()) for name in names})
+    names = [
+        name for name in dataset.names if name not in {*settings.label_owners, SERVER}
+    ]
+    return replace(
+        settings,
+        parties={name: settings.parties.get(name, PartySettings()) for name in names},
+    )

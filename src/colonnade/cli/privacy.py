@@ -20,11 +20,17 @@ from colonnade.runs.run_directory import RunDirectory, to_json
 
 
 def privacy(
-    path: Annotated[Path, typer.Argument(metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet."
+        ),
+    ],
     allow_model: AllowModel = None,
     json_: Json = False,
 ) -> None:
-    """Show what a run has cost each party's privacy, or what a federation file will cost; nothing is sent."""
+    """Show what a run has cost each party's privacy, or what a federation file will
+    cost; nothing is sent."""
     if not path.exists():
         raise ConfigError(f"{path} is neither a run directory nor a federation file.")
     if path.is_dir():
@@ -40,9 +46,17 @@ def privacy(
     show_privacy(promises, everything=True, planned=not path.is_dir())
 
 
-def show_privacy(promises: Sequence[Mapping[str, Any]], *, everything: bool = False, planned: bool = False) -> None:
-    """Print a table per group with the same promises; where nothing is promised one line, unless `everything`."""
-    statements = [statement for promise in promises for statement in promise["statements"]]
+def show_privacy(
+    promises: Sequence[Mapping[str, Any]],
+    *,
+    everything: bool = False,
+    planned: bool = False,
+) -> None:
+    """Print a table per group with the same promises; where nothing is promised one
+    line, unless `everything`."""
+    statements = [
+        statement for promise in promises for statement in promise["statements"]
+    ]
     if not everything and all(statement["epsilon"] is None for statement in statements):
         console.print(_unpromised(promises))
         return
@@ -52,13 +66,23 @@ def show_privacy(promises: Sequence[Mapping[str, Any]], *, everything: bool = Fa
     notes: list[str] = []
     for group in groups.values():
         promise = group[0]
-        console.print(_table(", ".join(member["party"] for member in group), promise, notes))
+        console.print(
+            _table(", ".join(member["party"] for member in group), promise, notes)
+        )
         if (budget := promise["budget"]) is not None:
-            spent, most = budget["spent"], budget["epsilon"]
-            share = f"more than epsilon {most:g}" if spent is None else f"epsilon {epsilon(spent)} of {most:g}"
+            spent = budget["spent"]
+            most = budget["epsilon"]
+            share = (
+                f"more than epsilon {most:g}"
+                if spent is None
+                else f"epsilon {epsilon(spent)} of {most:g}"
+            )
             over = planned and (spent is None or spent > most)
             state = f"a whole run needs {share}" if planned else f"{share} is spent"
-            console.print(f"  budget: {state}{', so it will stop early' if over else ''} ({budget['relation']})")
+            console.print(
+                f"  budget: {state}{', so it will stop early' if over else ''}"
+                f" ({budget['relation']})"
+            )
         for note in promise["notes"]:
             console.print(f"  {note}", markup=False)
     for number, note in enumerate(notes, 1):
@@ -66,32 +90,56 @@ def show_privacy(promises: Sequence[Mapping[str, Any]], *, everything: bool = Fa
 
 
 def _unpromised(promises: Sequence[Mapping[str, Any]]) -> str:
-    released = {release["release"]: release["mechanism"] for promise in promises for release in promise["releases"]}
+    released = {
+        release["release"]: release["mechanism"]
+        for promise in promises
+        for release in promise["releases"]
+    }
     secret, masked = (
         " and ".join(name for name, how in released.items() if how.startswith(begins))
         for begins in (("encrypted", "blinded"), "masked")
     )
-    hidden = [f"{secret} crossed encrypted"] * bool(secret) + [f"{masked} crossed under masks"] * bool(masked)
+    hidden = [f"{secret} crossed encrypted"] * bool(secret) + [
+        f"{masked} crossed under masks"
+    ] * bool(masked)
     if not hidden:
-        of_labels = [promise["statements"] for promise in promises if promise["protects"] == "labels"]
-        if {statement["note"] for statements in of_labels for statement in statements} == {KEPT}:
-            return f"Privacy: every release is plain, so nobody's columns have a guarantee. Of labels, {KEPT}."
-        return "Privacy: every release is plain, so nobody's columns or labels have a guarantee."
+        of_labels = [
+            promise["statements"]
+            for promise in promises
+            if promise["protects"] == "labels"
+        ]
+        if {
+            statement["note"] for statements in of_labels for statement in statements
+        } == {KEPT}:
+            return (
+                "Privacy: every release is plain, so nobody's columns have a"
+                f" guarantee. Of labels, {KEPT}."
+            )
+        return (
+            "Privacy: every release is plain, so nobody's columns or labels have a"
+            " guarantee."
+        )
     return (
-        f"Privacy: {', '.join(hidden)}. No release has noise, so nobody's columns or labels have "
-        "a guarantee against what is read from the rest."
+        f"Privacy: {', '.join(hidden)}. No release has noise, so nobody's columns or"
+        " labels have a guarantee against what is read from the rest."
     )
 
 
 def _table(parties: str, promise: Mapping[str, Any], notes: list[str]) -> Table:
     released = "\n".join(
         f"  {release['release']}: {release['mechanism']}"
-        + ("" if release["appearances"] is None else f"; a row at most {times(release['appearances'])}")
+        + (
+            ""
+            if release["appearances"] is None
+            else f"; a row at most {times(release['appearances'])}"
+        )
         for release in promise["releases"]
     )
     title = f"\n[bold]{parties}[/bold]: {promise['protects']}\n{released}".rstrip()
     spent = numbers("epsilon", "delta", "note", no_wrap=True)
-    table = a_table(title, "against", "neighbours", "accountant", *spent, title_style="")
+    table = a_table(
+        title, "against", "neighbours", "accountant", *spent, title_style=""
+    )
     for statement in promise["statements"]:
         if statement["note"] and statement["note"] not in notes:
             notes.append(statement["note"])

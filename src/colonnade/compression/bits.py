@@ -1,9 +1,11 @@
-"""Whole numbers of 1 to 32 bits each, side by side: rows * ceil(P * bits / 8) bytes for [rows, P] numbers.
+"""Whole numbers of 1 to 32 bits each, side by side: rows * ceil(P * bits / 8) bytes for
+[rows, P] numbers.
 
     row:   v_0 | v_1 | v_2 | ... | zeros to the next byte        least significant bit first
 
-Eight numbers of b bits are b bytes. So the j-th numbers of all groups of eight are read, or written, in one go:
-through windows of 64 bits that start at byte j*b // 8 of each group and lie b bytes apart.
+Eight numbers of b bits are b bytes. So the j-th numbers of all groups of eight are
+read, or written, in one go: through windows of 64 bits that start at byte j*b // 8 of
+each group and lie b bytes apart.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def row_bytes(values: int, bits: int) -> int:
 
 
 def pack(values: Numbers, bits: int) -> Bytes:
-    """[rows, P] numbers below 2**bits as [rows, row_bytes]; larger ones would run into their neighbours."""
+    """[rows, P] numbers below 2**bits as [rows, row_bytes]; larger ones would run into
+    their neighbours."""
     rows, count = values.shape
     if not values.size:
         return np.zeros((rows, row_bytes(count, bits)), dtype=np.uint8)
@@ -41,7 +44,8 @@ def pack(values: Numbers, bits: int) -> Bytes:
     groups = -(-count // 8)
     padded = np.zeros((rows * groups, 8), dtype=np.uint32)
     padded.reshape(rows, groups * 8)[:, :count] = values
-    if bits < 8:  # windows would overlap their neighbours: a whole group is one word instead
+    # windows would overlap their neighbours: a whole group is one word instead
+    if bits < 8:
         word = padded[:, 0].astype("<u8")
         for place in range(1, 8):
             word |= padded[:, place].astype("<u8") << np.uint64(place * bits)
@@ -74,7 +78,8 @@ def unpack(data: Bytes, count: int, bits: int) -> Numbers:
 
 
 def _windows(data: Bytes, bits: int) -> Iterator[tuple[NDArray[np.uint64], np.uint64]]:
-    """For each of a group's eight numbers, the words that hold it, one per group, and the bit at which it starts."""
+    """For each of a group's eight numbers, the words that hold it, one per group, and
+    the bit at which it starts."""
     groups = (len(data) - WINDOW) // bits
     for place in range(8):
         start, shift = divmod(place * bits, 8)

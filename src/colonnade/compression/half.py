@@ -1,4 +1,5 @@
-"""Half precision: two bytes per value, float16 (relative error 2^-11, up to 65504) or bfloat16 (2^-8, any size)."""
+"""Half precision: two bytes per value, float16 (relative error 2^-11, up to 65504) or
+bfloat16 (2^-8, any size)."""
 
 from __future__ import annotations
 
@@ -24,25 +25,40 @@ class Half:
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
-            raise ConfigError(f'half: type must be one of "float16", "bfloat16"; found {self.type!r}.')
+            raise ConfigError(
+                f'half: type must be one of "float16", "bfloat16"; found {self.type!r}.'
+            )
 
     def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
         values = in_rows(tensor, self.name)
         halves = values.to(TYPES[self.type]).contiguous()
         if halves.numel() and not torch.isfinite(halves.abs().max()):
             raise ConfigError(
-                f"half: {self.type} reaches up to {torch.finfo(halves.dtype).max:g}; found a value of "
-                f"{float(values.abs().max()):g}.\n    Use bfloat16, or 'quantize' with a range."
+                f"half: {self.type} reaches up to {torch.finfo(halves.dtype).max:g};"
+                f" found a value of {float(values.abs().max()):g}.\n    Use bfloat16,"
+                " or 'quantize' with a range."
             )
         data = halves.view(torch.uint8).numpy().tobytes() if halves.numel() else b""
-        return Packed(self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], {"type": self.type})
+        return Packed(
+            self.name,
+            data,
+            tuple(tensor.shape),
+            DTYPE_NAMES[tensor.dtype],
+            {"type": self.type},
+        )
 
     def decode(self, packed: Packed) -> Tensor:
-        dtype, kind = floating(packed), setting(packed, "type", _is_type)
+        dtype = floating(packed)
+        kind = setting(packed, "type", _is_type)
         data = rows_in(packed, 2 * rows_of(packed.shape)[1])
         if not data.size:
             return torch.zeros(packed.shape, dtype=dtype)
-        return torch.from_numpy(data.copy()).view(TYPES[kind]).to(dtype).reshape(packed.shape)
+        return (
+            torch.from_numpy(data.copy())
+            .view(TYPES[kind])
+            .to(dtype)
+            .reshape(packed.shape)
+        )
 
 
 def _is_type(kind: Any) -> bool:

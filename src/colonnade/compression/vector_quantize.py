@@ -1,18 +1,22 @@
-"""Vector quantization: two neighbouring values of a row become one point of a fixed hexagonal lattice.
+"""Vector quantization: two neighbouring values of a row become one point of a fixed
+hexagonal lattice.
 
-Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantization beside scalar quantization. Here
-blocks have two values, and the codebook is the finest hexagonal lattice of at most `points` points on [low, high]^2.
+Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantization
+beside scalar quantization. Here blocks have two values, and the codebook is the finest
+hexagonal lattice of at most `points` points on [low, high]^2.
 
     row 1:       .     .     .     .       B rows, side * sqrt(3)/2 apart, odd ones half a side to the right
     row 0:    .     .     .     .          A points, `side` apart, the first at (low, low);   A * B <= points
 
-The codebook does not depend on data, so parties only have to agree on these numbers; a codebook trained on a batch
-would be a release of its own. At equal bytes it is no better than `quantize`, and on most values worse (mean squared
-error 0.021 against 0.013 at three bits a value, after a ReLU): a square holds fewer lattice points than its share.
-After a ReLU, pairs of zeros, the most frequent of all, stay zeros.
+The codebook does not depend on data, so parties only have to agree on these numbers; a
+codebook trained on a batch would be a release of its own. At equal bytes it is no
+better than `quantize`, and on most values worse (mean squared error 0.021 against 0.013
+at three bits a value, after a ReLU): a square holds fewer lattice points than its
+share. After a ReLU, pairs of zeros, the most frequent of all, stay zeros.
 
-A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair in range moves by at most
-side / sqrt(3). Where the owner sets no range, it is from the tensor's smallest to its largest value.
+A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair
+in range moves by at most side / sqrt(3). Where the owner sets no range, it is from the
+tensor's smallest to its largest value.
 """
 
 from __future__ import annotations
@@ -44,14 +48,16 @@ from colonnade.core.release import DTYPE_NAMES, Packed
 from colonnade.errors import ConfigError
 
 Floats = NDArray[np.float64]
-FEWEST, MOST = 4, 1 << 16
+FEWEST = 4
+MOST = 1 << 16
 ROW = math.sqrt(3) / 2
 """How far rows are apart, in sides."""
 
 
 @lru_cache(maxsize=64)
 def lattice(points: int) -> tuple[int, int, float]:
-    """A, B and the side, for a square of side 1: the smallest side with A * B <= points."""
+    """A, B and the side, for a square of side 1: the smallest side with A * B <=
+    points."""
 
     def side(across: int) -> float:
         return max(1 / (across - 1), 1 / (ROW * (points // across - 1)))
@@ -73,7 +79,8 @@ class VectorQuantize:
     def __post_init__(self) -> None:
         if not is_whole(self.points, FEWEST, MOST):
             raise ConfigError(
-                f"vector_quantize: points must be a whole number from {FEWEST} to {MOST}; found {self.points!r}."
+                f"vector_quantize: points must be a whole number from {FEWEST} to"
+                f" {MOST}; found {self.points!r}."
             )
         check_range(self.name, self.low, self.high)
 
@@ -83,17 +90,22 @@ class VectorQuantize:
 
         def numbers(part: Tensor) -> Numbers:
             rows, count = part.shape
-            pairs = torch.full((rows, count + count % 2), low + (high - low) / 2, dtype=torch.float64)
+            pairs = torch.full(
+                (rows, count + count % 2), low + (high - low) / 2, dtype=torch.float64
+            )
             pairs[:, :count] = part  # an odd last value is paired with the middle
             xy = pairs.numpy()
             return _nearest(xy[:, 0::2], xy[:, 1::2], self.points, low, high)
 
         data = write_numbers(values, width_of(self.points), numbers)
         settings = {"points": self.points, "low": low, "high": high}
-        return Packed(self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], settings)
+        return Packed(
+            self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], settings
+        )
 
     def decode(self, packed: Packed) -> Tensor:
-        dtype, points = floating(packed), whole(packed, "points", FEWEST, MOST)
+        dtype = floating(packed)
+        points = whole(packed, "points", FEWEST, MOST)
         low, high = range_in(packed)
         count = rows_of(packed.shape)[1]
         across, down, _ = lattice(points)
@@ -103,10 +115,18 @@ class VectorQuantize:
 
         pairs = tabulated(point, across * down, packed)
         numbers = -(-count // 2)
-        return read_numbers(packed, numbers, width_of(points), across * down, lambda index: pairs(index).flatten(1))
+        return read_numbers(
+            packed,
+            numbers,
+            width_of(points),
+            across * down,
+            lambda index: pairs(index).flatten(1),
+        )
 
 
-def _codebook(points: int, low: float, high: float, index: Numbers | None = None) -> Floats:
+def _codebook(
+    points: int, low: float, high: float, index: Numbers | None = None
+) -> Floats:
     """The points of these numbers, or of all: [..., 2]."""
     across, down, side = lattice(points)
     index = np.arange(across * down, dtype=np.uint32) if index is None else index
@@ -121,7 +141,8 @@ def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numb
         return np.zeros(x.shape, dtype=np.uint32)
     across, down, side = lattice(points)
     side *= high - low
-    u, v = (x - low) / side, (y - low) / (side * ROW)
+    u = (x - low) / side
+    v = (y - low) / (side * ROW)
     below = np.clip(np.floor(v), 0, down - 2)
     v -= below
     shift = below % 2 / 2

@@ -1,6 +1,8 @@
-"""The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch and numpy alone.
+"""The core: messages, outboxes, parties, peers, batches, ledgers, the wire. Needs torch
+and numpy alone.
 
-Names are imported on first use, so that what needs no torch, as checking a file, does not wait for it.
+Names are imported on first use, so that what needs no torch, as checking a file, does
+not wait for it.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
     from colonnade.core.message import Done, Entry, Ledger, Message, Request, Transcript
     from colonnade.core.party import Organisation, Party, State, serves
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
-    from colonnade.core.release import Codec, Identity, Mechanism, Outbox, Packed, Plain, Released, Rule
+    from colonnade.core.release import (
+        Codec,
+        Identity,
+        Mechanism,
+        Outbox,
+        Packed,
+        Plain,
+        Released,
+        Rule,
+    )
     from colonnade.core.roles import Peer, Peers, Transport
     from colonnade.core.wire import Envelope
 else:

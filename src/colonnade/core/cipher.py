@@ -1,9 +1,11 @@
-"""Numbers that cross encrypted: opaque bytes here; `encryption` makes them, computes with them and reads them.
+"""Numbers that cross encrypted: opaque bytes here; `encryption` makes them, computes
+with them and reads them.
 
     private tensor --mechanism--> what may be known --key.encrypt--> Encrypted      = Ciphertext, with its Receipt
 
-`Encrypted` is to `Ciphertext` as a tensor is to `Released`: something a party computes with, and the same thing after
-it went through an outbox. Only the latter fits into a message. A secret key has no such form at all.
+`Encrypted` is to `Ciphertext` as a tensor is to `Released`: something a party computes
+with, and the same thing after it went through an outbox. Only the latter fits into a
+message. A secret key has no such form at all.
 """
 
 from __future__ import annotations
@@ -19,21 +21,25 @@ if TYPE_CHECKING:
     from colonnade.core.receipt import Receipt
 
 NOT_ENCRYPTED = "plain"
-"""The scheme that encrypts nothing, for tests and debugging: what it makes is reported as what it is, readable."""
+"""The scheme that encrypts nothing, for tests and debugging: what it makes is reported
+as what it is, readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encrypted:
-    """Values that nobody can read without the secret key of `key`; `data` is the scheme's own business."""
+    """Values that nobody can read without the secret key of `key`; `data` is the
+    scheme's own business."""
 
     scheme: str
     key: str  # which public key it was made with, by its fingerprint
     shape: tuple[int, ...]
     layout: str  # how the scheme arranged the values
-    bound: float  # no value is larger, by the rules it was made under: data has no say in it
+    # no value is larger, by the rules it was made under: data has no say in it
+    bound: float
     data: bytes
     hides: str = "encrypted"  # or "blinded": not even the key's holder can read it
-    sender: str = field(default="", compare=False)  # whose outbox it left, where it did: errors name it
+    # whose outbox it left, where it did: errors name it
+    sender: str = field(default="", compare=False)
 
     @property
     def guarantee(self) -> str:
@@ -62,8 +68,8 @@ class Ciphertext:
 
     def __init__(self) -> None:
         raise BoundaryError(
-            "A Ciphertext is made by an outbox, not by hand.\n"
-            '    Encrypt through it: self.outbox.encrypt(tensor, as_="distances", key=public_key).'
+            "A Ciphertext is made by an outbox, not by hand.\n    Encrypt through it:"
+            ' self.outbox.encrypt(tensor, as_="distances", key=public_key).'
         )
 
     @classmethod
@@ -82,4 +88,7 @@ class Ciphertext:
 
     def __repr__(self) -> str:
         r = self.receipt
-        return f"Ciphertext({r.name!r} of {r.owner!r}, {list(self.shape)}, {self.encrypted.guarantee}, {r.bytes} bytes)"
+        return (
+            f"Ciphertext({r.name!r} of {r.owner!r}, {list(self.shape)},"
+            f" {self.encrypted.guarantee}, {r.bytes} bytes)"
+        )

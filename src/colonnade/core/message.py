@@ -8,17 +8,19 @@ A message has fields that are released tensors and plain scalars, nothing else:
     class Embed(Request[Embedding]):
         batch: str
 
-A subclass becomes a frozen dataclass. Its field types are checked when it is first used, its values whenever one is
-made, so a bare tensor fails in mypy and again here.
+A subclass becomes a frozen dataclass. Its field types are checked when it is first
+used, its values whenever one is made, so a bare tensor fails in mypy and again here.
 
-A ledger is a party's own record of every tensor that left it or arrived: for its owner to read, never sent. It has one
-line per tensor and peer. `bytes` counts the packed tensor as it travels; a message's header (about 200 bytes) is not in
-it. Direction "own" is a call between two roles of the same organisation: nothing crossed. After training, what crosses
-is written to a file of its own as it crosses (`follow`).
+A ledger is a party's own record of every tensor that left it or arrived: for its owner
+to read, never sent. It has one line per tensor and peer. `bytes` counts the packed
+tensor as it travels; a message's header (about 200 bytes) is not in it. Direction "own"
+is a call between two roles of the same organisation: nothing crossed. After training,
+what crosses is written to a file of its own as it crosses (`follow`).
 
-A transcript is what reached one party, in order: all that an attacker in its place could work with, besides its own
-holdings. It is kept outside the parties (see `transport.in_process`), for tests, audits and pictures, and counts bytes
-from the encoded tensors themselves, independently of the ledgers.
+A transcript is what reached one party, in order: all that an attacker in its place
+could work with, besides its own holdings. It is kept outside the parties (see
+`transport.in_process`), for tests, audits and pictures, and counts bytes from the
+encoded tensors themselves, independently of the ledgers.
 """
 
 from __future__ import annotations
@@ -54,8 +56,10 @@ from colonnade.core.release import Identity, Released
 from colonnade.errors import BoundaryError, ConfigError
 
 MESSAGES: dict[str, type[Message]] = {}
-"""Every message class by its wire name, 'module.Class': the only names that a frame may carry."""
-ANSWERS: dict[type[Request[Any]], type[Message]] = {}  # as far as `answered_by` was asked
+"""Every message class by its wire name, 'module.Class': the only names that a frame may
+carry."""
+# as far as `answered_by` was asked
+ANSWERS: dict[type[Request[Any]], type[Message]] = {}
 
 R = TypeVar("R", bound="Message")
 SEALED = (Released, Ciphertext)
@@ -79,7 +83,10 @@ class Message:
         cls._hints = cls._kinds = None
         known = MESSAGES.get(cls.kind)
         if known is not None and known.__module__ != cls.__module__:
-            raise TypeError(f"two message classes are called {cls.kind}: in {known.__module__} and {cls.__module__}")
+            raise TypeError(
+                f"two message classes are called {cls.kind}: in {known.__module__} and"
+                f" {cls.__module__}"
+            )
         MESSAGES[cls.kind] = cls
 
     def __post_init__(self) -> None:
@@ -97,17 +104,21 @@ class Message:
             for name, hint in hints.items():
                 _allow(hint, f"{cls.kind}.{name}")
             cls._holding = [name for name, hint in hints.items() if _may_hold(hint)]
-            cls._hints = hints  # only now: a class that was refused once is refused again
+            # only now: a class that was refused once is refused again
+            cls._hints = hints
         return cls._hints
 
     @classmethod
     def kinds(cls) -> dict[str, tuple[Any, ...]]:
-        """Of each field that can hold a tensor, which kinds of releases it is for: what is beside its type in
-        `Annotated[Released, ...]`."""
+        """Of each field that can hold a tensor, which kinds of releases it is for: what
+        is beside its type in `Annotated[Released, ...]`."""
         if cls._kinds is None:
             every = get_type_hints(cls, include_extras=True)
             holding = [every[name] for name in cls.hints() if name in cls._holding]
-            kinds = (get_args(hint)[1:] if get_origin(hint) is Annotated else () for hint in holding)
+            kinds = (
+                get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+                for hint in holding
+            )
             cls._kinds = dict(zip(cls._holding, kinds, strict=True))
         return cls._kinds
 
@@ -118,13 +129,18 @@ class Message:
         return items
 
     def lines(self) -> Sequence[Line]:
-        """What ledgers say of each of these: the message, its batch, and the tensor's shape and receipt."""
+        """What ledgers say of each of these: the message, its batch, and the tensor's
+        shape and receipt."""
         if not self._holding:
             return ()
-        known: Sequence[Line] | None = vars(self).get("_lines")  # both ends write it down
+        # both ends write it down
+        known: Sequence[Line] | None = vars(self).get("_lines")
         if known is None:
-            kind, batch = self.kind, batch_of(self)
-            known = vars(self)["_lines"] = [(kind, batch, item.shape, item.receipt) for item in self.crossing()]
+            kind = self.kind
+            batch = batch_of(self)
+            known = vars(self)["_lines"] = [
+                (kind, batch, item.shape, item.receipt) for item in self.crossing()
+            ]
         return known
 
     def released(self) -> list[Released]:
@@ -143,14 +159,21 @@ class Done(Message):
 def answered_by(request: type[Request[Any]]) -> type[Message]:
     """The message class that answers a request, as its declaration says."""
     if request not in ANSWERS:
-        bases = [base for kind in request.__mro__ for base in getattr(kind, "__orig_bases__", ())]
+        bases = [
+            base
+            for kind in request.__mro__
+            for base in getattr(kind, "__orig_bases__", ())
+        ]
         named = [get_args(base)[0] for base in bases if get_origin(base) is Request]
-        ANSWERS[request] = next((kind for kind in named if isinstance(kind, type)), Message)
+        ANSWERS[request] = next(
+            (kind for kind in named if isinstance(kind, type)), Message
+        )
     return ANSWERS[request]
 
 
 def batch_of(message: Message) -> str | None:
-    """The batch a message speaks of, where it has a field of that name; errors and ledgers name it."""
+    """The batch a message speaks of, where it has a field of that name; errors and
+    ledgers name it."""
     return vars(message).get("batch")
 
 
@@ -180,9 +203,9 @@ def _allow(hint: Any, where: str) -> None:
         _allow(get_args(hint)[1], where)
     else:
         raise BoundaryError(
-            f"{where} is declared as {getattr(hint, '__name__', hint)}, which may not cross a boundary.\n"
-            "    Declare it as Released, Ciphertext, str, int, float or bool, or a tuple[..., ...] or dict[str, ...] "
-            "of these."
+            f"{where} is declared as {getattr(hint, '__name__', hint)}, which may not"
+            " cross a boundary.\n    Declare it as Released, Ciphertext, str, int,"
+            " float or bool, or a tuple[..., ...] or dict[str, ...] of these."
         )
 
 
@@ -194,7 +217,10 @@ def _check(value: Any, hint: Any, where: str) -> None:
             '    Release it first: self.outbox.release(tensor, as_="embedding").'
         )
     if not _fits(value, hint):
-        raise BoundaryError(f"{where} must be {getattr(hint, '__name__', hint)}; found {type(value).__name__}.")
+        raise BoundaryError(
+            f"{where} must be {getattr(hint, '__name__', hint)}; found"
+            f" {type(value).__name__}."
+        )
     if isinstance(value, (tuple, dict)):
         if get_origin(hint) in (Union, types.UnionType):
             hint = next(part for part in get_args(hint) if _fits(value, part))
@@ -221,7 +247,8 @@ class Pong(Message):
 
 
 class Ping(Request[Pong]):
-    """Is it there? Answered at once, whatever the party computes meanwhile, and with nothing of its data."""
+    """Is it there? Answered at once, whatever the party computes meanwhile, and with
+    nothing of its data."""
 
 
 Direction = Literal["out", "in", "own"]
@@ -244,10 +271,14 @@ class Entry(NamedTuple):
     parameters: Mapping[str, float]
     owner: str
     number: int
-    epsilon: float | None = None  # of what went out: this owner's row that paid most so far; None: no guarantee
+    # of what went out: this owner's row that paid most so far; None: no guarantee
+    epsilon: float | None = None
 
     def to_json(self) -> str:
-        return json.dumps(self._asdict() | {"parameters": dict(self.parameters)}, separators=(",", ":"))
+        return json.dumps(
+            self._asdict() | {"parameters": dict(self.parameters)},
+            separators=(",", ":"),
+        )
 
 
 class Ledger:
@@ -256,7 +287,8 @@ class Ledger:
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self._entries: list[Entry] = []
-        self._lock = threading.RLock()  # one at a time makes entries of what is fresh, or takes them from here
+        # one at a time makes entries of what is fresh, or takes them from here
+        self._lock = threading.RLock()
         self._fresh: deque[tuple[Direction, str, Line]] = deque()
         self.written = 0
         self._path: Path | None = None  # where they were flushed to last
@@ -264,7 +296,9 @@ class Ledger:
         self._bytes: dict[tuple[Direction, str], int] = defaultdict(int)
         self._carried: list[Entry] = []
 
-    def write(self, direction: Literal["out", "in"], peer: str, message: Message) -> None:
+    def write(
+        self, direction: Literal["out", "in"], peer: str, message: Message
+    ) -> None:
         """Note each released tensor of a message that goes to, or came from, a peer."""
         way: Direction = "own" if peer == self.owner else direction
         for line in message.lines():
@@ -275,14 +309,29 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """What waits here. Entries are made when somebody looks: a driver of many parties writes thousands a second."""
+        """What waits here. Entries are made when somebody looks: a driver of many
+        parties writes thousands a second."""
         with self._lock:
             while self._fresh:
                 way, peer, (kind, asked, shape, r) = self._fresh.popleft()
-                batch, epsilon = r.batch or asked, r.epsilon if way == "out" and r.owner == self.owner else None
+                batch = r.batch or asked
+                epsilon = r.epsilon if way == "out" and r.owner == self.owner else None
                 event = r.event.kind, r.event.parameters
                 self._entries.append(
-                    Entry(way, peer, kind, batch, r.name, shape, r.bytes, r.codec, *event, r.owner, r.number, epsilon)
+                    Entry(
+                        way,
+                        peer,
+                        kind,
+                        batch,
+                        r.name,
+                        shape,
+                        r.bytes,
+                        r.codec,
+                        *event,
+                        r.owner,
+                        r.number,
+                        epsilon,
+                    )
                 )
             return self._entries
 
@@ -292,15 +341,17 @@ class Ledger:
         return len(self._entries) + len(self._fresh)
 
     def carry(self, entries: Iterable[Entry]) -> None:
-        """Begin with what crossed before there was a run, while rows were agreed on. Until it is in a file it is not
-        forgotten: a run that goes on from a checkpoint has agreed on rows again, and adds it."""
+        """Begin with what crossed before there was a run, while rows were agreed on.
+        Until it is in a file it is not forgotten: a run that goes on from a checkpoint
+        has agreed on rows again, and adds it."""
         self._carried = list(entries)
         self.add(self._carried)
 
     def take(self) -> list[Entry]:
         """What waits here, to be carried on by another ledger of this owner's."""
         with self._lock:
-            taken, self._entries = self.entries, []
+            taken = self.entries
+            self._entries = []
         for entry in taken:
             self._bytes[entry.direction, entry.peer] -= entry.bytes
         return taken
@@ -312,11 +363,18 @@ class Ledger:
             self._bytes[entry.direction, entry.peer] += entry.bytes
 
     def total(self, direction: Direction, peer: str | None = None) -> int:
-        """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or with all."""
+        """Bytes sent ("out"), received ("in") or kept inside ("own"), with one peer or
+        with all."""
         if direction not in get_args(Direction):
-            raise ConfigError(f"A ledger has the directions {', '.join(get_args(Direction))}; found {direction!r}.")
-        known = list(self._bytes.items())  # a thread that takes answers as they arrive may be writing
-        return sum(n for (way, who), n in known if way == direction and peer in (None, who))
+            raise ConfigError(
+                f"A ledger has the directions {', '.join(get_args(Direction))}; found"
+                f" {direction!r}."
+            )
+        # a thread that takes answers as they arrive may be writing
+        known = list(self._bytes.items())
+        return sum(
+            n for (way, who), n in known if way == direction and peer in (None, who)
+        )
 
     @property
     def position(self) -> int:
@@ -324,9 +382,11 @@ class Ledger:
         return self.written + self.waiting
 
     def flush(self, path: Path) -> None:
-        """Append what is new to the file and forget it here; from now on the file also takes what is too much to keep.
+        """Append what is new to the file and forget it here; from now on the file also
+        takes what is too much to keep.
 
-        What it took after a checkpoint that a run continues from is cut off by `rewind`."""
+        What it took after a checkpoint that a run continues from is cut off by
+        `rewind`."""
         with self._lock:
             new = self.entries
             with path.open("a", encoding="utf-8") as file:
@@ -340,19 +400,24 @@ class Ledger:
         """From here on every entry goes to the end of this file as it is written."""
         if self.entries:
             self.flush(path)
-        self._path, self._most = path, 1
+        self._path = path
+        self._most = 1
 
     def rewind(self, path: Path, state: dict[str, Any]) -> None:
-        """Cut the file back to a checkpoint's position, so that a resumed run does not count twice."""
+        """Cut the file back to a checkpoint's position, so that a resumed run does not
+        count twice."""
         self.recall(state)
-        position, self.written = self.written, 0
+        position = self.written
+        self.written = 0
         if path.exists():
             with path.open("r+b") as file:
                 end = 0
                 while self.written < position and file.readline().endswith(b"\n"):
-                    self.written, end = self.written + 1, file.tell()
+                    self.written = self.written + 1
+                    end = file.tell()
                 file.truncate(end)
-        self._path, self._most = path, MOST
+        self._path = path
+        self._most = MOST
 
     def recall(self, state: dict[str, Any]) -> None:
         """Totals as they were at a checkpoint; files stay as they are."""
@@ -364,7 +429,10 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"position": self.position, "bytes": [[way, peer, n] for (way, peer), n in self._bytes.items()]}
+        return {
+            "position": self.position,
+            "bytes": [[way, peer, n] for (way, peer), n in self._bytes.items()],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +456,9 @@ class Transcript:
     seen: list[Seen] = field(default_factory=list)
 
     def add(self, sender: str, message: Message) -> None:
-        self.seen.append(Seen(sender, message, sum(map(wire_bytes, message.crossing()))))
+        self.seen.append(
+            Seen(sender, message, sum(map(wire_bytes, message.crossing())))
+        )
 
     def __iter__(self) -> Iterator[Seen]:
         return iter(self.seen)
@@ -404,8 +474,13 @@ class Transcript:
         ]
 
     def total(self, sender: str | None = None) -> int:
-        """Bytes that arrived from one peer or from all the others; what a party told itself does not count."""
-        return sum(s.bytes for s in self.seen if sender in (None, s.sender) and s.sender != self.party)
+        """Bytes that arrived from one peer or from all the others; what a party told
+        itself does not count."""
+        return sum(
+            s.bytes
+            for s in self.seen
+            if sender in (None, s.sender) and s.sender != self.party
+        )
 
 
 def wire_bytes(released: Released | Ciphertext) -> int:

@@ -1,4 +1,5 @@
-"""A party: one organisation in one role. It answers the requests its class serves, and nothing leaves it otherwise."""
+"""A party: one organisation in one role. It answers the requests its class serves, and
+nothing leaves it otherwise."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ Handler = TypeVar("Handler", bound=Callable[..., Message])
 
 
 def serves(method: Handler) -> Handler:
-    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that request. One that releases something
-    has a second argument, `asker: str | None`, and releases `to` it; None is the party itself."""
+    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that
+    request. One that releases something has a second argument, `asker: str | None`, and
+    releases `to` it; None is the party itself."""
     method.__serves__ = method.__code__.co_argcount - 1  # type: ignore[attr-defined]
     return method
 
@@ -44,16 +46,17 @@ OVERLAPPING: set[Callable[..., Message]] = set()
 
 
 def overlapping(method: Handler) -> Handler:
-    """Say of a method that serves: it reads nothing that a task of an earlier call writes, but in tasks of its own. One
-    that a subclass has in its place says so itself, or waits for them."""
+    """Say of a method that serves: it reads nothing that a task of an earlier call
+    writes, but in tasks of its own. One that a subclass has in its place says so
+    itself, or waits for them."""
     OVERLAPPING.add(method)
     return method
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a party on its own machine holds others to, whatever they send: how many outputs the model of this run has,
-    and how many bytes an answer may take."""
+    """What a party on its own machine holds others to, whatever they send: how many
+    outputs the model of this run has, and how many bytes an answer may take."""
 
     outputs: int
     answer: int
@@ -64,35 +67,43 @@ WINDOW = 64
 
 
 class Calls:
-    """Which of a sender's calls a party has answered: each is answered once, and an old one never again.
+    """Which of a sender's calls a party has answered: each is answered once, and an old
+    one never again.
 
-    Numbers grow: a driver starts at its clock and counts on, so a restarted one is above all that it ever sent. As in
-    IPsec (RFC 4303, 3.4.3) there is a window below the newest number. A number above the newest is new; one in the
-    window that was not answered is late, and new; whatever else comes is a replay. The newest call has its reply kept,
-    so that a repeated delivery of it is answered from memory. A call that failed is not noted: it may be tried again.
+    Numbers grow: a driver starts at its clock and counts on, so a restarted one is
+    above all that it ever sent. As in IPsec (RFC 4303, 3.4.3) there is a window below
+    the newest number. A number above the newest is new; one in the window that was not
+    answered is late, and new; whatever else comes is a replay. The newest call has its
+    reply kept, so that a repeated delivery of it is answered from memory. A call that
+    failed is not noted: it may be tried again.
     """
 
     __slots__ = ("newest", "recent", "reply")
 
     def __init__(self, number: int, reply: Message) -> None:
-        self.newest, self.reply = number, reply
-        self.recent = deque((number,), 2 * WINDOW)  # while a number is in the window, fewer others can be answered
+        self.newest = number
+        self.reply = reply
+        # while a number is in the window, fewer others can be answered
+        self.recent = deque((number,), 2 * WINDOW)
 
     def note(self, number: int, reply: Message) -> None:
         """Remember that a call was answered."""
         self.recent.append(number)
         if number > self.newest:
-            self.newest, self.reply = number, reply
+            self.newest = number
+            self.reply = reply
 
     def repeated(self, number: int, party: str, sender: str) -> Message | None:
-        """For a number that is not above the newest: the reply it had, None where it is late but new, or a refusal."""
+        """For a number that is not above the newest: the reply it had, None where it is
+        late but new, or a refusal."""
         if number == self.newest:
             return self.reply
         if number > self.newest - WINDOW and number not in self.recent:
             return None
         raise BoundaryError(
-            f"'{party}' refuses a call of {sender[:80]!r} that is older than what it has answered: number {number}, "
-            f"and the newest is {self.newest}. It was replayed, or the sender's clock was set back: correct it."
+            f"'{party}' refuses a call of {sender[:80]!r} that is older than what it"
+            f" has answered: number {number}, and the newest is {self.newest}. It was"
+            " replayed, or the sender's clock was set back: correct it."
         )
 
 
@@ -100,8 +111,8 @@ class Calls:
 class Organisation:
     """An organisation in a federation: what its roles share, and the roles it plays.
 
-    `roles` are known by the names that a checkpoint has for them: "features", "labels", "server". `fitted` says how its
-    columns and labels became numbers.
+    `roles` are known by the names that a checkpoint has for them: "features", "labels",
+    "server". `fitted` says how its columns and labels became numbers.
     """
 
     name: str
@@ -110,13 +121,17 @@ class Organisation:
     generator: Generator
     ledger: Ledger
     device: torch.device
-    secret: bool = False  # whether nobody who knows the agreed seed knows its random numbers
+    # whether nobody who knows the agreed seed knows its random numbers
+    secret: bool = False
     roles: dict[str, Party] = field(default_factory=dict)
     fitted: State = field(default_factory=dict)
     bounds: Bounds | None = None  # None: in one process, where nobody is a stranger
-    pretrain: Callable[[], None] | None = None  # what its model learns from its own rows, before anybody trains
-    best: State | None = None  # while it trains: its roles as they were when validation rows scored best
-    last: State | None = None  # once it took its best: its roles as training left them, to go on from
+    # what its model learns from its own rows, before anybody trains
+    pretrain: Callable[[], None] | None = None
+    # while it trains: its roles as they were when validation rows scored best
+    best: State | None = None
+    # once it took its best: its roles as training left them, to go on from
+    last: State | None = None
 
     @classmethod
     def at(
@@ -129,21 +144,31 @@ class Organisation:
         rules: Mapping[str, Rule] | None = None,
         device: torch.device | str = "cpu",
     ) -> Organisation:
-        """An organisation with an empty ledger and the owner's rules. Its random numbers depend on the seed and the
-        name, which others know; where it is `secret`, they come from the operating system."""
-        generator = secret_generator() if secret else Generator().manual_seed(seed_for(seed, name))
+        """An organisation with an empty ledger and the owner's rules. Its random
+        numbers depend on the seed and the name, which others know; where it is
+        `secret`, they come from the operating system."""
+        generator = (
+            secret_generator()
+            if secret
+            else Generator().manual_seed(seed_for(seed, name))
+        )
         outbox = Outbox(name, generator, rules)
-        return cls(name, outbox, batches, generator, Ledger(name), torch.device(device), secret)
+        return cls(
+            name, outbox, batches, generator, Ledger(name), torch.device(device), secret
+        )
 
     def start(self, seed: int) -> Generator:
-        """Where the weights of a new model come from: this seed, or where they are secret, the operating system. They
-        have a generator of their own, so that what the party's other one draws later says nothing about them."""
+        """Where the weights of a new model come from: this seed, or where they are
+        secret, the operating system. They have a generator of their own, so that what
+        the party's other one draws later says nothing about them."""
         return secret_generator() if self.secret else Generator().manual_seed(seed)
 
     def state(self) -> State:
-        """For a checkpoint: where the random numbers, the receipts, the ledger and the budget stand, and each role.
+        """For a checkpoint: where the random numbers, the receipts, the ledger and the
+        budget stand, and each role.
 
-        Secret noise is not in it: continued, it would hide two different tensors behind the same numbers.
+        Secret noise is not in it: continued, it would hide two different tensors behind
+        the same numbers.
         """
         own: State = {
             "generator": self.generator.get_state(),
@@ -152,7 +177,11 @@ class Organisation:
             "ledger": self.ledger.state(),
         }
         own |= {} if self.outbox.meter is None else {"meter": self.outbox.meter.state()}
-        aside = {key: kept for key, kept in (("best", self.best), ("last", self.last)) if kept is not None}
+        aside = {
+            key: kept
+            for key, kept in (("best", self.best), ("last", self.last))
+            if kept is not None
+        }
         return {"seat": own} | self._of_roles() | aside
 
     def _of_roles(self) -> State:
@@ -163,14 +192,17 @@ class Organisation:
             party.load_state(state[role])
 
     def keep_best(self) -> None:
-        """Remember its roles as they are now: no model scored better on validation rows."""
-        self.best, self.last = copied(self._of_roles()), None
+        """Remember its roles as they are now: no model scored better on validation
+        rows."""
+        self.best = copied(self._of_roles())
+        self.last = None
 
     def drop_best(self) -> None:
         self.best = self.last = None
 
     def take_best(self) -> None:
-        """Training has ended: have the best models again. Where training stopped is kept, to go on from there."""
+        """Training has ended: have the best models again. Where training stopped is
+        kept, to go on from there."""
         if self.best is not None and not same(now := self._of_roles(), self.best):
             self.last = copied(now)
             self._become(self.best)
@@ -184,10 +216,12 @@ class Organisation:
             self.last = None
 
     def begin_with(self, state: State) -> None:
-        """Start training with the models of another run, whose rows may be others: what belongs to its rows, where its
-        optimizers and random numbers stood, and what it released stay behind."""
+        """Start training with the models of another run, whose rows may be others: what
+        belongs to its rows, where its optimizers and random numbers stood, and what it
+        released stay behind."""
         for role, party in self.roles.items():
-            now, before = party.state(), state[role]
+            now = party.state()
+            before = state[role]
             found = taken(now, before)
             for part in ("model", "heads"):
                 if part in now and not same(found[part], before[part]):
@@ -195,16 +229,20 @@ class Organisation:
             party.load_state(found)
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`; the ledger's own file is cut back by `Ledger.rewind`."""
+        """Continue from `state()`; the ledger's own file is cut back by
+        `Ledger.rewind`."""
         own = state["seat"]
         self.generator.set_state(own["generator"].cpu())
-        self.outbox.released, self.outbox.followed = own["released"], own.get("followed", "")
+        self.outbox.released = own["released"]
+        self.outbox.followed = own.get("followed", "")
         if self.outbox.meter is not None and "meter" in own:
             self.outbox.meter.load_state(own["meter"])
-        older = {key: state[key] for key in ("drawn", "missing") if key in state}  # once kept beside the role's own
+        # once kept beside the role's own
+        older = {key: state[key] for key in ("drawn", "missing") if key in state}
         for role, party in self.roles.items():
             party.load_state(older | state[role])
-        self.best, self.last = state.get("best"), state.get("last")
+        self.best = state.get("best")
+        self.last = state.get("last")
 
 
 def copied(state: State) -> State:
@@ -212,19 +250,33 @@ def copied(state: State) -> State:
 
     def copy(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return mapped_zeros(value.shape, value.dtype, value.device).copy_(value.detach())
+            return mapped_zeros(value.shape, value.dtype, value.device).copy_(
+                value.detach()
+            )
         if isinstance(value, dict):
             return {key: copy(inner) for key, inner in value.items()}
-        return [copy(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        return (
+            [copy(inner) for inner in value]
+            if isinstance(value, (list, tuple))
+            else value
+        )
 
     return {key: copy(value) for key, value in state.items()}
 
 
 def taken(now: Any, before: Any) -> Any:
     """A state with all tensors of an earlier one that have the same place and shape."""
-    if isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor) and now.shape == before.shape:
+    if (
+        isinstance(now, torch.Tensor)
+        and isinstance(before, torch.Tensor)
+        and now.shape == before.shape
+    ):
         return before.to(now.device, now.dtype, copy=True)
-    if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
+    if (
+        isinstance(now, dict)
+        and isinstance(before, dict)
+        and now.keys() == before.keys()
+    ):
         return {key: taken(value, before[key]) for key, value in now.items()}
     return now
 
@@ -234,24 +286,34 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(one[k], other[k]) for k in one)
+        )
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(
+            same(a, b) for a, b in zip(one, other, strict=True)
+        )
     return bool(one == other)
 
 
 def cores() -> int:
     """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
 
 
 ALL_THREADS_PAY = 300_000_000
-"""Operations from which torch gains by using more than one thread for them, and what is between them."""
+"""Operations from which torch gains by using more than one thread for them, and what is
+between them."""
 
 
 @contextmanager
 def one_torch_thread(wanted: bool = True) -> Iterator[None]:
-    """Inside, torch computes with one thread; the setting is the process's, so it is put back afterwards."""
+    """Inside, torch computes with one thread; the setting is the process's, so it is
+    put back afterwards."""
     before = torch.get_num_threads()
     if not wanted or before == 1:
         yield
@@ -275,8 +337,8 @@ def _request_of(method: Callable[..., Message]) -> type[Request[Any]]:
 
 @contextmanager
 def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
-    """Inside, all of these are undisturbed. Whoever asks for several names them in one order: else two may wait for
-    each other."""
+    """Inside, all of these are undisturbed. Whoever asks for several names them in one
+    order: else two may wait for each other."""
     held = []
     try:
         for party in parties:
@@ -291,16 +353,23 @@ def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
 class Party:
     """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
 
-    stackable = False  # True: a cohort may compute for it, since it uses no keys of its own
-    serves_for: Collection[str] | None = None  # who may ask; None: whoever the transport lets through
-    reserved: Mapping[type[Request[Any]], Collection[str]] = {}  # of some requests, who may ask them
-    aside: ClassVar[Collection[type[Request[Any]]]] = ()  # answered while it computes, and not counted as calls
+    # True: a cohort may compute for it, since it uses no keys of its own
+    stackable = False
+    # who may ask; None: whoever the transport lets through
+    serves_for: Collection[str] | None = None
+    # of some requests, who may ask them
+    reserved: Mapping[type[Request[Any]], Collection[str]] = {}
+    # answered while it computes, and not counted as calls
+    aside: ClassVar[Collection[type[Request[Any]]]] = ()
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, organisation: Organisation) -> None:
-        self.organisation, self.name = organisation, organisation.name
-        self.outbox, self.generator = organisation.outbox, organisation.generator
-        self.ledger, self.device = organisation.ledger, organisation.device
+        self.organisation = organisation
+        self.name = organisation.name
+        self.outbox = organisation.outbox
+        self.generator = organisation.generator
+        self.ledger = organisation.ledger
+        self.device = organisation.device
         self._lock = threading.RLock()
         self._answered: dict[str, Calls] = {}
 
@@ -312,8 +381,13 @@ class Party:
     def served(cls) -> dict[type[Request[Any]], str]:
         """Request class -> the name of the method that answers it."""
         if cls._served is None:
-            marked = [name for name in dir(cls) if getattr(getattr(cls, name), "__serves__", 0)]
-            cls._served = {_request_of(getattr(cls, name)): name for name in marked}  # whole at once: threads look here
+            marked = [
+                name
+                for name in dir(cls)
+                if getattr(getattr(cls, name), "__serves__", 0)
+            ]
+            # whole at once: threads look here
+            cls._served = {_request_of(getattr(cls, name)): name for name in marked}
         return cls._served
 
     @classmethod
@@ -323,9 +397,11 @@ class Party:
         return name is not None and getattr(cls, name) in OVERLAPPING
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
-        """Answer one call and write down what came and went. A repeated call gets its first reply; older calls, and
-        those of parties that were not agreed on, are refused. A cohort does the same for its members."""
-        request, sender = envelope.message, envelope.sender
+        """Answer one call and write down what came and went. A repeated call gets its
+        first reply; older calls, and those of parties that were not agreed on, are
+        refused. A cohort does the same for its members."""
+        request = envelope.message
+        sender = envelope.sender
         self.allow(sender, type(request))
         if type(request) in self.aside:
             return self._call(request, sender)
@@ -334,17 +410,22 @@ class Party:
             if reply is None:
                 self.ledger.write("in", sender, request)
                 answer = reply = self.answer(request, sender)
-                TASKS.follow(lambda: self.conclude(envelope, answer))  # not given again where a task of it fails
+                # not given again where a task of it fails
+                TASKS.follow(lambda: self.conclude(envelope, answer))
             return reply
 
     def allow(self, sender: str, kind: type[Request[Any]]) -> None:
-        """Refuse a call of somebody who may not make it, and one that nobody may make: by who asks what, so that a
-        transport can do so before it unpacks anything."""
+        """Refuse a call of somebody who may not make it, and one that nobody may make:
+        by who asks what, so that a transport can do so before it unpacks anything."""
         allowed = self.reserved.get(kind, self.serves_for)
         if allowed is not None and sender not in allowed:
             why = f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask"
-            log.warning("%s: refused %s of %.80r: %s", self.name, kind.kind, sender, why)
-            raise BoundaryError(f"'{self.name}' does not answer {kind.kind} of {sender[:80]!r}: {why}.")
+            log.warning(
+                "%s: refused %s of %.80r: %s", self.name, kind.kind, sender, why
+            )
+            raise BoundaryError(
+                f"'{self.name}' does not answer {kind.kind} of {sender[:80]!r}: {why}."
+            )
         self._method(kind)
 
     def _method(self, kind: type[Request[Any]]) -> str:
@@ -352,8 +433,9 @@ class Party:
         method = self.served().get(kind)
         if method is None:
             raise BoundaryError(
-                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does not serve {kind.kind}.\n"
-                f"    It serves: {', '.join(sorted(one.kind for one in self.served()))}."
+                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does"
+                f" not serve {kind.kind}.\n    It serves:"
+                f" {', '.join(sorted(one.kind for one in self.served()))}."
             )
         return method
 
@@ -362,16 +444,23 @@ class Party:
         return method(*(request, asker)[: method.__serves__])  # type: ignore[no-any-return]
 
     def remembered(self, envelope: Envelope[Request[R]]) -> R | None:
-        """The reply that a call had when it came the first time; None for a new one, and an old one is refused."""
+        """The reply that a call had when it came the first time; None for a new one,
+        and an old one is refused."""
         known = self._answered.get(envelope.sender)
         if known is None or envelope.number > known.newest:
             return None
-        if envelope.held and envelope.number in known.recent:  # its frame came again: it was done, and says no more
+        # its frame came again: it was done, and says no more
+        if envelope.held and envelope.number in known.recent:
             return Done()  # type: ignore[return-value]
         try:
             return known.repeated(envelope.number, self.name, envelope.sender)  # type: ignore[return-value]
         except BoundaryError:
-            log.warning("%s: refused a replayed %s of %.80r", self.name, envelope.message.kind, envelope.sender)
+            log.warning(
+                "%s: refused a replayed %s of %.80r",
+                self.name,
+                envelope.message.kind,
+                envelope.sender,
+            )
             raise
 
     def conclude(self, envelope: Envelope[Request[R]], reply: R) -> None:
@@ -384,31 +473,41 @@ class Party:
             known.note(envelope.number, reply)
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """While it is held, this party answers nobody: what a call reads does not change under it."""
+        """While it is held, this party answers nobody: what a call reads does not
+        change under it."""
         return self._lock
 
     def answer(self, request: Request[R], asker: str | None = None) -> R:
         """Do what somebody asks, or where nobody is named, this party itself.
 
-        Whatever goes wrong names this party, the request and the batch. After a failure its attributes are those from
-        before the call, so that what does not fit spoils nothing that was set aside; what a method changed in place, as
-        a model's weights, stays changed, and the last checkpoint is the way back.
+        Whatever goes wrong names this party, the request and the batch. After a failure
+        its attributes are those from before the call, so that what does not fit spoils
+        nothing that was set aside; what a method changed in place, as a model's
+        weights, stays changed, and the last checkpoint is the way back.
         """
-        before, followed = vars(self).copy(), self.outbox.followed
+        before = vars(self).copy()
+        followed = self.outbox.followed
         try:
             return self._call(request, asker)
-        except NoAnswer as error:  # of somebody that this party had asked in turn: it answers itself, that it failed
-            raise PartyError(error.party, error.request, error.batch, error.cause) from error
+        # of somebody that this party had asked in turn: it answers itself, that it
+        # failed
+        except NoAnswer as error:
+            raise PartyError(
+                error.party, error.request, error.batch, error.cause
+            ) from error
         except PartyError:
             raise
         except (BoundaryError, BudgetExhausted):
             self._restore(before, followed)
             raise
-        except (Exception, SystemExit) as error:  # a model of one's own may end the program: here that is a failure
+        # a model of one's own may end the program: here that is a failure
+        except (Exception, SystemExit) as error:
             self._restore(before, followed)
             private = not isinstance(error, Refused)
             cause = f"{type(error).__name__}: {error}" if private else str(error)
-            raise PartyError(self.name, request.kind, batch_of(request), cause, private=private) from error
+            raise PartyError(
+                self.name, request.kind, batch_of(request), cause, private=private
+            ) from error
 
     def _restore(self, attributes: Mapping[str, Any], followed: str) -> None:
         self.outbox.followed = followed
@@ -426,7 +525,8 @@ class Party:
             raise Refused(otherwise)
 
     def needed(self, value: T | None, otherwise: str) -> T:
-        """What a request takes for granted of this party's state; refused where it is not there."""
+        """What a request takes for granted of this party's state; refused where it is
+        not there."""
         self.expect(value is not None, otherwise)
         assert value is not None
         return value

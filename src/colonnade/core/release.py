@@ -1,9 +1,11 @@
-"""The one door out of a party: what a tensor becomes before it leaves, and the proof that it went through.
+"""The one door out of a party: what a tensor becomes before it leaves, and the proof
+that it went through.
 
     private tensor --mechanism--> what may be known --codec--> what travels      = Released, with its Receipt
 
-A mechanism sees the private tensor; a codec sees only the mechanism's output, so compression is post-processing and
-costs no privacy. Rules belong to the owner: the party that asks can neither see nor change them.
+A mechanism sees the private tensor; a codec sees only the mechanism's output, so
+compression is post-processing and costs no privacy. Rules belong to the owner: the
+party that asks can neither see nor change them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from torch import Generator, Tensor
 
 from colonnade.core.batches import purpose
 from colonnade.core.chance import Source
-from colonnade.core.cipher import NOT_ENCRYPTED, Ciphertext, Encrypted, Encrypting, Reading
+from colonnade.core.cipher import (
+    NOT_ENCRYPTED,
+    Ciphertext,
+    Encrypted,
+    Encrypting,
+    Reading,
+)
 from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent, Receipt
 from colonnade.errors import BoundaryError, ConfigError
 
@@ -31,7 +39,8 @@ Task = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor as its codec sends it: the bytes, and what the same codec needs to read them."""
+    """A tensor as its codec sends it: the bytes, and what the same codec needs to read
+    them."""
 
     codec: str
     data: bytes
@@ -56,11 +65,15 @@ class Bounding(Protocol):
 
 
 class Meter(Protocol):
-    """Keeps an owner's account of what each row was released with, and refuses what its budget does not cover."""
+    """Keeps an owner's account of what each row was released with, and refuses what its
+    budget does not cover."""
 
-    def charge(self, name: str, batch: str | None, size: int, event: DpEvent) -> float | None:
-        """Count a release of `size` rows, or raise BudgetExhausted and count nothing. Gives the epsilon of the row that
-        paid most so far, None where there is no guarantee."""
+    def charge(
+        self, name: str, batch: str | None, size: int, event: DpEvent
+    ) -> float | None:
+        """Count a release of `size` rows, or raise BudgetExhausted and count nothing.
+        Gives the epsilon of the row that paid most so far, None where there is no
+        guarantee."""
         ...
 
     def state(self) -> dict[str, Any]: ...
@@ -69,18 +82,26 @@ class Meter(Protocol):
 
 
 class Guard(Protocol):
-    """Knows what an owner's rows were ever used for: rules follow that, and not only the name they are asked for by."""
+    """Knows what an owner's rows were ever used for: rules follow that, and not only
+    the name they are asked for by."""
 
     def rule(
-        self, as_: str, batch: str | None, named: str | None, rule_for: Callable[[str | None], Rule], width: int
+        self,
+        as_: str,
+        batch: str | None,
+        named: str | None,
+        rule_for: Callable[[str | None], Rule],
+        width: int,
     ) -> Rule:
-        """The one that applies to a batch, of the rules for the purposes there are; `named` is the asker's. A row has
-        `width` numbers, on which it may depend what a rule costs it."""
+        """The one that applies to a batch, of the rules for the purposes there are;
+        `named` is the asker's. A row has `width` numbers, on which it may depend what a
+        rule costs it."""
         ...
 
 
 class Seal(Protocol):
-    """Hides a tensor from whoever gets it alone; a codec of its own for each batch, as masks must not meet twice."""
+    """Hides a tensor from whoever gets it alone; a codec of its own for each batch, as
+    masks must not meet twice."""
 
     def on(self, batch: str | None) -> Codec: ...
 
@@ -134,7 +155,9 @@ class Identity:
         dtype = DTYPES[packed.dtype]
         if not packed.data:
             return torch.empty(packed.shape, dtype=dtype)
-        return torch.frombuffer(bytearray(packed.data), dtype=dtype).reshape(packed.shape)
+        return torch.frombuffer(bytearray(packed.data), dtype=dtype).reshape(
+            packed.shape
+        )
 
 
 CODECS: dict[str, Codec] = {"identity": Identity()}
@@ -147,15 +170,19 @@ class Rule:
 
     mechanism: Mechanism = Plain()
     codec: Codec = Identity()
-    bound: Callable[[Tensor], Tensor] | None = field(init=False, compare=False, repr=False, default=None)
+    bound: Callable[[Tensor], Tensor] | None = field(
+        init=False, compare=False, repr=False, default=None
+    )
 
-    def __post_init__(self) -> None:  # once: `isinstance` of a protocol takes as long as the rest of a release
+    # once: `isinstance` of a protocol takes as long as the rest of a release
+    def __post_init__(self) -> None:
         if isinstance(self.mechanism, Bounding):
             object.__setattr__(self, "bound", self.mechanism.bounded)
 
 
 class Released:
-    """A tensor that went through an outbox, detached and final. There is no public way to make one."""
+    """A tensor that went through an outbox, detached and final. There is no public way
+    to make one."""
 
     __slots__ = ("packed", "receipt", "tensor")
     tensor: Tensor
@@ -169,8 +196,11 @@ class Released:
         )
 
     @classmethod
-    def _seal(cls, tensor: Tensor, receipt: Receipt, packed: Packed | None = None) -> Released:
-        self, put = object.__new__(cls), object.__setattr__
+    def _seal(
+        cls, tensor: Tensor, receipt: Receipt, packed: Packed | None = None
+    ) -> Released:
+        self = object.__new__(cls)
+        put = object.__setattr__
         put(self, "tensor", tensor)
         put(self, "receipt", receipt)
         put(self, "packed", packed)
@@ -181,46 +211,60 @@ class Released:
         return tuple(self.tensor.shape)
 
     def at_rows(self, rows: Tensor, scale: float = 1.0) -> Released:
-        """Only these lines of it, times a number, for who holds only these rows: less leaves than was released."""
+        """Only these lines of it, times a number, for who holds only these rows: less
+        leaves than was released."""
         if self.packed is not None:
             raise ConfigError(
-                f"What '{self.receipt.owner}' sends as '{self.receipt.name}' is packed by the codec "
-                f"{self.receipt.codec!r} for all rows of a batch, and not everybody holds them all. Set codec = "
-                '"identity" for it, or [data] rows = "common".'
+                f"What '{self.receipt.owner}' sends as '{self.receipt.name}' is packed"
+                f" by the codec {self.receipt.codec!r} for all rows of a batch, and not"
+                ' everybody holds them all. Set codec = "identity" for it, or [data]'
+                ' rows = "common".'
             )
         lines = self.tensor.index_select(0, rows)
         lines = lines if scale == 1.0 else lines * scale
         return Released._seal(lines, self.receipt._replace(bytes=lines.nbytes))
 
     def among(self, rows: Tensor, size: int) -> Released:
-        """The same lines at these places of `size`, for its receiver to go on with; zeros elsewhere."""
-        lines = self.tensor.new_zeros(size, *self.tensor.shape[1:]).index_copy_(0, rows, self.tensor)
+        """The same lines at these places of `size`, for its receiver to go on with;
+        zeros elsewhere."""
+        lines = self.tensor.new_zeros(size, *self.tensor.shape[1:]).index_copy_(
+            0, rows, self.tensor
+        )
         return Released._seal(lines, self.receipt)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise BoundaryError(f"A Released tensor is final; its {name} cannot be replaced.")
+        raise BoundaryError(
+            f"A Released tensor is final; its {name} cannot be replaced."
+        )
 
     def __repr__(self) -> str:
         r = self.receipt
-        return f"Released({r.name!r} of {r.owner!r}, {list(self.tensor.shape)}, {r.event.kind}, {r.bytes} bytes)"
+        return (
+            f"Released({r.name!r} of {r.owner!r}, {list(self.tensor.shape)},"
+            f" {r.event.kind}, {r.bytes} bytes)"
+        )
 
 
 class Tasks(threading.local):
-    """Work that an answer may leave for later: it is done before anybody uses the reply or asks the party again.
+    """Work that an answer may leave for later: it is done before anybody uses the reply
+    or asks the party again.
 
-    Parties of one process are asked one after the other, while threads do what each has left (`InProcess`). Anywhere
-    else a task is done at once.
+    Parties of one process are asked one after the other, while threads do what each has
+    left (`InProcess`). Anywhere else a task is done at once.
     """
 
-    left: list[Task] | None = None  # where this thread's tasks are gathered; None: they are done
-    earlier: Task | None = None  # waits for what the same party left when it answered before
-    pieces = 1  # in how many a long task is best left, so that threads can share parties evenly
+    # where this thread's tasks are gathered; None: they are done
+    left: list[Task] | None = None
+    # waits for what the same party left when it answered before
+    earlier: Task | None = None
+    # in how many a long task is best left, so that threads can share parties evenly
+    pieces = 1
     fills: Tensor | None = None  # what the last task that was left fills
     count = 0  # of the tasks of this thread so far
 
     def leave(self, task: Task, *, fills: Tensor | None = None) -> None:
-        """Have something done that the rest of this answer does not read, such as steps of a model; what it `fills` may
-        be released meanwhile."""
+        """Have something done that the rest of this answer does not read, such as steps
+        of a model; what it `fills` may be released meanwhile."""
         self.count += 1
         if self.left is None:
             task()
@@ -229,7 +273,8 @@ class Tasks(threading.local):
             self.fills = fills
 
     def follow(self, task: Task) -> None:
-        """Have something done right after what was left so far; at once where nothing was."""
+        """Have something done right after what was left so far; at once where nothing
+        was."""
         self.left.append(task) if self.left else task()
 
     def catch_up(self) -> None:
@@ -240,10 +285,15 @@ class Tasks(threading.local):
             self.left.pop(0)()
 
     @contextmanager
-    def gathered(self, into: list[Task] | None, earlier: Task | None = None, pieces: int = 1) -> Iterator[None]:
-        """Inside, this thread's tasks are gathered in a list; with None they are done at once."""
+    def gathered(
+        self, into: list[Task] | None, earlier: Task | None = None, pieces: int = 1
+    ) -> Iterator[None]:
+        """Inside, this thread's tasks are gathered in a list; with None they are done
+        at once."""
         before = self.left, self.earlier, self.pieces
-        self.left, self.earlier, self.pieces = into, earlier, pieces
+        self.left = into
+        self.earlier = earlier
+        self.pieces = pieces
         try:
             yield
         finally:
@@ -254,35 +304,50 @@ TASKS = Tasks()
 
 
 class Outbox:
-    """Privatise, compress, write down. One per party, with the owner's rules by release name.
+    """Privatise, compress, write down. One per party, with the owner's rules by release
+    name.
 
-    A rule may be set for one purpose only, as "test.embedding"; it wins over the one for "embedding". What a batch is
-    called is the asker's word: where there is a `guard`, it says which rule its rows get.
-    `to` is who gets a release: for another role of the same organisation it crosses no boundary, so no rule applies to
-    it. Where nobody is named, it is for others.
-    A role may seal a name: whatever is released under it then leaves only in the form that the seal gives it.
+    A rule may be set for one purpose only, as "test.embedding"; it wins over the one
+    for "embedding". What a batch is called is the asker's word: where there is a
+    `guard`, it says which rule its rows get. `to` is who gets a release: for another
+    role of the same organisation it crosses no boundary, so no rule applies to it.
+    Where nobody is named, it is for others. A role may seal a name: whatever is
+    released under it then leaves only in the form that the seal gives it.
     """
 
     def __init__(
-        self, owner: str, generator: Generator, rules: Mapping[str, Rule] | None = None, default: Rule | None = None
+        self,
+        owner: str,
+        generator: Generator,
+        rules: Mapping[str, Rule] | None = None,
+        default: Rule | None = None,
     ) -> None:
-        self.owner, self.generator, self.default = owner, generator, default or Rule()
-        self.noise: Source = generator  # what mechanisms draw from; a federation gives one that nobody can repeat
+        self.owner = owner
+        self.generator = generator
+        self.default = default or Rule()
+        # what mechanisms draw from; a federation gives one that nobody can repeat
+        self.noise: Source = generator
         self.meter: Meter | None = None
         self.guard: Guard | None = None
         self.rules = dict(rules or {})
         self.released = 0
         self.seals: dict[str, Seal] = {}
-        self.followed = ""  # a digest of what sealed releases depend on, and all who seal must have been told alike
-        self.passed_on: frozenset[str] = frozenset()  # names whose releases go on to others, whoever asks for them
-        self._own: dict[str, tuple[int, Tensor]] = {}  # the last sealed release of a name, before the seal
+        # a digest of what sealed releases depend on, and all who seal must have been
+        # told alike
+        self.followed = ""
+        # names whose releases go on to others, whoever asks for them
+        self.passed_on: frozenset[str] = frozenset()
+        # the last sealed release of a name, before the seal
+        self._own: dict[str, tuple[int, Tensor]] = {}
 
     def rule(self, as_: str, batch: str | None = None, width: int = 1) -> Rule:
         """What applies to a batch whose rows have so many numbers."""
         named = purpose(batch)
         if self.guard is None or not self.by_purpose:
             return self.rule_for(as_, named)
-        return self.guard.rule(as_, batch, named, lambda purpose: self.rule_for(as_, purpose), width)
+        return self.guard.rule(
+            as_, batch, named, lambda purpose: self.rule_for(as_, purpose), width
+        )
 
     @property
     def by_purpose(self) -> bool:
@@ -294,14 +359,16 @@ class Outbox:
         return self.rules.get(f"{purpose}.{as_}") or self.rules.get(as_) or self.default
 
     def seal(self, as_: str, seal: Seal) -> None:
-        """Hide what is released under a name, after the owner's mechanism and whoever asks for it."""
+        """Hide what is released under a name, after the owner's mechanism and whoever
+        asks for it."""
         for name in [*self.rules, as_]:
             if name.rpartition(".")[2] == as_:
                 _sealable(self.owner, name, self.rules.get(name, self.default))
         self.seals[as_] = seal
 
     def follow(self, told: bytes) -> None:
-        """Bind what leaves sealed from here on to something that everybody was told, and to all before it."""
+        """Bind what leaves sealed from here on to something that everybody was told,
+        and to all before it."""
         self.followed = hashlib.sha256(self.followed.encode() + told).hexdigest()
 
     def go_on_from(self, other: Outbox) -> None:
@@ -310,34 +377,59 @@ class Outbox:
         self.released = other.released
 
     def own(self, released: Released) -> Tensor:
-        """What the owner itself goes on with: a sealed release as it was before the seal, any other as it left."""
+        """What the owner itself goes on with: a sealed release as it was before the
+        seal, any other as it left."""
         r = released.receipt
         if r.name not in self.seals:
             return released.tensor
         number, tensor = self._own.get(r.name, (None, released.tensor))
         if number != r.number:
-            raise BoundaryError(f"'{self.owner}' opens only its last sealed release of {r.name!r}, not {released!r}.")
+            raise BoundaryError(
+                f"'{self.owner}' opens only its last sealed release of {r.name!r}, not"
+                f" {released!r}."
+            )
         return tensor
 
-    def bounded(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Tensor:
-        """What its rule leaves of a tensor but for the noise. A party that is told dloss/d(what it released) takes the
-        derivative through this: where a row is cut to a norm, its model else follows a gradient that is not its own."""
+    def bounded(
+        self,
+        tensor: Tensor,
+        as_: str,
+        batch: str | None = None,
+        *,
+        to: str | None = None,
+    ) -> Tensor:
+        """What its rule leaves of a tensor but for the noise. A party that is told
+        dloss/d(what it released) takes the derivative through this: where a row is cut
+        to a norm, its model else follows a gradient that is not its own."""
         bound = self.bound(as_, batch, to, _width(tensor))
         if bound is None:
             return tensor
         TASKS.catch_up()
         return bound(tensor)
 
-    def bound(self, as_: str, batch: str | None, to: str | None, width: int) -> Callable[[Tensor], Tensor] | None:
-        """How its rule bounds what a row may say to somebody, before noise is added; None where it does not."""
+    def bound(
+        self, as_: str, batch: str | None, to: str | None, width: int
+    ) -> Callable[[Tensor], Tensor] | None:
+        """How its rule bounds what a row may say to somebody, before noise is added;
+        None where it does not."""
         return self._applying(as_, batch, to, width).bound
 
-    def release(self, tensor: Tensor, as_: str, batch: str | None = None, *, to: str | None = None) -> Released:
-        """The only way to a Released: what comes back shares no memory with `tensor` and cannot change later.
+    def release(
+        self,
+        tensor: Tensor,
+        as_: str,
+        batch: str | None = None,
+        *,
+        to: str | None = None,
+    ) -> Released:
+        """The only way to a Released: what comes back shares no memory with `tensor`
+        and cannot change later.
 
-        What leaves as it is may be what the last task that was left fills: its copy follows that task.
+        What leaves as it is may be what the last task that was left fills: its copy
+        follows that task.
         """
-        rule, private = self._applying(as_, batch, to, _width(tensor)), tensor.detach()
+        rule = self._applying(as_, batch, to, _width(tensor))
+        private = tensor.detach()
         if self._changes_nothing(rule, as_):
             copy = torch.empty_like(private, memory_format=torch.contiguous_format)
             if TASKS.fills is None or not _same_memory(TASKS.fills, private):
@@ -347,7 +439,12 @@ class Outbox:
         TASKS.catch_up()
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
-            rule = Rule(rule.mechanism, self.seals[as_].on(f"{batch}/{self.followed}" if self.followed else batch))
+            rule = Rule(
+                rule.mechanism,
+                self.seals[as_].on(
+                    f"{batch}/{self.followed}" if self.followed else batch
+                ),
+            )
         safe, event = rule.mechanism.apply(private, self.noise)
         epsilon = self._charge(as_, batch, private.shape, event, to)
         packed = None
@@ -355,62 +452,97 @@ class Outbox:
             self._own[as_] = self.released + 1, safe.detach()
         if isinstance(rule.codec, Identity):
             shared = safe is private or _same_memory(safe, private)
-            safe = safe.detach().clone(memory_format=torch.contiguous_format) if shared else safe.detach()
+            safe = (
+                safe.detach().clone(memory_format=torch.contiguous_format)
+                if shared
+                else safe.detach()
+            )
             size = safe.nbytes
         else:
             packed = rule.codec.encode(safe.detach(), self.generator)
-            safe, size = rule.codec.decode(packed).to(tensor.device), len(packed.data)
+            safe = rule.codec.decode(packed).to(tensor.device)
+            size = len(packed.data)
         self.released += 1
-        receipt = Receipt(self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon)
+        receipt = Receipt(
+            self.owner, self.released, as_, batch, event, rule.codec.name, size, epsilon
+        )
         return Released._seal(safe, receipt, packed)
 
-    def release_blocks(self, stacked: Tensor, rows: list[int], as_: str, batch: str | None) -> list[Released]:
-        """So many rows at a time, such as each party's head; where they leave as they are, in one copy."""
+    def release_blocks(
+        self, stacked: Tensor, rows: list[int], as_: str, batch: str | None
+    ) -> list[Released]:
+        """So many rows at a time, such as each party's head; where they leave as they
+        are, in one copy."""
         if not self.as_it_is(as_, batch, None):
-            return [self.release(block, as_, batch) for block in torch.split(stacked, rows)]
+            return [
+                self.release(block, as_, batch) for block in torch.split(stacked, rows)
+            ]
         TASKS.catch_up()
-        copies = torch.split(stacked.detach().clone(memory_format=torch.contiguous_format), rows)
+        copies = torch.split(
+            stacked.detach().clone(memory_format=torch.contiguous_format), rows
+        )
         return [self._unchanged(copy, as_, batch) for copy in copies]
 
     def _unchanged(self, copy: Tensor, as_: str, batch: str | None) -> Released:
         """What leaves as it is, in memory of its own."""
         self.released += 1
-        receipt = Receipt(self.owner, self.released, as_, batch, NON_PRIVATE, IDENTITY, copy.nbytes)
+        receipt = Receipt(
+            self.owner, self.released, as_, batch, NON_PRIVATE, IDENTITY, copy.nbytes
+        )
         return Released._seal(copy, receipt)
 
     def number(self, value: Tensor) -> float:
-        """A plain number of a message, such as a mean loss: no rule applies to it, and it is in no ledger."""
+        """A plain number of a message, such as a mean loss: no rule applies to it, and
+        it is in no ledger."""
         TASKS.catch_up()
         return float(value)
 
-    def _applying(self, as_: str, batch: str | None, to: str | None, width: int = 1) -> Rule:
-        """Inside the organisation nothing is protected, unless its label owner passes it on."""
+    def _applying(
+        self, as_: str, batch: str | None, to: str | None, width: int = 1
+    ) -> Rule:
+        """Inside the organisation nothing is protected, unless its label owner passes
+        it on."""
         inside = to == self.owner and as_ not in self.passed_on
         return INSIDE if inside else self.rule(as_, batch, width)
 
     def as_it_is(self, as_: str, batch: str | None, to: str | None) -> bool:
-        """Whether what is released under a name to somebody leaves unchanged and uncounted."""
+        """Whether what is released under a name to somebody leaves unchanged and
+        uncounted."""
         return self._changes_nothing(self._applying(as_, batch, to), as_)
 
     def _changes_nothing(self, rule: Rule, as_: str) -> bool:
-        plain = type(rule.mechanism) is Plain and type(rule.codec) is Identity and as_ not in self.seals
+        plain = (
+            type(rule.mechanism) is Plain
+            and type(rule.codec) is Identity
+            and as_ not in self.seals
+        )
         return plain and self.meter is None
 
     def encrypt(
-        self, tensor: Tensor, as_: str, batch: str | None = None, *, key: Encrypting, to: str | None = None
+        self,
+        tensor: Tensor,
+        as_: str,
+        batch: str | None = None,
+        *,
+        key: Encrypting,
+        to: str | None = None,
     ) -> Ciphertext:
-        """As `release`, with encryption in the codec's place: the key's holder can read what the mechanism let through,
-        and nobody else anything. Under a secret key of the owner's own it costs nothing, unless a mechanism let it
-        through: that was meant for somebody, and is counted here, once."""
+        """As `release`, with encryption in the codec's place: the key's holder can read
+        what the mechanism let through, and nobody else anything. Under a secret key of
+        the owner's own it costs nothing, unless a mechanism let it through: that was
+        meant for somebody, and is counted here, once."""
         TASKS.catch_up()
         rule = self._applying(as_, batch, to, _width(tensor))
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)
-        encrypted = key.encrypt(safe.detach(), owner=self.owner)  # refuses what is out of range
+        # refuses what is out of range
+        encrypted = key.encrypt(safe.detach(), owner=self.owner)
         own = isinstance(key, Reading) and encrypted.scheme != NOT_ENCRYPTED
         if not (own and event == NON_PRIVATE):
             self._charge(as_, batch, tensor.shape, event, to)
-        return self._sealed(encrypted, as_, batch, None if event == NON_PRIVATE else event)
+        return self._sealed(
+            encrypted, as_, batch, None if event == NON_PRIVATE else event
+        )
 
     def pass_on(
         self,
@@ -421,17 +553,21 @@ class Outbox:
         event: DpEvent | None = None,
         to: str | None = None,
     ) -> Ciphertext:
-        """Something computed under encryption. A mechanism cannot see into it, so a rule that has one is refused.
+        """Something computed under encryption. A mechanism cannot see into it, so a
+        rule that has one is refused.
 
-        `event` says what the receiver learns where it can undo the encryption; without it, nothing. What somebody can
-        read is counted, as every release is: also what only calls itself encrypted.
+        `event` says what the receiver learns where it can undo the encryption; without
+        it, nothing. What somebody can read is counted, as every release is: also what
+        only calls itself encrypted.
         """
         rule = self._applying(as_, batch, to)
         _sealable(self.owner, as_, rule)
         if not isinstance(rule.mechanism, Plain):
             raise ConfigError(
-                f"The outbox rule for '{as_}' of '{self.owner}' has the mechanism {rule.mechanism!r}, but it leaves "
-                'encrypted and was never readable here. Set mechanism = "plain", and protect what it is computed from.'
+                f"The outbox rule for '{as_}' of '{self.owner}' has the mechanism"
+                f" {rule.mechanism!r}, but it leaves encrypted and was never readable"
+                ' here. Set mechanism = "plain", and protect what it is computed'
+                " from."
             )
         if event is not None or encrypted.scheme == NOT_ENCRYPTED:
             self._charge(as_, batch, encrypted.shape, event or NON_PRIVATE, to)
@@ -440,18 +576,41 @@ class Outbox:
     def publish(self, data: bytes, as_: str) -> Released:
         """A public key. It says nothing about anybody's data, so no rule applies."""
         self.released += 1
-        receipt = Receipt(self.owner, self.released, as_, None, PUBLIC, Identity().name, len(data))
-        return Released._seal(torch.frombuffer(bytearray(data), dtype=torch.uint8), receipt)
+        receipt = Receipt(
+            self.owner, self.released, as_, None, PUBLIC, Identity().name, len(data)
+        )
+        return Released._seal(
+            torch.frombuffer(bytearray(data), dtype=torch.uint8), receipt
+        )
 
-    def _sealed(self, encrypted: Encrypted, as_: str, batch: str | None, event: DpEvent | None) -> Ciphertext:
-        hidden = NON_PRIVATE if encrypted.scheme == NOT_ENCRYPTED else DpEvent(encrypted.guarantee)
+    def _sealed(
+        self, encrypted: Encrypted, as_: str, batch: str | None, event: DpEvent | None
+    ) -> Ciphertext:
+        hidden = (
+            NON_PRIVATE
+            if encrypted.scheme == NOT_ENCRYPTED
+            else DpEvent(encrypted.guarantee)
+        )
         self.released += 1
         size = len(encrypted.data)
-        receipt = Receipt(self.owner, self.released, as_, batch, event or hidden, encrypted.scheme, size)
+        receipt = Receipt(
+            self.owner,
+            self.released,
+            as_,
+            batch,
+            event or hidden,
+            encrypted.scheme,
+            size,
+        )
         return Ciphertext._seal(replace(encrypted, sender=self.owner), receipt)
 
     def _charge(
-        self, as_: str, batch: str | None, shape: Sequence[int], event: DpEvent, to: str | None
+        self,
+        as_: str,
+        batch: str | None,
+        shape: Sequence[int],
+        event: DpEvent,
+        to: str | None,
     ) -> float | None:
         """Before anything leaves: what crosses no boundary costs nothing."""
         if self.meter is None or to == self.owner:
@@ -462,17 +621,23 @@ class Outbox:
 def release_stack(
     tensor: Tensor, as_: str, each: Sequence[tuple[Outbox, str | None, str | None]]
 ) -> tuple[Tensor, list[Released]]:
-    """What several owners release at once, each its slice, `to` whom and for which batch: all of it, and each one's.
+    """What several owners release at once, each its slice, `to` whom and for which
+    batch: all of it, and each one's.
 
-    Each slice is released by its owner's outbox under its rules; where all leave as they are, in one copy.
+    Each slice is released by its owner's outbox under its rules; where all leave as
+    they are, in one copy.
     """
     if all(outbox.as_it_is(as_, batch, to) for outbox, to, batch in each):
         final = tensor.detach().clone(memory_format=torch.contiguous_format)
         return final, [
-            outbox._unchanged(share, as_, batch) for share, (outbox, _, batch) in zip(final, each, strict=True)
+            outbox._unchanged(share, as_, batch)
+            for share, (outbox, _, batch) in zip(final, each, strict=True)
         ]
     shares = zip(tensor.detach(), each, strict=True)
-    parts = [outbox.release(share, as_, batch, to=to) for share, (outbox, to, batch) in shares]
+    parts = [
+        outbox.release(share, as_, batch, to=to)
+        for share, (outbox, to, batch) in shares
+    ]
     return torch.stack([part.tensor for part in parts]), parts
 
 
@@ -482,8 +647,10 @@ IDENTITY = Identity().name
 def _sealable(owner: str, name: str, rule: Rule) -> None:
     if not isinstance(rule.codec, Identity):
         raise ConfigError(
-            f"The outbox rule for '{name}' of '{owner}' has the codec {rule.codec.name!r}, but what is released under "
-            'this name leaves sealed and cannot be packed otherwise. Set codec = "identity"; a mechanism is welcome.'
+            f"The outbox rule for '{name}' of '{owner}' has the codec"
+            f" {rule.codec.name!r}, but what is released under this name leaves sealed"
+            ' and cannot be packed otherwise. Set codec = "identity"; a mechanism is'
+            " welcome."
         )
 
 

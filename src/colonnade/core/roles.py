@@ -1,7 +1,9 @@
-"""The two roles that every algorithm has, and the peers that a driver asks. Algorithms subclass the roles and add the
-requests they serve; of the others they know `Peers` only, and what carries the calls is a `Transport`.
+"""The two roles that every algorithm has, and the peers that a driver asks. Algorithms
+subclass the roles and add the requests they serve; of the others they know `Peers`
+only, and what carries the calls is a `Transport`.
 
-Methods are written for `[..., rows, features]`: the same method serves one party and a cohort of stacked ones.
+Methods are written for `[..., rows, features]`: the same method serves one party and a
+cohort of stacked ones.
 """
 
 from __future__ import annotations
@@ -23,25 +25,40 @@ from torch import Tensor, nn
 from colonnade.core.answers import Answers, Declared, Missing
 from colonnade.core.batches import Agreed
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.message import Done, Ledger, Message, Ping, Pong, Request, answered_by
+from colonnade.core.message import (
+    Done,
+    Ledger,
+    Message,
+    Ping,
+    Pong,
+    Request,
+    answered_by,
+)
 from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.presence import Presence
 from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, BudgetExhausted, ConfigError, NoAnswer, PartyError
+from colonnade.errors import (
+    BoundaryError,
+    BudgetExhausted,
+    ConfigError,
+    NoAnswer,
+    PartyError,
+)
 
 Kept = TypeVar("Kept", bound=tuple[Any, ...])
 R = TypeVar("R", bound=Message)
 NUMBER = 4
 """Bytes of one."""
 MOST_WIDTH = 1 << 18
-"""Numbers that a party may send for a row: whoever is told makes room for a model of so many inputs."""
+"""Numbers that a party may send for a row: whoever is told makes room for a model of so
+many inputs."""
 
 
 class Introduction(Message):
-    """How who holds columns introduces itself to a label owner: what it sends per row, how many rows they share, and
-    what it thinks was agreed."""
+    """How who holds columns introduces itself to a label owner: what it sends per row,
+    how many rows they share, and what it thinks was agreed."""
 
     shape: tuple[int, ...]
     rows: int
@@ -66,12 +83,25 @@ class FeatureOwner(Reachable):
     """Holds columns and a local model f_k."""
 
     row_axis = 0
-    stackable = True  # False: no cohort may answer for it: it has keys, or methods for one party's rows alone
-    optimizer: torch.optim.Optimizer | None = None  # None: it does not learn by gradient steps
+    # False: no cohort may answer for it: it has keys, or methods for one party's rows
+    # alone
+    stackable = True
+    # None: it does not learn by gradient steps
+    optimizer: torch.optim.Optimizer | None = None
 
-    def __init__(self, organisation: Organisation, features: Tensor, model: nn.Module, config: Any) -> None:
+    def __init__(
+        self,
+        organisation: Organisation,
+        features: Tensor,
+        model: nn.Module,
+        config: Any,
+    ) -> None:
         super().__init__(organisation)
-        self.features, self.model, self.config = features.to(self.device), model.to(self.device), config
+        self.features, self.model, self.config = (
+            features.to(self.device),
+            model.to(self.device),
+            config,
+        )
 
     @property
     def steps_at_once(self) -> int:
@@ -80,33 +110,53 @@ class FeatureOwner(Reachable):
 
     def x(self, batch: str) -> Tensor:
         """This party's columns of a batch's rows."""
-        rows, bounds = self.rows(batch), self.organisation.bounds
+        rows = self.rows(batch)
+        bounds = self.organisation.bounds
         if bounds is not None:
             fits = len(rows) * bounds.outputs * NUMBER <= bounds.answer
-            self.expect(fits, f"outputs for {len(rows)} rows at once would take more than its memory_per_call")
+            self.expect(
+                fits,
+                f"outputs for {len(rows)} rows at once would take more than its"
+                " memory_per_call",
+            )
         return self.features.index_select(self.row_axis, rows)
 
-    def expect_shape(self, what: str, given: Released | Ciphertext, *shape: int) -> None:
-        """Refuse what is not of the shape that this party's own rows and model give it: a frame of a few bytes may
-        stand for a tensor that meets every row. In a cohort there is a party's axis before it, or one for all."""
+    def expect_shape(
+        self, what: str, given: Released | Ciphertext, *shape: int
+    ) -> None:
+        """Refuse what is not of the shape that this party's own rows and model give it:
+        a frame of a few bytes may stand for a tensor that meets every row. In a cohort
+        there is a party's axis before it, or one for all."""
         given_shape = tuple(given.shape)
-        fits = given_shape[-len(shape) :] == shape and len(given_shape) <= len(shape) + self.row_axis
-        self.expect(fits, f"{what} has the shape {list(given_shape)}, and here it is {list(shape)}")
+        fits = (
+            given_shape[-len(shape) :] == shape
+            and len(given_shape) <= len(shape) + self.row_axis
+        )
+        self.expect(
+            fits,
+            f"{what} has the shape {list(given_shape)}, and here it is {list(shape)}",
+        )
 
     def expect_pending(self, pending: Kept | None, batch: str, what: str) -> Kept:
-        """What was set aside for a batch, after its name; refused where another one is pending, or none."""
+        """What was set aside for a batch, after its name; refused where another one is
+        pending, or none."""
         there = None if pending is None else pending[0]
         self.expect(there == batch, f"{what} for batch {batch}, but {there} is pending")
         assert pending is not None
         return pending
 
     def expect_outputs(self, outputs: int) -> None:
-        """Refuse what is made for another number of outputs than the run was prepared for."""
+        """Refuse what is made for another number of outputs than the run was prepared
+        for."""
         bounds = self.organisation.bounds
-        self.expect(bounds is None or outputs == bounds.outputs, f"it is for {outputs} outputs, not those of this run")
+        self.expect(
+            bounds is None or outputs == bounds.outputs,
+            f"it is for {outputs} outputs, not those of this run",
+        )
 
     def training(self, batch: str) -> bool:
-        """Whether a batch is to learn from, not only training rows to be scored; the model is put into that mode."""
+        """Whether a batch is to learn from, not only training rows to be scored; the
+        model is put into that mode."""
         training = batch.startswith("train/")
         if self.model.training != training:
             self.model.train(training)
@@ -116,13 +166,23 @@ class FeatureOwner(Reachable):
     def introduce(self, request: Introduce) -> Introduction:  # noqa: ARG002
         self.model.eval()
         with torch.no_grad():
-            first_row = self.features.narrow(self.row_axis, 0, min(1, self.features.shape[self.row_axis]))
+            first_row = self.features.narrow(
+                self.row_axis, 0, min(1, self.features.shape[self.row_axis])
+            )
             width = self.model(first_row).shape[-1]
-        return Introduction((width,), self.features.shape[self.row_axis], self.organisation.batches.fingerprint())
+        return Introduction(
+            (width,),
+            self.features.shape[self.row_axis],
+            self.organisation.batches.fingerprint(),
+        )
 
     def state(self) -> State:
         state = super().state() | {"model": self.model.state_dict()}
-        return state if self.optimizer is None else state | {"optimizer": self.optimizer.state_dict()}
+        return (
+            state
+            if self.optimizer is None
+            else state | {"optimizer": self.optimizer.state_dict()}
+        )
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
@@ -135,48 +195,58 @@ def check_shape(party: str, shape: tuple[int, ...]) -> None:
     """Raise unless a party may send this much for a row."""
     if not shape or min(shape) < 1 or math.prod(shape) > MOST_WIDTH:
         raise ConfigError(
-            f"'{party}' says that it sends {list(shape)} numbers for a row, and one to {MOST_WIDTH} can be taken.\n"
-            "    Let its model end in fewer."
+            f"'{party}' says that it sends {list(shape)} numbers for a row, and one to"
+            f" {MOST_WIDTH} can be taken.\n    Let its model end in fewer."
         )
 
 
 NUMBERS = itertools.count(time.time_ns())
-"""Of all calls from this process. They start at the clock, in nanoseconds, and nobody makes a call in each: so those of
-a restarted driver are above those it had, and a party can tell an old call by its number (`party.Calls`)."""
+"""Of all calls from this process. They start at the clock, in nanoseconds, and nobody
+makes a call in each: so those of a restarted driver are above those it had, and a party
+can tell an old call by its number (`party.Calls`)."""
 
 
 WAITING = threading.Lock()
 
 
 class Transport(Protocol):
-    """Carries a call to a party and its answer back. A failure is a PartyError that names the party."""
+    """Carries a call to a party and its answer back. A failure is a PartyError that
+    names the party."""
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R: ...
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        """Several at once, answers in the order of `envelopes`; when one fails, the first failure is raised."""
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
+        """Several at once, answers in the order of `envelopes`; when one fails, the
+        first failure is raised."""
         ...
 
 
 @runtime_checkable
 class Holds(Protocol):
-    """A transport that lets calls wait for the next one to the same party (`transport.holding`)."""
+    """A transport that lets calls wait for the next one to the same party
+    (`transport.holding`)."""
 
     def send_held(self) -> None: ...
 
 
 @runtime_checkable
 class Attempting(Transport, Protocol):
-    """A transport that can ask several so that the failure of one does not end the call."""
+    """A transport that can ask several so that the failure of one does not end the
+    call."""
 
-    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]: ...
+    def attempt_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R | PartyError]: ...
 
 
 class Peer:
     """One other party."""
 
     def __init__(self, name: str, peers: Peers) -> None:
-        self.name, self._peers = name, peers
+        self.name = name
+        self._peers = peers
 
     def ask(self, request: Request[R]) -> R:
         return self._peers.ask_one(self.name, request)
@@ -185,18 +255,25 @@ class Peer:
 class Peers(Mapping[str, Peer]):
     """The parties that one party may ask, in their agreed order.
 
-    `answers`, where set, looks at every answer before it is used; `missing` goes on without those that do not come;
-    `presence` asks each for the rows it holds.
+    `answers`, where set, looks at every answer before it is used; `missing` goes on
+    without those that do not come; `presence` asks each for the rows it holds.
     """
 
     answers: Answers | None = None
     missing: Missing | None = None
     presence: Presence | None = None
-    waited: ClassVar[int] = 0  # how often anybody in this process had to wait for answers, were all others elsewhere
-    _untold = False  # whether the last call was answered by Done, which may travel with the next
+    # how often anybody in this process had to wait for answers, were all others
+    # elsewhere
+    waited: ClassVar[int] = 0
+    # whether the last call was answered by Done, which may travel with the next
+    _untold = False
 
-    def __init__(self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger) -> None:
-        self.owner, self.transport, self.ledger = owner, transport, ledger
+    def __init__(
+        self, owner: str, names: Iterable[str], transport: Transport, ledger: Ledger
+    ) -> None:
+        self.owner = owner
+        self.transport = transport
+        self.ledger = ledger
         self._peers = {name: Peer(name, self) for name in names}
         self._calls = NUMBERS
 
@@ -217,30 +294,49 @@ class Peers(Mapping[str, Peer]):
     def ask_each(self, requests: Mapping[str, Request[R]]) -> dict[str, R]:
         """To each its own question; answers in the order of `requests`."""
         number = next(self._calls)
-        return self._exchange({name: Envelope(self.owner, number, r) for name, r in requests.items()})
+        return self._exchange(
+            {name: Envelope(self.owner, number, r) for name, r in requests.items()}
+        )
 
     def ask_one(self, name: str, request: Request[R]) -> R:
         self.note("out", name, request)
         self._count([request])
-        reply = self.transport.exchange(name, Envelope(self.owner, next(self._calls), request))
+        reply = self.transport.exchange(
+            name, Envelope(self.owner, next(self._calls), request)
+        )
         self.take(name, request, reply)
         return reply
 
-    def attempt(self, requests: Mapping[str, Request[R]]) -> tuple[dict[str, R], dict[str, PartyError]]:
-        """To each its own question; the answers, and the failures of those that did not answer. All are asked at once,
-        unless the transport knows better (`Attempting`); anything but a PartyError is raised when all are done."""
+    def attempt(
+        self, requests: Mapping[str, Request[R]]
+    ) -> tuple[dict[str, R], dict[str, PartyError]]:
+        """To each its own question; the answers, and the failures of those that did not
+        answer. All are asked at once, unless the transport knows better (`Attempting`);
+        anything but a PartyError is raised when all are done."""
         number = next(self._calls)
-        return self._attempt({name: Envelope(self.owner, number, request) for name, request in requests.items()})
+        return self._attempt(
+            {
+                name: Envelope(self.owner, number, request)
+                for name, request in requests.items()
+            }
+        )
 
-    def _attempt(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> tuple[dict[str, Any], dict[str, PartyError]]:
+    def _attempt(
+        self, envelopes: Mapping[str, Envelope[Request[Any]]]
+    ) -> tuple[dict[str, Any], dict[str, PartyError]]:
         found: dict[str, Any] = {}
         self._count([])
         try:
             if isinstance(self.transport, Attempting):
                 found = self.transport.attempt_each(envelopes)
             else:
-                with ThreadPoolExecutor(max(len(envelopes), 1), thread_name_prefix="attempt") as pool:
-                    calls = {name: pool.submit(self.transport.exchange, name, e) for name, e in envelopes.items()}
+                with ThreadPoolExecutor(
+                    max(len(envelopes), 1), thread_name_prefix="attempt"
+                ) as pool:
+                    calls = {
+                        name: pool.submit(self.transport.exchange, name, e)
+                        for name, e in envelopes.items()
+                    }
                 for name, call in calls.items():
                     error = call.exception()
                     if error is not None and not isinstance(error, PartyError):
@@ -263,24 +359,33 @@ class Peers(Mapping[str, Peer]):
         def beat(name: str) -> float | None:
             start = time.perf_counter()
             try:
-                self.transport.exchange(name, Envelope(self.owner, next(self._calls), Ping()))
+                self.transport.exchange(
+                    name, Envelope(self.owner, next(self._calls), Ping())
+                )
             except NoAnswer:
                 return None
             except (BoundaryError, PartyError):  # it is there to say so
                 pass
             return time.perf_counter() - start
 
-        with ThreadPoolExecutor(max(len(self), 1), thread_name_prefix="heartbeat") as pool:
+        with ThreadPoolExecutor(
+            max(len(self), 1), thread_name_prefix="heartbeat"
+        ) as pool:
             return dict(zip(self, pool.map(beat, self), strict=True))
 
     def stream(
-        self, make: Callable[[str], Request[R] | None], turns: Iterable[str] | None = None
+        self,
+        make: Callable[[str], Request[R] | None],
+        turns: Iterable[str] | None = None,
     ) -> Iterator[tuple[str, R]]:
-        """Asynchrony: answers one at a time, each followed by that party's next question, until `make` gives None.
+        """Asynchrony: answers one at a time, each followed by that party's next
+        question, until `make` gives None.
 
-        With `turns` the parties are asked in that order, so a seeded order reproduces. Without, every party has one
-        call under way and answers come as they arrive. When one fails, or the answers are no longer wanted, the calls
-        under way are waited for: what is saved or asked next must not meet a party that still computes.
+        With `turns` the parties are asked in that order, so a seeded order reproduces.
+        Without, every party has one call under way and answers come as they arrive.
+        When one fails, or the answers are no longer wanted, the calls under way are
+        waited for: what is saved or asked next must not meet a party that still
+        computes.
         """
         if turns is not None:
             for name in turns:
@@ -317,7 +422,9 @@ class Peers(Mapping[str, Peer]):
                 answers.get()
                 under_way -= 1
 
-    def _exchange(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
+    def _exchange(
+        self, envelopes: Mapping[str, Envelope[Request[Any]]]
+    ) -> dict[str, Any]:
         if self.presence is not None:
             envelopes = self.presence.to_ask(envelopes)
         if self.missing is not None:
@@ -328,29 +435,41 @@ class Peers(Mapping[str, Peer]):
             replies = self.transport.exchange_each(envelopes)
         finally:
             self._note_asked(envelopes)
-        return {name: self._taken(name, envelopes[name].message, reply) for name, reply in replies.items()}
+        return {
+            name: self._taken(name, envelopes[name].message, reply)
+            for name, reply in replies.items()
+        }
 
     def settle(self) -> None:
-        """When this returns, everything that was asked is done: what waits for a next call is sent without one."""
+        """When this returns, everything that was asked is done: what waits for a next
+        call is sent without one."""
         if self._untold:
             self._count([])
         if isinstance(self.transport, Holds):
             self.transport.send_held()
 
     def _count(self, requests: Sequence[Request[Any]]) -> None:
-        """Whether these calls may wait for the next; where they may not, that is waited once."""
-        self._untold = bool(requests) and all(answered_by(type(request)) is Done for request in requests)
+        """Whether these calls may wait for the next; where they may not, that is waited
+        once."""
+        self._untold = bool(requests) and all(
+            answered_by(type(request)) is Done for request in requests
+        )
         with WAITING:
             Peers.waited += not self._untold
 
     def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
-        """What was asked is written down however it ended; while a GPU works on the answer."""
+        """What was asked is written down however it ended; while a GPU works on the
+        answer."""
         for name, envelope in envelopes.items():
             self.note("out", name, envelope.message)
 
     def _taken(self, name: str, request: Request[Any], reply: Message) -> Any:
         self.take(name, request, reply)
-        return reply if self.presence is None else self.presence.complete(name, request, reply)
+        return (
+            reply
+            if self.presence is None
+            else self.presence.complete(name, request, reply)
+        )
 
     def take(self, name: str, request: Request[Any], reply: Message) -> None:
         """An answer came: it is written down, and looked at before anybody uses it."""
@@ -369,43 +488,61 @@ class Peers(Mapping[str, Peer]):
         held = None if self.presence is None else self.presence.size
         self.answers = Answers(rows, widths, releases=releases, wide=wide, held=held)
 
-    def note(self, direction: Literal["out", "in"], name: str, message: Message) -> None:
-        """Between two roles of one organisation the one that answers writes it down, once."""
+    def note(
+        self, direction: Literal["out", "in"], name: str, message: Message
+    ) -> None:
+        """Between two roles of one organisation the one that answers writes it down,
+        once."""
         if name != self.owner:
             self.ledger.write(direction, name, message)
 
 
 class LabelOwner(Party):
-    """Holds labels and drives. `meet` is called once, with the introductions of all feature owners."""
+    """Holds labels and drives. `meet` is called once, with the introductions of all
+    feature owners."""
 
     peers: Peers
     shapes: dict[str, tuple[int, ...]]  # what each party sends per row
-    row_weights: Tensor | None = None  # how much each row counts, as a column of its own says; None: all alike
-    drawn: DpEvent | None = None  # how its labels were drawn, where it learns from labels drawn at random
-    agreed_apart: Mapping[str, str] = {}  # fingerprints of what parties that lack some rows agreed on
+    # how much each row counts, as a column of its own says; None: all alike
+    row_weights: Tensor | None = None
+    # how its labels were drawn, where it learns from labels drawn at random
+    drawn: DpEvent | None = None
+    # fingerprints of what parties that lack some rows agreed on
+    agreed_apart: Mapping[str, str] = {}
 
-    def __init__(self, organisation: Organisation, labels: Tensor, loss: Any, config: Any) -> None:
+    def __init__(
+        self, organisation: Organisation, labels: Tensor, loss: Any, config: Any
+    ) -> None:
         super().__init__(organisation)
-        self.labels, self.loss, self.config = labels.to(self.device), loss, config
+        self.labels = labels.to(self.device)
+        self.loss = loss
+        self.config = config
 
     def meet(self, introductions: Mapping[str, Introduction]) -> None:
-        """Check that everybody agreed to the same rows, and learn what they send per row."""
+        """Check that everybody agreed to the same rows, and learn what they send per
+        row."""
         agreed = self.agreed
         for party, told in introductions.items():
             apart = self.agreed_apart.get(party)
-            mine, rows = (agreed, len(self.labels)) if apart is None else (apart, told.rows)  # which counts them
+            # which counts them
+            mine, rows = (
+                (agreed, len(self.labels)) if apart is None else (apart, told.rows)
+            )
             if (told.agreed, told.rows) != (mine, rows):
                 raise ConfigError(
-                    f"'{party}' and '{self.name}' do not agree on the rows: {told.rows} rows with fingerprint "
-                    f"{told.agreed} there, {rows} with {mine} here.\n"
-                    "    Give both the same aligned rows, split, batch size and seed."
+                    f"'{party}' and '{self.name}' do not agree on the rows: {told.rows}"
+                    f" rows with fingerprint {told.agreed} there, {rows} with {mine}"
+                    " here.\n    Give both the same aligned rows, split, batch size"
+                    " and seed."
                 )
             check_shape(party, told.shape)
-        self.shapes = {party: tuple(told.shape) for party, told in introductions.items()}
+        self.shapes = {
+            party: tuple(told.shape) for party, told in introductions.items()
+        }
 
     def _call(self, request: Request[R], asker: str | None) -> R:
-        """Where somebody drives it in turn: when it answers, all that it asked of others is done; and where a budget is
-        spent, since all are saved then."""
+        """Where somebody drives it in turn: when it answers, all that it asked of
+        others is done; and where a budget is spent, since all are saved then."""
         try:
             reply = super()._call(request, asker)
         except BudgetExhausted:
@@ -420,9 +557,12 @@ class LabelOwner(Party):
         return self.organisation.batches.fingerprint()
 
     def one_width(self, rule: str) -> int:
-        """How wide everybody's embeddings are; refused by this rule where they are not as wide as each other."""
+        """How wide everybody's embeddings are; refused by this rule where they are not
+        as wide as each other."""
         if len(set(self.widths.values())) > 1:
-            widths = ", ".join(f"'{party}' {width}" for party, width in self.widths.items())
+            widths = ", ".join(
+                f"'{party}' {width}" for party, width in self.widths.items()
+            )
             raise ConfigError(f"{rule}; found {widths}.")
         return next(iter(self.widths.values()))
 
@@ -436,8 +576,9 @@ class LabelOwner(Party):
         return self.labels.index_select(0, self.rows(batch))
 
     def counts(self, rows: Tensor) -> Tensor | None:
-        """How much each of these rows counts, where they differ: 1 on average over the training rows, so that a row
-        that counts twice is one that is there twice, and learning rates stay what they are."""
+        """How much each of these rows counts, where they differ: 1 on average over the
+        training rows, so that a row that counts twice is one that is there twice, and
+        learning rates stay what they are."""
         return None if self._counts is None else self._counts[rows]
 
     @cached_property
@@ -478,16 +619,28 @@ class LabelOwner(Party):
         if (missing := self.peers.missing) is not None:
             missing.load_state(state.get("missing", {}))
             missing.held_out = dict(state.get("held_out", {}))
-        if "drawn" in state and (train := self._trained()) is not None:  # drawn once: a second draw would cost again
+        # drawn once: a second draw would cost again
+        if "drawn" in state and (train := self._trained()) is not None:
             self.labels[train] = state["drawn"].to(self.device)
 
     def _trained(self) -> Tensor | None:
         batches = self.organisation.batches
-        train = (batches[self.name] if isinstance(batches, Agreed) else batches).splits.get("train")
+        train = (
+            batches[self.name] if isinstance(batches, Agreed) else batches
+        ).splits.get("train")
         return None if train is None else train.to(self.device)
 
 
-ELEMENTWISE = (nn.ReLU, nn.ELU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity)
+ELEMENTWISE = (
+    nn.ReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.SiLU,
+    nn.LeakyReLU,
+    nn.Identity,
+)
 
 
 class ByRow(nn.Module):
@@ -495,5 +648,6 @@ class ByRow(nn.Module):
 
 
 def by_row(layer: nn.Module) -> bool:
-    """Whether a layer is known to treat every row by itself, so that it runs for a stack of parties as it is."""
+    """Whether a layer is known to treat every row by itself, so that it runs for a
+    stack of parties as it is."""
     return type(layer) in (nn.Linear, *ELEMENTWISE) or isinstance(layer, ByRow)

@@ -1,10 +1,12 @@
 """A process that computes beside Colonnade's own (`core.workers`).
 
-It is run with the path of a program, a file of Colonnade's with a function `work(kind, *buffers)`, and with the places
-where packages are looked for. The function gets what comes through standard input, and gives buffers for standard
-output, or the number of the first item that is wrong. The process ends with its input, or when nothing came for a
-minute. Neither this file nor a program imports anything of Colonnade, so that a process starts in a tenth of a second
-and holds neither tables nor models. Secrets come through the pipe alone, and never stand on a command line.
+It is run with the path of a program, a file of Colonnade's with a function `work(kind,
+*buffers)`, and with the places where packages are looked for. The function gets what
+comes through standard input, and gives buffers for standard output, or the number of
+the first item that is wrong. The process ends with its input, or when nothing came for
+a minute. Neither this file nor a program imports anything of Colonnade, so that a
+process starts in a tenth of a second and holds neither tables nor models. Secrets come
+through the pipe alone, and never stand on a command line.
 """
 
 import runpy
@@ -15,8 +17,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-HEAD, NUMBER = struct.Struct(">cH"), struct.Struct(">Q")
-DONE, WRONG = b"d", b"w"
+HEAD = struct.Struct(">cH")
+NUMBER = struct.Struct(">Q")
+DONE = b"d"
+WRONG = b"w"
 PATIENCE = 60.0
 """Seconds without work after which a process ends."""
 
@@ -47,8 +51,8 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 
 
 def serve(work: Work, source: IO[bytes], sink: IO[bytes]) -> None:
-    """Answer until the input ends, or is silent for long. One question is on its way at a time, so that none waits in
-    the buffer where `select` does not see it."""
+    """Answer until the input ends, or is silent for long. One question is on its way at
+    a time, so that none waits in the buffer where `select` does not see it."""
     while select.select([source], [], [], PATIENCE)[0]:
         try:
             kind, buffers = receive(source)
@@ -68,6 +72,7 @@ def program(path: str) -> Work:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a keyboard it reaches the asker, too, who decides
+    # from a keyboard it reaches the asker, too, who decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path += sys.argv[2:]
     serve(program(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,9 +1,11 @@
 """Processes that compute beside this one, one for each core.
 
-Threads gain little where a call takes microseconds: after each the interpreter's lock changes hands. So work on many
-items is cut into pieces, and each goes through a pipe to a process of its own (`core.worker`). What comes back is in
-order and has the same bits. Processes start as work adds up that is worth them, are shared by all parties of this one,
-and end with it, or after a minute without work. Whatever becomes of them, this process can compute the same alone.
+Threads gain little where a call takes microseconds: after each the interpreter's lock
+changes hands. So work on many items is cut into pieces, and each goes through a pipe to
+a process of its own (`core.worker`). What comes back is in order and has the same bits.
+Processes start as work adds up that is worth them, are shared by all parties of this
+one, and end with it, or after a minute without work. Whatever becomes of them, this
+process can compute the same alone.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ from colonnade.core.party import cores
 from colonnade.core.worker import Work
 
 START = 0.1
-"""Seconds of a program's work, in all, for each process that runs it; one takes about as long to start."""
+"""Seconds of a program's work, in all, for each process that runs it; one takes about
+as long to start."""
 GRAIN = 5e-3
-"""Seconds of work that are worth a journey to a process that waits; a piece has them at least."""
+"""Seconds of work that are worth a journey to a process that waits; a piece has them at
+least."""
 PIECES = 2
-"""Of what is much, so many pieces for each core, so that none waits long for the last."""
+"""Of what is much, so many pieces for each core, so that none waits long for the last.
+"""
 LIMIT = 60.0
-"""Seconds, and ten times those of the work, after which processes without an answer are taken to hang."""
+"""Seconds, and ten times those of the work, after which processes without an answer are
+taken to hang."""
 LIBRARIES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 """What a process gets of the environment, in which secrets may stand."""
 
@@ -50,12 +56,17 @@ class Worker:
 
     def __init__(self, program: str) -> None:
         files = worker.__file__, program
-        if not sys.executable or not all(map(os.path.isfile, files)):  # packed into a program that is no Python
+        # packed into a program that is no Python
+        if not sys.executable or not all(map(os.path.isfile, files)):
             raise FileNotFoundError(program)
-        environment = {name: os.environ[name] for name in LIBRARIES if name in os.environ} | {"OMP_NUM_THREADS": "1"}
+        environment = {
+            name: os.environ[name] for name in LIBRARIES if name in os.environ
+        } | {"OMP_NUM_THREADS": "1"}
         # as isolated as a Python can be, but with the packages of this one
         command = [sys.executable, "-I", "-S", *files, *filter(None, sys.path)]
-        self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
+        self.process = Popen(
+            command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
+        )
 
     def ask(self, kind: bytes, buffers: Sequence[Any]) -> Sequence[Any] | int:
         """Let the process compute; raises EOFError or OSError where it has ended."""
@@ -66,7 +77,8 @@ class Worker:
         return int.from_bytes(answer[0]) if outcome == worker.WRONG else answer
 
     def end(self) -> None:
-        with suppress(OSError), self.process:  # closes pipes, in which there may be bytes for a process that has ended
+        # closes pipes, in which there may be bytes for a process that has ended
+        with suppress(OSError), self.process:
             self.process.kill()
 
 
@@ -74,19 +86,29 @@ class Pool:
     """Workers that wait for questions, by the program they run."""
 
     def __init__(self) -> None:
-        self.owner = os.getpid()  # a process forked from it has the same pipes, and must not use them
+        # a process forked from it has the same pipes, and must not use them
+        self.owner = os.getpid()
         self.idle: defaultdict[str, list[Worker]] = defaultdict(list)
         self.busy: list[Worker] = []
-        self.done: defaultdict[str, float] = defaultdict(float)  # seconds of a program's work so far, as counted
-        self.failed: set[str] = set()  # programs of which no worker could be started, or failed at once
-        self.room = threading.Semaphore(cores())  # parties of one process share the cores
+        # seconds of a program's work so far, as counted
+        self.done: defaultdict[str, float] = defaultdict(float)
+        # programs of which no worker could be started, or failed at once
+        self.failed: set[str] = set()
+        # parties of one process share the cores
+        self.room = threading.Semaphore(cores())
 
     def usable(self, program: str) -> int:
         """How many workers may be used."""
         alone = program in self.failed or self.owner != os.getpid()
-        return 1 if alone else max(1, min([cores(), *_limits, int(self.done[program] / START)]))
+        return (
+            1
+            if alone
+            else max(1, min([cores(), *_limits, int(self.done[program] / START)]))
+        )
 
-    def ask(self, work: Work, kind: bytes, buffers: Sequence[Any]) -> Sequence[Any] | int:
+    def ask(
+        self, work: Work, kind: bytes, buffers: Sequence[Any]
+    ) -> Sequence[Any] | int:
         """Let a waiting worker compute, or a new one, or else this process."""
         program = inspect.getfile(work)
         with self.room:
@@ -94,7 +116,8 @@ class Pool:
                 self.busy.append(one)
                 try:
                     answer = one.ask(kind, buffers)
-                except Exception:  # whatever is wrong with the question itself shows below
+                # whatever is wrong with the question itself shows below
+                except Exception:
                     one.end()
                 else:
                     self.idle[program].append(one)
@@ -137,26 +160,45 @@ def limited(processes: int) -> Iterator[None]:
 
 def pieces(count: int, seconds: float, processes: int) -> list[slice]:
     """So many items, each so much work, in pieces that are worth a journey."""
-    number = min(int(count * seconds / GRAIN), PIECES * processes) if processes > 1 else 1
-    number = max(1, number - number % processes if number > processes else number)  # all cores have equally many
-    return [slice(start, stop) for start, stop in pairwise(count * at // number for at in range(number + 1))]
+    number = (
+        min(int(count * seconds / GRAIN), PIECES * processes) if processes > 1 else 1
+    )
+    # all cores have equally many
+    number = max(1, number - number % processes if number > processes else number)
+    return [
+        slice(start, stop)
+        for start, stop in pairwise(count * at // number for at in range(number + 1))
+    ]
 
 
 def spread(
-    work: Work, kind: bytes, count: int, seconds: float, question: Callable[[slice], Sequence[Any]]
+    work: Work,
+    kind: bytes,
+    count: int,
+    seconds: float,
+    question: Callable[[slice], Sequence[Any]],
 ) -> list[Sequence[Any]]:
-    """What `work`, of a file that imports nothing of Colonnade, answers to the questions about each piece of so many
-    items, each so much work. `Wrong` names the first item that is."""
+    """What `work`, of a file that imports nothing of Colonnade, answers to the
+    questions about each piece of so many items, each so much work. `Wrong` names the
+    first item that is."""
     program = inspect.getfile(work)
     POOL.done[program] += count * seconds
     processes = POOL.usable(program)
     cut = pieces(count, seconds, processes)
     answers: list[Sequence[Any] | int] = []
     if len(cut) > 1:
-        threads = ThreadPoolExecutor(min(processes, len(cut)), thread_name_prefix="workers")
-        with suppress(RuntimeError):  # there can be no more threads; also, while the interpreter ends
+        threads = ThreadPoolExecutor(
+            min(processes, len(cut)), thread_name_prefix="workers"
+        )
+        # there can be no more threads; also, while the interpreter ends
+        with suppress(RuntimeError):
             try:
-                asked = [threads.submit(lambda piece: POOL.ask(work, kind, question(piece)), piece) for piece in cut]
+                asked = [
+                    threads.submit(
+                        lambda piece: POOL.ask(work, kind, question(piece)), piece
+                    )
+                    for piece in cut
+                ]
                 while wait(asked, LIMIT + 10 * count * seconds).not_done:
                     for one in list(POOL.busy):
                         one.process.kill()

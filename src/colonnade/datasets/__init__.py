@@ -1,7 +1,8 @@
 """Tables of parties, their preprocessing, vertical splits, and data sets by name.
 
-The names below are imported on first use, so that `import colonnade.datasets` costs nothing and data sets stored
-as arrays can be loaded where only NumPy and PyTorch are installed.
+The names below are imported on first use, so that `import colonnade.datasets` costs
+nothing and data sets stored as arrays can be loaded where only NumPy and PyTorch are
+installed.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ else:
         "dataset Dataset Rows",
         "entries CATALOGUE Entry",
         "preprocess Labels Preprocessor",
-        "split Split by_names column_blocks column_runs even_columns image_patches image_strips party_names "
-        "picture_views train_validation_test views",
+        "split Split by_names column_blocks column_runs even_columns image_patches"
+        " image_strips party_names picture_views train_validation_test views",
         "table Table align read_table table_from_frame",
     )
     __all__ = __dir__()

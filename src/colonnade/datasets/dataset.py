@@ -1,8 +1,9 @@
 """A named data set in memory, the same whichever files it came from.
 
-Images, voxels, points, features (nameless numbers, used as published) and views (pictures of one object from several
-sides) are one array with a row per person or object. Tables are a dict of columns, since these have different types.
-Labels are class numbers from 0; `Dataset.classes` gives their names.
+Images, voxels, points, features (nameless numbers, used as published) and views
+(pictures of one object from several sides) are one array with a row per person or
+object. Tables are a dict of columns, since these have different types. Labels are class
+numbers from 0; `Dataset.classes` gives their names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Kind = Literal["image", "tabular", "voxels", "points", "features", "views"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Features and class numbers of the same rows. `x` is an array, or for tables a dict of columns."""
+    """Features and class numbers of the same rows. `x` is an array, or for tables a
+    dict of columns."""
 
     x: NDArray[Any] | dict[str, NDArray[Any]]
     y: NDArray[np.int64]
@@ -31,23 +33,30 @@ class Rows:
         return len(self.y)
 
     def __repr__(self) -> str:
-        shape = f"{len(self.x)} columns" if isinstance(self.x, dict) else f"shape {self.x.shape}"
+        shape = (
+            f"{len(self.x)} columns"
+            if isinstance(self.x, dict)
+            else f"shape {self.x.shape}"
+        )
         return f"Rows({len(self)} rows, {shape})"
 
     def array(self) -> NDArray[Any]:
         """The features as one array; a table must hold numbers only."""
         if not isinstance(self.x, dict):
             return self.x
-        words = [name for name, column in self.x.items() if column.dtype.kind not in "iuf"]
+        words = [
+            name for name, column in self.x.items() if column.dtype.kind not in "iuf"
+        ]
         if words:
             raise DataError(
-                f"This table has columns that are not numbers, such as {words[0]!r}, and cannot be one array. "
-                f"Take frame(), and a Preprocessor."
+                f"This table has columns that are not numbers, such as {words[0]!r},"
+                " and cannot be one array. Take frame(), and a Preprocessor."
             )
         return np.stack(list(self.x.values()), axis=1)
 
     def frame(self) -> pd.DataFrame:
-        """The features as a data frame; images, voxels and points have one column per value, named x0, x1, ..."""
+        """The features as a data frame; images, voxels and points have one column per
+        value, named x0, x1, ..."""
         if isinstance(self.x, dict):
             return pd.DataFrame(self.x)
         flat = self.x.reshape(len(self), -1)
@@ -59,7 +68,8 @@ Parts = tuple[Rows, Rows | None]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set by name: its training rows, and its test rows where the public has agreed on some."""
+    """A data set by name: its training rows, and its test rows where the public has
+    agreed on some."""
 
     name: str
     kind: Kind
@@ -74,7 +84,8 @@ class Dataset:
 
 
 def content_checksum(parts: Parts) -> str:
-    """SHA-256 over the values themselves, so that the same data in another file format has the same checksum."""
+    """SHA-256 over the values themselves, so that the same data in another file format
+    has the same checksum."""
     digest = hashlib.sha256()
     for rows in parts:
         if rows is None:
@@ -92,4 +103,6 @@ def _canonical(values: NDArray[Any]) -> bytes | memoryview:
         return "\x1f".join(values.tolist()).encode()
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values).data
-    return np.ascontiguousarray(values, dtype="<f8" if values.dtype.kind == "f" else "<i8").data
+    return np.ascontiguousarray(
+        values, dtype="<f8" if values.dtype.kind == "f" else "<i8"
+    ).data

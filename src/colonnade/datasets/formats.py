@@ -1,7 +1,8 @@
-"""The file formats of public data sets, read without pickle: IDX, npz, CIFAR's binary batches, delimited text.
+"""The file formats of public data sets, read without pickle: IDX, npz, CIFAR's binary
+batches, delimited text.
 
-Every reader raises ValueError, OSError or one of the archive errors in `BROKEN` on a damaged file; the catalogue
-turns these into one sentence.
+Every reader raises ValueError, OSError or one of the archive errors in `BROKEN` on a
+damaged file; the catalogue turns these into one sentence.
 """
 
 from __future__ import annotations
@@ -24,13 +25,23 @@ from colonnade.datasets.dataset import Rows
 from colonnade.datasets.download import written_whole
 from colonnade.errors import DataError
 
-BROKEN = (ValueError, KeyError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+BROKEN = (
+    ValueError,
+    KeyError,
+    OSError,
+    EOFError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An IDX file of unsigned bytes, gzipped or not: two zeros, type 8, the number of axes, their sizes, the data."""
+    """An IDX file of unsigned bytes, gzipped or not: two zeros, type 8, the number of
+    axes, their sizes, the data."""
     raw = _bytes_of(path)
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise ValueError("not an IDX file of unsigned bytes")
@@ -50,30 +61,48 @@ def read_array(path: Path) -> NDArray[Any]:
     return np.asarray(np.load(path, allow_pickle=False))
 
 
-def read_kept(paths: Sequence[Path], shape: tuple[int, ...], dtype: type, classes: int) -> tuple[Rows, Rows]:
-    """Arrays that were made of slow files before: x_train, y_train, x_test, y_test; `shape` is that of one row."""
+def read_kept(
+    paths: Sequence[Path], shape: tuple[int, ...], dtype: type, classes: int
+) -> tuple[Rows, Rows]:
+    """Arrays that were made of slow files before: x_train, y_train, x_test, y_test;
+    `shape` is that of one row."""
     x_train, y_train, x_test, y_test = (read_array(path) for path in paths)
     for x, y in ((x_train, y_train), (x_test, y_test)):
-        if x.shape != (len(y), *shape) or x.dtype != dtype or not np.isin(y, range(classes)).all():
+        if (
+            x.shape != (len(y), *shape)
+            or x.dtype != dtype
+            or not np.isin(y, range(classes)).all()
+        ):
             raise ValueError(f"not {len(y)} rows of {shape} and their classes")
-    return Rows(x_train, y_train.astype(np.int64)), Rows(x_test, y_test.astype(np.int64))
+    return Rows(x_train, y_train.astype(np.int64)), Rows(
+        x_test, y_test.astype(np.int64)
+    )
 
 
 def save_array(path: Path, values: NDArray[Any]) -> None:
-    """Write an npy array under another name first, so that a reader sees all of it or nothing."""
+    """Write an npy array under another name first, so that a reader sees all of it or
+    nothing."""
     with written_whole(path) as stream:
         np.save(stream, values, allow_pickle=False)
 
 
-def read_cifar_batches(path: Path) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """`cifar-10-binary.tar.gz`, or the folder it unpacks to: per .bin file, images [N, 32, 32, 3] and labels. A record
-    is one label byte and 3072 pixels, red plane first. Members are read, never unpacked to disk."""
+def read_cifar_batches(
+    path: Path,
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """`cifar-10-binary.tar.gz`, or the folder it unpacks to: per .bin file, images [N,
+    32, 32, 3] and labels. A record is one label byte and 3072 pixels, red plane first.
+    Members are read, never unpacked to disk."""
     if path.is_dir():
-        return {part.name: _cifar_records(part.read_bytes()) for part in sorted(path.glob("*.bin"))}
+        return {
+            part.name: _cifar_records(part.read_bytes())
+            for part in sorted(path.glob("*.bin"))
+        }
     batches = {}
     with tarfile.open(path) as archive:
         for member in archive:
-            stream = archive.extractfile(member) if member.name.endswith(".bin") else None
+            stream = (
+                archive.extractfile(member) if member.name.endswith(".bin") else None
+            )
             if stream is not None:
                 batches[Path(member.name).name] = _cifar_records(stream.read())
     return batches
@@ -86,31 +115,46 @@ def _cifar_records(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def pillow(needing: str) -> Any:
-    """Pillow's module of pictures; raise, and say what is `needing` it, where it is missing."""
+    """Pillow's module of pictures; raise, and say what is `needing` it, where it is
+    missing."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
         raise DataError(
-            f"{needing} Pillow, which is not installed. Install colonnade[plots], or load the data once where Pillow "
-            "is, and copy the .npy files of the cache folder."
+            f"{needing} Pillow, which is not installed. Install colonnade[plots], or"
+            " load the data once where Pillow is, and copy the .npy files of the cache"
+            " folder."
         ) from None
     return Image
 
 
 def read_tiles(path: Path, size: int = 32) -> NDArray[np.uint8]:
-    """One large picture whose tiles of size x size are the images, row by row: [N, size, size, 3]."""
+    """One large picture whose tiles of size x size are the images, row by row: [N,
+    size, size, 3]."""
     with pillow("CIFAR-10 in WebP pictures needs").open(path) as picture:
         pixels = np.asarray(picture.convert("RGB"))
-    down, across = pixels.shape[0] // size, pixels.shape[1] // size
-    return pixels.reshape(down, size, across, size, 3).swapaxes(1, 2).reshape(-1, size, size, 3)
+    down = pixels.shape[0] // size
+    across = pixels.shape[1] // size
+    return (
+        pixels.reshape(down, size, across, size, 3)
+        .swapaxes(1, 2)
+        .reshape(-1, size, size, 3)
+    )
 
 
-def read_columns(text: str, *, delimiter: str = ",", names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Delimited text as columns: int64 where all are whole numbers, float64 where all are numbers, else text. Without
-    `names` the first line holds them."""
-    lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
+def read_columns(
+    text: str, *, delimiter: str = ",", names: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Delimited text as columns: int64 where all are whole numbers, float64 where all
+    are numbers, else text. Without `names` the first line holds them."""
+    lines = [
+        line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line
+    ]
     header = list(names) if names is not None else lines.pop(0)
-    return {name: _typed(values) for name, values in zip(header, zip(*lines, strict=True), strict=True)}
+    return {
+        name: _typed(values)
+        for name, values in zip(header, zip(*lines, strict=True), strict=True)
+    }
 
 
 def _typed(values: Sequence[str]) -> NDArray[Any]:
@@ -124,7 +168,8 @@ def _typed(values: Sequence[str]) -> NDArray[Any]:
 
 
 def read_partition(text: str) -> NDArray[np.int64]:
-    """A partition file of the clustering benchmark: some header lines, a line of dashes, a cluster number per line."""
+    """A partition file of the clustering benchmark: some header lines, a line of
+    dashes, a cluster number per line."""
     lines = [line.strip() for line in text.splitlines()]
     rules = [at for at, line in enumerate(lines) if line and not line.strip("-")]
     if not rules:
@@ -138,8 +183,11 @@ def text_of(path: Path) -> str:
 
 
 def zip_member(archive: Path | bytes, name: str) -> bytes:
-    """The member of a zip archive with this file name, in whatever folder, also in a zip inside the zip."""
-    with zipfile.ZipFile(archive if isinstance(archive, Path) else io.BytesIO(archive)) as opened:
+    """The member of a zip archive with this file name, in whatever folder, also in a
+    zip inside the zip."""
+    with zipfile.ZipFile(
+        archive if isinstance(archive, Path) else io.BytesIO(archive)
+    ) as opened:
         for member in opened.namelist():
             if Path(member).name == name:
                 return opened.read(member)

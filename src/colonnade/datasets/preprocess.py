@@ -1,14 +1,18 @@
-"""From a party's columns to the float32 matrix its model reads, and from its labels to class numbers or scaled values.
+"""From a party's columns to the float32 matrix its model reads, and from its labels to
+class numbers or scaled values.
 
-Numbers, times, and text that means them (`readings`): the median fills gaps, a 0/1 column marks them when training had
-any, then a scaler, normal scores of ranks, or a few quantile bins (`fitted`). Categories (text, bool, pandas category,
-mixed types): gaps become "missing", then one column per category; rare categories share one when there are too many,
-and a category not seen in training gives zeros. Columns that say nothing are left out.
+Numbers, times, and text that means them (`readings`): the median fills gaps, a 0/1
+column marks them when training had any, then a scaler, normal scores of ranks, or a few
+quantile bins (`fitted`). Categories (text, bool, pandas category, mixed types): gaps
+become "missing", then one column per category; rare categories share one when there are
+too many, and a category not seen in training gives zeros. Columns that say nothing are
+left out.
 
-scikit-learn's transformers learn from the party's own training rows. What they learned is kept as plain numbers
-and names, which is all that `transform` uses: so a saved preprocessor needs no pickle and gives equal bits.
-Those names hold category values of the party. State and names are private to it. Messages about labels
-count rows and never show one.
+scikit-learn's transformers learn from the party's own training rows. What they learned
+is kept as plain numbers and names, which is all that `transform` uses: so a saved
+preprocessor needs no pickle and gives equal bits. Those names hold category values of
+the party. State and names are private to it. Messages about labels count rows and never
+show one.
 """
 
 from __future__ import annotations
@@ -39,20 +43,27 @@ if TYPE_CHECKING:
 Wanted = Literal["auto"] | fitted.Numbers
 SCALES = get_args(fitted.Scale)
 GROUP = 8  # columns of numbers learned together
-PIECE = 8_192  # rows prepared at a time: their values stay in a processor's cache, and those of 65,536 do not
-MANY, NEARLY = 20, 0.9
-"""Text with more different values than this, and than this share of the rows, is hardly a category."""
+# rows prepared at a time: their values stay in a processor's cache, and those of 65,536
+# do not
+PIECE = 8_192
+MANY = 20
+NEARLY = 0.9
+"""Text with more different values than this, and than this share of the rows, is hardly
+a category."""
 
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """What was learned about each column of one party; made by `fit`, used by `transform`."""
+    """What was learned about each column of one party; made by `fit`, used by
+    `transform`."""
 
     owner: str
     scale: fitted.Scale
     columns: tuple[fitted.Column, ...]
-    readings: Mapping[str, str] = field(default_factory=dict)  # how the text of columns that mean numbers is read
-    left_out: tuple[str, ...] = ()  # columns that say nothing: empty, or with one value only
+    # how the text of columns that mean numbers is read
+    readings: Mapping[str, str] = field(default_factory=dict)
+    # columns that say nothing: empty, or with one value only
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def fit(
@@ -65,33 +76,59 @@ class Preprocessor:
         classes: int = 2,
         max_categories: int = 50,
     ) -> Preprocessor:
-        """Learn from these training rows of the table (None: all). `numbers_as` says how numbers are prepared, in all
-        columns, or by column name, and under "" in the others: by `scale` ("standard"), or otherwise ("auto":
-        `fitted.best_way`, for so many `classes`). `max_categories` bounds a category's width."""
+        """Learn from these training rows of the table (None: all). `numbers_as` says
+        how numbers are prepared, in all columns, or by column name, and under "" in the
+        others: by `scale` ("standard"), or otherwise ("auto": `fitted.best_way`, for so
+        many `classes`). `max_categories` bounds a category's width."""
         if scale not in SCALES:
-            raise ConfigError(f"'{table.owner}' sets scale to {scale!r}, and it must be one of {SCALES}.")
+            raise ConfigError(
+                f"'{table.owner}' sets scale to {scale!r}, and it must be one of"
+                f" {SCALES}."
+            )
         if max_categories < 2:
-            raise ConfigError(f"'{table.owner}' sets max_categories to {max_categories}, and it must be at least 2.")
+            raise ConfigError(
+                f"'{table.owner}' sets max_categories to {max_categories}, and it must"
+                " be at least 2."
+            )
         if not table.columns:
-            raise DataError(f"'{table.owner}' has no feature columns to preprocess. Name some with columns=[...].")
+            raise DataError(
+                f"'{table.owner}' has no feature columns to preprocess. Name some with"
+                " columns=[...]."
+            )
         training = row_numbers(rows, len(table), owner=table.owner)
-        kinds = {name: fitted.kind_of(table.features[name], owner=table.owner) for name in table.columns}
+        kinds = {
+            name: fitted.kind_of(table.features[name], owner=table.owner)
+            for name in table.columns
+        }
         readings = _readings(table, kinds, training)
         kinds |= dict.fromkeys(readings, "number")
         learned: dict[str, fitted.Column] = {}
-        unusable, like_ids = _UnusableColumns(), list[str]()
+        unusable = _UnusableColumns()
+        like_ids = list[str]()
 
         def values_of(name: str) -> NDArray[np.float64]:
-            return fitted.numbers(table.features[name].iloc[training], readings.get(name))
+            return fitted.numbers(
+                table.features[name].iloc[training], readings.get(name)
+            )
 
         ways = {
-            name: fitted.best_way(values_of(name), classes=classes) if way == "auto" else way
+            name: (
+                fitted.best_way(values_of(name), classes=classes)
+                if way == "auto"
+                else way
+            )
             for name, way in _ways(table, kinds, numbers_as).items()
             if kinds[name] == "number"
         }
         for way in get_args(fitted.Numbers):
-            for names in _groups([name for name, chosen in ways.items() if chosen == way]):
-                learned |= _fit(unusable.usable({name: values_of(name) for name in names}), way, scale)
+            for names in _groups(
+                [name for name, chosen in ways.items() if chosen == way]
+            ):
+                learned |= _fit(
+                    unusable.usable({name: values_of(name) for name in names}),
+                    way,
+                    scale,
+                )
         for name in (name for name, kind in kinds.items() if kind == "category"):
             cells = table.features[name].iloc[training]
             words = fitted.text(cells)
@@ -103,9 +140,11 @@ class Preprocessor:
         unusable.tell(table.owner, table.columns, len(training), any_left=bool(learned))
         if like_ids:
             warnings.warn(
-                f"'{table.owner}' has text with a different value in nearly every training row in {listing(like_ids)}. "
-                "A category should come back in many rows; this looks like an id or free text, which a model learns by "
-                "heart at best. Leave it out by naming the others: columns = [...].",
+                f"'{table.owner}' has text with a different value in nearly every"
+                f" training row in {listing(like_ids)}. A category should come back in"
+                " many rows; this looks like an id or free text, which a model learns"
+                " by heart at best. Leave it out by naming the others: columns ="
+                " [...].",
                 stacklevel=2,
             )
         columns = tuple(learned[name] for name in table.columns if name in learned)
@@ -122,26 +161,33 @@ class Preprocessor:
     def spans(self) -> dict[str, slice]:
         """Which output columns each input column became."""
         ends = accumulate((len(column.outputs) for column in self.columns), initial=0)
-        return {column.name: slice(*both) for column, both in zip(self.columns, pairwise(ends), strict=True)}
+        return {
+            column.name: slice(*both)
+            for column, both in zip(self.columns, pairwise(ends), strict=True)
+        }
 
     def check(self, table: Table, rows: NDArray[np.int64]) -> dict[str, str]:
-        """Raise where these rows of a table cannot be prepared. Gives how columns whose text means numbers are read,
-        which a part of the rows may not tell."""
+        """Raise where these rows of a table cannot be prepared. Gives how columns whose
+        text means numbers are read, which a part of the rows may not tell."""
         ways = self._check_columns(table, rows)
-        ends = set[int]()  # if the least and the greatest number of a column fit, all do
+        # if the least and the greatest number of a column fit, all do
+        ends = set[int]()
         for column in self.columns:
             if not isinstance(column, fitted.Category):
-                values = fitted.numbers(table.features[column.name].iloc[rows], ways.get(column.name))
+                values = fitted.numbers(
+                    table.features[column.name].iloc[rows], ways.get(column.name)
+                )
                 if not np.isnan(values).all():
                     ends |= {int(np.nanargmin(values)), int(np.nanargmax(values))}
         self.transform(table.taking(rows[sorted(ends)]), ways)
         return ways
 
     def transform(self, table: Table, ways: Mapping[str, str] | None = None) -> Tensor:
-        """All rows of the table as float32, shape [rows, len(names)]. Where the table is a part of a larger one, `ways`
-        is what `check` gave for that."""
+        """All rows of the table as float32, shape [rows, len(names)]. Where the table
+        is a part of a larger one, `ways` is what `check` gave for that."""
         ways = self._check_columns(table) if ways is None else ways
-        spans, large = self.spans, set[str]()
+        spans = self.spans
+        large = set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
         out = mapped_array((len(table), len(self.names)), np.float32)
         for start in range(0, len(table), PIECE):
@@ -151,69 +197,109 @@ class Preprocessor:
                 if isinstance(column, fitted.Category):
                     values = column.apply(fitted.text(piece_cells))
                 else:
-                    values = column.apply(fitted.numbers(piece_cells, ways.get(column.name)))
+                    values = column.apply(
+                        fitted.numbers(piece_cells, ways.get(column.name))
+                    )
                 with np.errstate(over="ignore"):  # an error below says so
                     out[piece, spans[column.name]] = values
             if not np.isfinite(out[piece]).all():
-                large |= {name for name, span in spans.items() if not np.isfinite(out[piece, span]).all()}
+                large |= {
+                    name
+                    for name, span in spans.items()
+                    if not np.isfinite(out[piece, span]).all()
+                }
         if large:
             raise DataError(
-                f"'{self.owner}' has values too large for float32 in {listing([n for n in spans if n in large])}. "
-                f"Rescale these columns, for instance by a logarithm, or leave them out with columns=[...]."
+                f"'{self.owner}' has values too large for float32 in"
+                f" {listing([n for n in spans if n in large])}. Rescale these columns,"
+                " for instance by a logarithm, or leave them out with columns=[...]."
             )
         let_go(out)
         return torch.from_numpy(out)
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
-        learned = {"owner": self.owner, "scale": self.scale, "columns": [column.state() for column in self.columns]}
+        learned = {
+            "owner": self.owner,
+            "scale": self.scale,
+            "columns": [column.state() for column in self.columns],
+        }
         optional = {"readings": dict(self.readings), "left_out": list(self.left_out)}
         return learned | {key: value for key, value in optional.items() if value}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preprocessor:
         """The preprocessor that `state()` described; its transform is bit-equal."""
-        kinds = {kind.kind: kind for kind in (fitted.Number, fitted.Quantile, fitted.Piecewise, fitted.Category)}
+        kinds = {
+            kind.kind: kind
+            for kind in (
+                fitted.Number,
+                fitted.Quantile,
+                fitted.Piecewise,
+                fitted.Category,
+            )
+        }
         try:
             if state["scale"] not in SCALES:
                 raise ValueError("scale")
-            columns = tuple(kinds[column["kind"]].from_state(column) for column in state["columns"])
-            readings = {str(name): str(way) for name, way in state.get("readings", {}).items()}
+            columns = tuple(
+                kinds[column["kind"]].from_state(column) for column in state["columns"]
+            )
+            readings = {
+                str(name): str(way) for name, way in state.get("readings", {}).items()
+            }
             left_out = tuple(str(name) for name in state.get("left_out", ()))
             return cls(str(state["owner"]), state["scale"], columns, readings, left_out)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"This is not the saved state of a Preprocessor ({type(error).__name__}: {error}). "
-                f"Pass what Preprocessor.state() returned."
+                "This is not the saved state of a Preprocessor"
+                f" ({type(error).__name__}: {error}). Pass what Preprocessor.state()"
+                " returned."
             ) from None
 
-    def _check_columns(self, table: Table, rows: NDArray[np.int64] | None = None) -> dict[str, str]:
-        """Raise unless the table has the columns of training; gives how those whose text means numbers are read."""
+    def _check_columns(
+        self, table: Table, rows: NDArray[np.int64] | None = None
+    ) -> dict[str, str]:
+        """Raise unless the table has the columns of training; gives how those whose
+        text means numbers are read."""
         trained = [column.name for column in self.columns]
         absent = [name for name in trained if name not in table.columns]
-        extra = [name for name in table.columns if name not in (*trained, *self.left_out)]
+        extra = [
+            name for name in table.columns if name not in (*trained, *self.left_out)
+        ]
         if absent or extra:
-            faults = [f"lacks {listing(absent)}"] * bool(absent) + [f"also has {listing(extra)}"] * bool(extra)
+            faults = [f"lacks {listing(absent)}"] * bool(absent) + [
+                f"also has {listing(extra)}"
+            ] * bool(extra)
             hint = did_you_mean(absent[0], extra) if absent else ""
             raise DataError(
-                f"'{self.owner}' was fitted on {len(trained)} columns, and this table {' and '.join(faults)}{hint}. "
-                f"Read it with the same columns=[...]."
+                f"'{self.owner}' was fitted on {len(trained)} columns, and this table"
+                f" {' and '.join(faults)}{hint}. Read it with the same columns=[...]."
             )
         ways = {}
         for column in self.columns:
             cells = table.features[column.name]
             cells = cells if rows is None else cells.iloc[rows]
-            kind: Literal["number", "category"] = "category" if isinstance(column, fitted.Category) else "number"
-            # A column of gaps says nothing of its kind, whatever type the reader gave it.
-            if cells.isna().all() or (now := fitted.kind_of(cells, owner=self.owner)) == kind:
+            kind: Literal["number", "category"] = (
+                "category" if isinstance(column, fitted.Category) else "number"
+            )
+            # A column of gaps says nothing of its kind, whatever type the reader gave
+            # it.
+            if (
+                cells.isna().all()
+                or (now := fitted.kind_of(cells, owner=self.owner)) == kind
+            ):
                 continue
-            way = self.readings.get(column.name) or (recognise(cells) if now == "category" else None)
+            way = self.readings.get(column.name) or (
+                recognise(cells) if now == "category" else None
+            )
             if kind == "number" and way is not None:
                 ways[column.name] = way
             else:
                 raise DataError(
-                    f"'{self.owner}' was fitted with {column.name!r} as a {kind}, and this table holds it as "
-                    f"{cells.dtype}. Convert the column to what it was in training."
+                    f"'{self.owner}' was fitted with {column.name!r} as a {kind}, and"
+                    f" this table holds it as {cells.dtype}. Convert the column to what"
+                    " it was in training."
                 )
         return ways
 
@@ -221,40 +307,56 @@ class Preprocessor:
 RowNumbers = Tensor | NDArray[np.int64] | Sequence[int]
 
 
-def row_numbers(rows: RowNumbers | None, total: int, *, owner: str) -> NDArray[np.int64]:
-    """The positions as an int64 array; None means all rows. Refuses none, non-integers, and what lies outside."""
+def row_numbers(
+    rows: RowNumbers | None, total: int, *, owner: str
+) -> NDArray[np.int64]:
+    """The positions as an int64 array; None means all rows. Refuses none, non-integers,
+    and what lies outside."""
     if rows is None:
         return np.arange(total, dtype=np.int64)
-    numbers: NDArray[Any] = rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    numbers: NDArray[Any] = (
+        rows.cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    )
     if numbers.ndim != 1 or len(numbers) == 0 or numbers.dtype.kind not in "iu":
         raise DataError(
-            f"'{owner}' was given training rows of shape {numbers.shape} and type {numbers.dtype}, and they must be a "
-            f"non-empty list of row numbers. Pass Split.train."
+            f"'{owner}' was given training rows of shape {numbers.shape} and type"
+            f" {numbers.dtype}, and they must be a non-empty list of row numbers. Pass"
+            " Split.train."
         )
     if numbers.min() < 0 or numbers.max() >= total:
         raise DataError(
-            f"'{owner}' was given row numbers from {numbers.min()} to {numbers.max()}, and its table has rows 0 to "
-            f"{total - 1}. Split the rows of this table, not of another."
+            f"'{owner}' was given row numbers from {numbers.min()} to {numbers.max()},"
+            f" and its table has rows 0 to {total - 1}. Split the rows of this table,"
+            " not of another."
         )
     return numbers.astype(np.int64)
 
 
-def _ways(table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]) -> dict[str, Wanted]:
+def _ways(
+    table: Table, kinds: Mapping[str, str], numbers_as: Wanted | Mapping[str, Wanted]
+) -> dict[str, Wanted]:
     """How the numbers of each column are prepared."""
     if isinstance(numbers_as, str):
         ways: dict[str, Wanted] = dict.fromkeys(kinds, numbers_as)
     else:
-        ways = {name: numbers_as.get(name, numbers_as.get("", "standard")) for name in kinds}
+        ways = {
+            name: numbers_as.get(name, numbers_as.get("", "standard")) for name in kinds
+        }
         for name in numbers_as:
             if name and kinds.get(name) != "number":
-                fault = "holds categories there" if name in kinds else "has no such column"
+                fault = (
+                    "holds categories there" if name in kinds else "has no such column"
+                )
                 raise ConfigError(
-                    f"'{table.owner}' says how the numbers of {name!r} are prepared, and {fault}"
-                    f"{did_you_mean(name, list(kinds))}. Remove it."
+                    f"'{table.owner}' says how the numbers of {name!r} are prepared,"
+                    f" and {fault}{did_you_mean(name, list(kinds))}. Remove it."
                 )
     for way in ways.values():
         if way not in (known := ("auto", *get_args(fitted.Numbers))):
-            raise ConfigError(f"'{table.owner}' has numbers prepared as {way!r}; it must be one of {known}.")
+            raise ConfigError(
+                f"'{table.owner}' has numbers prepared as {way!r}; it must be one of"
+                f" {known}."
+            )
     return ways
 
 
@@ -268,20 +370,31 @@ def _fit(
 
 
 def _groups(names: list[str]) -> list[list[str]]:
-    """Groups of a few names, to save memory. None but an only name is alone: NumPy sums a single column differently."""
+    """Groups of a few names, to save memory. None but an only name is alone: NumPy sums
+    a single column differently."""
     cuts = list(range(0, len(names) - 1, GROUP)) or [0]
-    return [names[start:stop] for start, stop in pairwise([*cuts, len(names)])] if names else []
+    return (
+        [names[start:stop] for start, stop in pairwise([*cuts, len(names)])]
+        if names
+        else []
+    )
 
 
-def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]) -> dict[str, str]:
-    """How columns whose text means numbers or times on the training rows are read. A frame's column that its owner made
-    a category stays one. Warn where a few words keep a column from being numbers."""
+def _readings(
+    table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]
+) -> dict[str, str]:
+    """How columns whose text means numbers or times on the training rows are read. A
+    frame's column that its owner made a category stays one. Warn where a few words keep
+    a column from being numbers."""
     import pandas as pd
 
-    ways, mixed = {}, {}
+    ways = {}
+    mixed = {}
     for name in (name for name, kind in kinds.items() if kind == "category"):
         cells = table.features[name]
-        meant = isinstance(table.features, pd.DataFrame) and isinstance(cells.dtype, pd.CategoricalDtype)
+        meant = isinstance(table.features, pd.DataFrame) and isinstance(
+            cells.dtype, pd.CategoricalDtype
+        )
         if meant or pd.api.types.is_bool_dtype(cells.dtype):
             continue
         if way := recognise(cells.iloc[training]):
@@ -290,22 +403,31 @@ def _readings(table: Table, kinds: Mapping[str, str], training: NDArray[np.int64
             mixed[name] = odd
     if mixed:
         warnings.warn(
-            f"'{table.owner}' has columns of numbers in which some cells are words, and so every number is taken for a "
-            f"category: {', '.join(f'{name!r} ({odd} cells)' for name, odd in mixed.items())}. Leave these cells empty "
-            "to make them columns of numbers.",
+            f"'{table.owner}' has columns of numbers in which some cells are words, and"
+            " so every number is taken for a category:"
+            f" {', '.join(f'{name!r} ({odd} cells)' for name, odd in mixed.items())}."
+            " Leave these cells empty to make them columns of numbers.",
             stacklevel=3,
         )
     return ways
 
 
 class _UnusableColumns:
-    """Columns that no model can use, collected to be named at once: empty, constant, or with infinite values."""
+    """Columns that no model can use, collected to be named at once: empty, constant, or
+    with infinite values."""
 
     def __init__(self) -> None:
-        self.faults: dict[str, list[str]] = {"no value at all": [], "one value only": [], "infinite values": []}
+        self.faults: dict[str, list[str]] = {
+            "no value at all": [],
+            "one value only": [],
+            "infinite values": [],
+        }
 
-    def usable(self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False) -> dict[str, NDArray[Any]]:
-        """Note which of these columns cannot be used, and give the others. `empty`: all cells are gaps."""
+    def usable(
+        self, columns: Mapping[str, NDArray[Any]], *, empty: bool = False
+    ) -> dict[str, NDArray[Any]]:
+        """Note which of these columns cannot be used, and give the others. `empty`: all
+        cells are gaps."""
         for name, cells in columns.items():
             is_number = cells.dtype != object
             if empty or (is_number and np.isnan(cells).all()):
@@ -318,21 +440,29 @@ class _UnusableColumns:
         return {name: cells for name, cells in columns.items() if name not in unusable}
 
     def tell(self, owner: str, order: list[str], rows: int, *, any_left: bool) -> None:
-        """Say which columns are left out; infinite values, and a table of which nothing is left, are refused."""
-        faults = {fault: listing(sorted(names, key=order.index)) for fault, names in self.faults.items() if names}
+        """Say which columns are left out; infinite values, and a table of which nothing
+        is left, are refused."""
+        faults = {
+            fault: listing(sorted(names, key=order.index))
+            for fault, names in self.faults.items()
+            if names
+        }
         if infinite := faults.pop("infinite values", None):
             raise DataError(
-                f"'{owner}' has infinite values in {infinite}, on its {rows} training rows. Replace them, or leave "
-                "these columns out with columns=[...]."
+                f"'{owner}' has infinite values in {infinite}, on its {rows} training"
+                " rows. Replace them, or leave these columns out with columns=[...]."
             )
         reasons = "; ".join(f"{fault}: {names}" for fault, names in faults.items())
         if reasons and not any_left:
             raise DataError(
-                f"'{owner}' has no column that says anything on its {rows} training rows: {reasons}. Check the table."
+                f"'{owner}' has no column that says anything on its {rows} training"
+                f" rows: {reasons}. Check the table."
             )
         if reasons:
             warnings.warn(
-                f"'{owner}' leaves out columns that say nothing on its {rows} training rows: {reasons}.", stacklevel=3
+                f"'{owner}' leaves out columns that say nothing on its {rows} training"
+                f" rows: {reasons}.",
+                stacklevel=3,
             )
 
 
@@ -342,7 +472,8 @@ MOST_FLOAT_CLASSES = 20
 
 @dataclass(frozen=True)
 class Labels:
-    """How the label owner's column becomes a tensor, and a prediction becomes a label again."""
+    """How the label owner's column becomes a tensor, and a prediction becomes a label
+    again."""
 
     owner: str
     task: Literal["classification", "regression"]
@@ -351,67 +482,108 @@ class Labels:
     scale: float = 1.0
 
     @classmethod
-    def fit(cls, label: pd.Series[Any], rows: RowNumbers | None = None, *, owner: str, task: Task = "auto") -> Labels:
+    def fit(
+        cls,
+        label: pd.Series[Any],
+        rows: RowNumbers | None = None,
+        *,
+        owner: str,
+        task: Task = "auto",
+    ) -> Labels:
         """Learn from these training rows (None: all).
 
-        With task="auto", a float column of more than 20 distinct values is regression, all else classification.
+        With task="auto", a float column of more than 20 distinct values is regression,
+        all else classification.
         """
         if task not in get_args(Task):
-            raise ConfigError(f"'{owner}' sets task to {task!r}, and it must be one of {get_args(Task)}.")
+            raise ConfigError(
+                f"'{owner}' sets task to {task!r}, and it must be one of"
+                f" {get_args(Task)}."
+            )
         training = label.iloc[row_numbers(rows, len(label), owner=owner)]
         _refuse_missing(training, owner)
         if task == "auto":
-            many = training.dtype.kind == "f" and training.nunique() > MOST_FLOAT_CLASSES
+            many = (
+                training.dtype.kind == "f" and training.nunique() > MOST_FLOAT_CLASSES
+            )
             task = "regression" if many else "classification"
         if training.nunique() < 2:
             raise DataError(
-                f"'{owner}' has a label {str(label.name)!r} with one value only on its {len(training)} rows, "
-                f"so there is nothing to learn. Check the label column, or take more rows."
+                f"'{owner}' has a label {str(label.name)!r} with one value only on its"
+                f" {len(training)} rows, so there is nothing to learn. Check the label"
+                " column, or take more rows."
             )
         if task == "regression":
             values = _as_floats(training, owner)
-            return cls(owner, task, mean=float(values.mean()), scale=float(values.std()))
+            return cls(
+                owner, task, mean=float(values.mean()), scale=float(values.std())
+            )
         classes = {_plain(value) for value in training.astype(object).unique()}
-        if all(isinstance(value, float) and value.is_integer() for value in classes):  # a gap in a column makes 1 a 1.0
+        # a gap in a column makes 1 a 1.0
+        if all(isinstance(value, float) and value.is_integer() for value in classes):
             classes = {int(value) for value in classes}
-        return cls(owner, task, classes=tuple(sorted(classes, key=lambda value: (isinstance(value, str), value))))
+        return cls(
+            owner,
+            task,
+            classes=tuple(
+                sorted(classes, key=lambda value: (isinstance(value, str), value))
+            ),
+        )
 
     def encode(self, label: pd.Series[Any]) -> Tensor:
-        """int64 class numbers, or float32 values with the training rows' mean 0 and scale 1."""
+        """int64 class numbers, or float32 values with the training rows' mean 0 and
+        scale 1."""
         _refuse_missing(label, self.owner)
         if self.task == "regression":
-            return torch.from_numpy((_as_floats(label, self.owner) - self.mean) / self.scale).to(torch.float32)
+            return torch.from_numpy(
+                (_as_floats(label, self.owner) - self.mean) / self.scale
+            ).to(torch.float32)
         number = {value: at for at, value in enumerate(self.classes)}
         places, values = label.astype(object).factorize()
-        encoded = torch.tensor([number.get(_plain(value), -1) for value in values], dtype=torch.int64)[places]
+        encoded = torch.tensor(
+            [number.get(_plain(value), -1) for value in values], dtype=torch.int64
+        )[places]
         unseen = int((encoded < 0).sum())
         if unseen:
             first = int((encoded < 0).nonzero()[0])
             raise DataError(
-                f"'{self.owner}' has {unseen} labels of a class that no training row has, the first in row {first}; "
-                f"the training rows have {len(self.classes)} classes. Take more rows of these classes, or "
-                f'remove them; if the labels are numbers to predict, set task = "regression" under [data].'
+                f"'{self.owner}' has {unseen} labels of a class that no training row"
+                f" has, the first in row {first}; "
+                f"the training rows have {len(self.classes)} classes. Take more rows of"
+                " these classes, or "
+                f"remove them; if the labels are numbers to predict, set task ="
+                f' "regression" under [data].'
             )
         return encoded
 
     def decode(self, encoded: Tensor) -> NDArray[Any]:
-        """The labels in their original values: the inverse of `encode`, for class numbers or predicted values."""
+        """The labels in their original values: the inverse of `encode`, for class
+        numbers or predicted values."""
         values = encoded.detach().cpu()
         if self.task == "regression":
             return np.asarray(values.to(torch.float64).numpy() * self.scale + self.mean)
         if values.is_floating_point() or (
-            values.numel() and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
+            values.numel()
+            and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
         ):
             raise DataError(
-                f"'{self.owner}' was given {values.dtype} values to decode, and they must be whole class numbers from "
-                f"0 to {len(self.classes) - 1}. Take the argmax of the scores first."
+                f"'{self.owner}' was given {values.dtype} values to decode, and they"
+                f" must be whole class numbers from 0 to {len(self.classes) - 1}. Take"
+                " the argmax of the scores first."
             )
-        words = isinstance(self.classes[0], str)  # as objects: NumPy's own strings lose trailing zero characters
-        return np.asarray(np.array(self.classes, dtype=object if words else None)[values.numpy()])
+        # as objects: NumPy's own strings lose trailing zero characters
+        words = isinstance(self.classes[0], str)
+        return np.asarray(
+            np.array(self.classes, dtype=object if words else None)[values.numpy()]
+        )
 
     def state(self) -> dict[str, Any]:
         """All that was learned, as JSON-able values."""
-        learned = {"classes": list(self.classes), "mean": self.mean, "scale": self.scale}
+        learned = {
+            "classes": list(self.classes),
+            "mean": self.mean,
+            "scale": self.scale,
+        }
         return {"owner": self.owner, "task": self.task, **learned}
 
     @classmethod
@@ -421,16 +593,23 @@ class Labels:
             if state["task"] not in ("classification", "regression"):
                 raise ValueError("task")
             classes = tuple(_plain(value) for value in state["classes"])
-            return cls(str(state["owner"]), state["task"], classes, float(state["mean"]), float(state["scale"]))
+            return cls(
+                str(state["owner"]),
+                state["task"],
+                classes,
+                float(state["mean"]),
+                float(state["scale"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"This is not the saved state of Labels ({type(error).__name__}: {error}). "
-                f"Pass what Labels.state() returned."
+                f"This is not the saved state of Labels ({type(error).__name__}:"
+                f" {error}). Pass what Labels.state() returned."
             ) from None
 
 
 def _plain(value: Any) -> str | int | float | bool:
-    """A label as a plain Python value, so that it can be saved; other types become their text."""
+    """A label as a plain Python value, so that it can be saved; other types become
+    their text."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else str(value)
 
@@ -439,8 +618,8 @@ def _refuse_missing(label: pd.Series[Any], owner: str) -> None:
     missing = int(label.isna().sum())
     if missing:
         raise DataError(
-            f"'{owner}' has {missing} rows without a label in {str(label.name)!r}, and every row needs one. "
-            f"Remove these rows before aligning."
+            f"'{owner}' has {missing} rows without a label in {str(label.name)!r}, and"
+            " every row needs one. Remove these rows before aligning."
         )
 
 
@@ -449,10 +628,17 @@ def _as_floats(label: pd.Series[Any], owner: str) -> NDArray[np.float64]:
     way = None if is_number else recognise(label)
     if not is_number and way not in READ_AS_NUMBERS:
         raise DataError(
-            f"'{owner}' has a label {str(label.name)!r} of type {label.dtype}, and regression needs numbers. "
-            f"Convert it, or set task='classification'."
+            f"'{owner}' has a label {str(label.name)!r} of type {label.dtype}, and"
+            " regression needs numbers. Convert it, or set task='classification'."
         )
-    values = np.asarray(label.to_numpy(dtype=np.float64)) if way is None else read(label, way)
+    values = (
+        np.asarray(label.to_numpy(dtype=np.float64))
+        if way is None
+        else read(label, way)
+    )
     if not np.isfinite(values).all():
-        raise DataError(f"'{owner}' has infinite values in its label {str(label.name)!r}. Remove these rows.")
+        raise DataError(
+            f"'{owner}' has infinite values in its label {str(label.name)!r}. Remove"
+            " these rows."
+        )
     return values

@@ -1,4 +1,5 @@
-"""A progress bar for what takes long, on a terminal only, and unless the user wants none."""
+"""A progress bar for what takes long, on a terminal only, and unless the user wants
+none."""
 
 from __future__ import annotations
 
@@ -14,28 +15,36 @@ class _Wish:
 
 
 def hide(quiet: bool) -> bool:
-    """Show no bars from here on, or show them again; gives `quiet` back, as a callback of an option must."""
+    """Show no bars from here on, or show them again; gives `quiet` back, as a callback
+    of an option must."""
     _Wish.hidden = quiet
     return quiet
 
 
 @contextlib.contextmanager
-def progress(name: str, total: int, *, unit: Literal["bytes", "items"]) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error that the yielded function moves; a total of 0 means that it is not known."""
+def progress(
+    name: str, total: int, *, unit: Literal["bytes", "items"]
+) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error that the yielded function moves; a total of 0 means that
+    it is not known."""
     with _bar(name, total, unit) as update:
         yield lambda size: update(advance=size)
 
 
 @contextlib.contextmanager
 def watched(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left; the yielded function takes how much is done, and of how much."""
+    """A bar with the time left; the yielded function takes how much is done, and of how
+    much."""
     with _bar(name, 0, "share") as update:
         yield lambda done, total: update(completed=done, total=total)
 
 
 @contextlib.contextmanager
-def _bar(name: str, total: int, unit: Literal["bytes", "items", "share"]) -> Iterator[Callable[..., None]]:
-    """Give a function that moves the bar, as rich's `update` does: by `advance`, or by `completed` of a `total`."""
+def _bar(
+    name: str, total: int, unit: Literal["bytes", "items", "share"]
+) -> Iterator[Callable[..., None]]:
+    """Give a function that moves the bar, as rich's `update` does: by `advance`, or by
+    `completed` of a `total`."""
     if not sys.stderr.isatty() or _Wish.hidden:
         yield lambda **_: None
         return

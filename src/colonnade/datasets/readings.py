@@ -3,9 +3,9 @@
     "1,234"  "€ 5"  "12 %"  "3,5"  "?"       numbers, with or without a sign of money, and gaps written as words
     "2024-01-31"  "31.01.2024 14:05"         times, as days since the first day of 1970
 
-A column is read so only where every cell that is no gap fits the same way; with a word such as "high" among numbers,
-the whole column stays categories, and a warning says so. The way of training is kept by its name, so that new rows are
-read the same way.
+A column is read so only where every cell that is no gap fits the same way; with a word
+such as "high" among numbers, the whole column stays categories, and a warning says so.
+The way of training is kept by its name, so that new rows are read the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,25 @@ from numpy.typing import NDArray
 from colonnade.first_use import pandas as pd
 
 GAP_WORDS = frozenset(
-    ("", "?", "-", "--", ".", "..", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "unk")
+    (
+        "",
+        "?",
+        "-",
+        "--",
+        ".",
+        "..",
+        "*",
+        "na",
+        "n/a",
+        "n.a.",
+        "nan",
+        "null",
+        "none",
+        "nil",
+        "missing",
+        "unknown",
+        "unk",
+    )
 )
 """Words for a gap in a column of numbers or times, in small letters."""
 CLASS_WORDS = frozenset(("-", "--", ".", "..", "*", "none", "nil"))
@@ -29,10 +47,18 @@ CLASS_WORDS = frozenset(("-", "--", ".", "..", "*", "none", "nil"))
 
 MONEY = "€$£¥₹"
 NUMBERS = {
-    "numbers": r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|[+-]?\.\d+|[+-]?(0|[1-9]\d*)\.",
-    "numbers with a comma at thousands": r"[+-]?([1-9]\d{0,2}(,\d{3})+|0|[1-9]\d*)(\.\d+)?",
-    "numbers with a decimal comma": r"[+-]?(([1-9]\d{0,2}(\.\d{3})+|0|[1-9]\d*)(,\d+)?)",
-    "numbers with spaces at thousands": r"[+-]?([1-9]\d{0,2}([ '\u00a0\u202f]\d{3})+|0|[1-9]\d*)([.,]\d+)?",
+    "numbers": (
+        r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|[+-]?\.\d+|[+-]?(0|[1-9]\d*)\."
+    ),
+    "numbers with a comma at thousands": (
+        r"[+-]?([1-9]\d{0,2}(,\d{3})+|0|[1-9]\d*)(\.\d+)?"
+    ),
+    "numbers with a decimal comma": (
+        r"[+-]?(([1-9]\d{0,2}(\.\d{3})+|0|[1-9]\d*)(,\d+)?)"
+    ),
+    "numbers with spaces at thousands": (
+        r"[+-]?([1-9]\d{0,2}([ '\u00a0\u202f]\d{3})+|0|[1-9]\d*)([.,]\d+)?"
+    ),
 }
 TIMES = {
     "times (year-month-day)": ("ISO8601",),
@@ -52,13 +78,18 @@ DROPPED = {
 """Signs between thousands."""
 OF_TYPE = "times"
 """The way of a column that holds times already, and no text."""
-ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?")
-LOOKS_LIKE_TIME = re.compile(r"\d{1,4}[-/. ]?(\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2}, \d{4}")
+ISO = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
+)
+LOOKS_LIKE_TIME = re.compile(
+    r"\d{1,4}[-/. ]?(\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2}, \d{4}"
+)
 DAY = 86_400.0
 
 
 def recognise(cells: pd.Series[Any]) -> str | None:
-    """The way in which all these cells, text or times, can be read as numbers; None if there is none."""
+    """The way in which all these cells, text or times, can be read as numbers; None if
+    there is none."""
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return OF_TYPE
     stripped = (str(cell).strip() for cell in cells.dropna().unique())
@@ -75,14 +106,16 @@ def recognise(cells: pd.Series[Any]) -> str | None:
 
 
 def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
-    """The cells as numbers, read in this way; gaps and cells that do not fit are NaN. A column that held times in
-    training may be text now."""
+    """The cells as numbers, read in this way; gaps and cells that do not fit are NaN. A
+    column that held times in training may be text now."""
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return since_1970(cells)
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
     way = (recognise(cells) or OF_TYPE) if way == OF_TYPE else way
-    places, words = pd.factorize(cells.astype(object).map(lambda cell: str(cell).strip(), na_action="ignore"))
+    places, words = pd.factorize(
+        cells.astype(object).map(lambda cell: str(cell).strip(), na_action="ignore")
+    )
     texts = [str(word) for word in words]
     values = np.full(len(texts), np.nan)
     if way in TIMES:
@@ -93,14 +126,20 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
 
 
 def described(way: str) -> dict[str, Any]:
-    """How cells are read in a way, for programs without this module: as days since the first day of 1970 by one of
-    `formats` ("ISO8601", which is none of strptime's; no formats: as they are), or as numbers without the characters to
-    `drop` and with this `decimal` sign."""
+    """How cells are read in a way, for programs without this module: as days since the
+    first day of 1970 by one of `formats` ("ISO8601", which is none of strptime's; no
+    formats: as they are), or as numbers without the characters to `drop` and with this
+    `decimal` sign."""
     facts = {"way": way, "gaps": sorted(GAP_WORDS)}
     if way == OF_TYPE or way in TIMES:
         return facts | {"formats": list(TIMES.get(way, ()))}
     drop = "".join(dict.fromkeys(MONEY + "% \u00a0" + DROPPED.get(way, "")))
-    return facts | {"drop": drop, "decimal": "." if way in ("numbers", "numbers with a comma at thousands") else ","}
+    return facts | {
+        "drop": drop,
+        "decimal": (
+            "." if way in ("numbers", "numbers with a comma at thousands") else ","
+        ),
+    }
 
 
 def read_times(cells: Any) -> NDArray[np.float64] | None:
@@ -115,19 +154,26 @@ def read_times(cells: Any) -> NDArray[np.float64] | None:
 
 
 def cells_no_numbers(cells: pd.Series[Any]) -> int:
-    """How many cells keep a column from being numbers; 0 where many are no numbers anyway."""
+    """How many cells keep a column from being numbers; 0 where many are no numbers
+    anyway."""
     counts = Counter[str]()
     for cell, count in cells.value_counts().items():
         if count:  # a category may have no cells
             counts[str(cell).strip()] += int(count)
     fits = re.compile(NUMBERS["numbers"]).fullmatch
-    odd = sum(count for word, count in counts.items() if word.lower() not in GAP_WORDS and not fits(word))
+    odd = sum(
+        count
+        for word, count in counts.items()
+        if word.lower() not in GAP_WORDS and not fits(word)
+    )
     return odd if 0 < odd <= 0.2 * counts.total() and len(counts) > 2 else 0
 
 
 def _bare(word: str) -> str:
     """The word without a sign of money or a per cent sign at either end."""
-    sign, unsigned = (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
+    sign, unsigned = (
+        (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
+    )
     return sign + unsigned.strip(MONEY + "% \u00a0").strip()
 
 
@@ -149,10 +195,18 @@ def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
             unread = [at for at in unread if ISO.fullmatch(words[at])]
         if unread:
             text = pd.Series([words[at] for at in unread], dtype=object)
-            days[unread] = since_1970(pd.to_datetime(text, format=form, errors="coerce", utc=True))
+            days[unread] = since_1970(
+                pd.to_datetime(text, format=form, errors="coerce", utc=True)
+            )
     return days
 
 
 def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:
-    bare = times.dt.tz_convert("UTC").dt.tz_localize(None) if times.dt.tz is not None else times
-    return np.asarray((bare - pd.Timestamp(0)) / pd.Timedelta(seconds=DAY), dtype=np.float64)
+    bare = (
+        times.dt.tz_convert("UTC").dt.tz_localize(None)
+        if times.dt.tz is not None
+        else times
+    )
+    return np.asarray(
+        (bare - pd.Timestamp(0)) / pd.Timedelta(seconds=DAY), dtype=np.float64
+    )

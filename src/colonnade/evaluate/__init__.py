@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-NAMES = {"majority": "largest class", "auc": "AUC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+NAMES = {
+    "majority": "largest class",
+    "auc": "AUC",
+    "f1": "F1",
+    "r2": "R²",
+    "rmse": "RMSE",
+    "mae": "MAE",
+}
 
 
 def metric(name: str) -> str:
@@ -11,14 +18,16 @@ def metric(name: str) -> str:
 
 
 def class_name(name: object) -> str:
-    """A class's name; in quotes where it begins or ends with white space, which nobody would see."""
+    """A class's name; in quotes where it begins or ends with white space, which nobody
+    would see."""
     text = str(name)
     return text if text and text == text.strip() else repr(text)
 
 
 def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:
     """The 95 % interval of the share `right` of so many rows (Wilson, 1927)."""
-    share, spread = right / of, z * z / of
+    share = right / of
+    spread = z * z / of
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * (share * (1 - share) / of + spread / (4 * of)) ** 0.5
     return max(0.0, centre - half), min(1.0, centre + half)

@@ -34,7 +34,15 @@ from colonnade.explain.experiments import (
     trained_copy,
     without,
 )
-from colonnade.explain.importance import Agreement, Lost, correlation, head_norms, permutation, ranking, silenced
+from colonnade.explain.importance import (
+    Agreement,
+    Lost,
+    correlation,
+    head_norms,
+    permutation,
+    ranking,
+    silenced,
+)
 from colonnade.explain.pictures import draw, write
 from colonnade.explain.report import Report, explain, retrain
 

@@ -1,8 +1,10 @@
-"""What the parties released for the rows of a split, gathered once: every measure of importance is computed from it.
+"""What the parties released for the rows of a split, gathered once: every measure of
+importance is computed from it.
 
-A party's embedding of a row depends on its own columns of that row alone. So permuting, replacing or silencing gathered
-embeddings gives the same as changing the party's columns and asking again, and nobody is asked twice. Where parties
-lack rows, each is measured on the rows that it holds.
+A party's embedding of a row depends on its own columns of that row alone. So permuting,
+replacing or silencing gathered embeddings gives the same as changing the party's
+columns and asking again, and nobody is asked twice. Where parties lack rows, each is
+measured on the rows that it holds.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from colonnade.federation import Federation
 from colonnade.optim.losses import Loss
 
 PIECE = 8192
-"""The most rows that are combined at once: this bounds the memory of a concatenation."""
+"""The most rows that are combined at once: this bounds the memory of a concatenation.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their numbers in the agreed order.
-    `lacks` has a mask of the rows that a party lacks; its part is zero there, and is not combined."""
+    """`parts` has a tensor [rows, width] per party, in party order; `rows` are their
+    numbers in the agreed order. `lacks` has a mask of the rows that a party lacks; its
+    part is zero there, and is not combined."""
 
     split: str
     rows: Tensor
@@ -48,32 +52,51 @@ class Embeddings:
         return (~torch.stack([nobody, *lacking]).any(0)).nonzero().flatten()
 
     def outputs(
-        self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
+        self,
+        changed: Mapping[str, Tensor] | None = None,
+        at: Tensor | None = None,
+        *,
+        without: Collection[str] = (),
     ) -> Tensor:
-        """The joint outputs, of all rows or `at` some, had parties released `changed`, or nothing (`without`)."""
+        """The joint outputs, of all rows or `at` some, had parties released `changed`,
+        or nothing (`without`)."""
         parts = {**self.parts, **(changed or {})}
         if parts.keys() != self.parts.keys():
-            raise ConfigError(f"There are embeddings of {', '.join(self.parts)}; found {', '.join(changed or {})}.")
+            raise ConfigError(
+                f"There are embeddings of {', '.join(self.parts)}; found"
+                f" {', '.join(changed or {})}."
+            )
         wanted = torch.arange(len(self.labels)) if at is None else at
-        outputs, places = [], []
+        outputs = []
+        places = []
         for group, parties in self._by_who_holds(wanted, without):
             for piece in torch.split(group, PIECE):
                 rows = wanted[piece].to(self.labels.device)
                 with torch.no_grad():
-                    outputs.append(self.combine({party: parts[party][rows] for party in parties}))
+                    outputs.append(
+                        self.combine({party: parts[party][rows] for party in parties})
+                    )
                 places.append(piece)
         return torch.cat(outputs)[torch.cat(places).argsort().to(self.labels.device)]
 
     def score(
-        self, changed: Mapping[str, Tensor] | None = None, at: Tensor | None = None, *, without: Collection[str] = ()
+        self,
+        changed: Mapping[str, Tensor] | None = None,
+        at: Tensor | None = None,
+        *,
+        without: Collection[str] = (),
     ) -> float:
         """The joint model's score then; NaN where there are no rows."""
         if at is not None and not len(at):
             return math.nan
         labels = self.labels if at is None else self.labels[at.to(self.labels.device)]
-        return measure(self.loss, self.outputs(changed, at, without=without), labels)[self.metric]
+        return measure(self.loss, self.outputs(changed, at, without=without), labels)[
+            self.metric
+        ]
 
-    def _by_who_holds(self, wanted: Tensor, without: Collection[str]) -> Iterator[tuple[Tensor, list[str]]]:
+    def _by_who_holds(
+        self, wanted: Tensor, without: Collection[str]
+    ) -> Iterator[tuple[Tensor, list[str]]]:
         """Groups of places in `wanted`, each with the parties that hold its rows."""
         names = [name for name in self.parts if name not in without]
         lacking = [name for name in names if name in self.lacks]
@@ -81,12 +104,20 @@ class Embeddings:
         lacked = torch.stack([nobody, *(self.lacks[name][wanted] for name in lacking)])
         patterns, pattern_of_row = torch.unique(lacked, dim=1, return_inverse=True)
         for number, pattern in enumerate(patterns.T.tolist()):
-            absent = [name for name, is_absent in zip(lacking, pattern[1:], strict=True) if is_absent]
-            yield (pattern_of_row == number).nonzero().flatten(), [name for name in names if name not in absent]
+            absent = [
+                name
+                for name, is_absent in zip(lacking, pattern[1:], strict=True)
+                if is_absent
+            ]
+            yield (
+                (pattern_of_row == number).nonzero().flatten(),
+                [name for name in names if name not in absent],
+            )
 
 
 def separable(federation: Federation) -> bool:
-    """Whether the label owner sees what each party releases; under secure aggregation it sees the sum alone."""
+    """Whether the label owner sees what each party releases; under secure aggregation
+    it sees the sum alone."""
     return federation.algorithm.separable(federation.settings.config)
 
 
@@ -103,17 +134,19 @@ def gather(
     owner: str | None = None,
     before: Before | None = None,
 ) -> Embeddings:
-    """Ask every party once for a split's embeddings, or for those of a seeded sample of its rows: those of the first
-    label owner, unless `owner` is named. Where parties are elsewhere, `before` prepares them. These are releases like
-    any other: the owners' rules apply, and ledgers and budgets count them."""
+    """Ask every party once for a split's embeddings, or for those of a seeded sample of
+    its rows: those of the first label owner, unless `owner` is named. Where parties are
+    elsewhere, `before` prepares them. These are releases like any other: the owners'
+    rules apply, and ledgers and budgets count them."""
     owner_name = federation.owner_named(owner)
     label_owner = federation.label_owners[owner_name]
     names = list(label_owner.peers)
     if not separable(federation):
         raise ConfigError(
-            f"This run of {federation.settings.algorithm} adds the parties up under secure aggregation, so nobody sees "
-            "what one party released, and no party's embeddings can be permuted, silenced or drawn.\n"
-            "    Use noise_validation, or retrain without a party."
+            f"This run of {federation.settings.algorithm} adds the parties up under"
+            " secure aggregation, so nobody sees what one party released, and no"
+            " party's embeddings can be permuted, silenced or drawn.\n    Use"
+            " noise_validation, or retrain without a party."
         )
     if federation.algorithm.combine is None:
         raise _not_combined(federation)
@@ -129,7 +162,8 @@ def gather(
             for piece in pieces:
                 federation.algorithm.predict(recorder, label_owner.peers, piece)
         present = [name for name in names if name not in away]
-        recorded, recorder.recorded = recorder.recorded, []
+        recorded = recorder.recorded
+        recorder.recorded = []
         if not recorded or any(list(piece) != present for piece in recorded):
             raise _not_combined(federation)
         for party in present:
@@ -138,7 +172,9 @@ def gather(
                 parts[party] = whole.new_zeros(len(chosen), *whole.shape[1:])
             parts[party][places.to(whole.device)] = whole
     for party in {*names} - parts.keys():  # it holds none of the rows
-        parts[party] = torch.zeros(len(chosen), *label_owner.shapes[party], device=federation.device)
+        parts[party] = torch.zeros(
+            len(chosen), *label_owner.shapes[party], device=federation.device
+        )
     return Embeddings(
         split,
         chosen,
@@ -147,28 +183,44 @@ def gather(
         combine,
         holdings.loss,
         metric_of(federation, chosen, owner),
-        {party: mask[chosen] for party, mask in holdings.away.items() if bool(mask[chosen].any())},
+        {
+            party: mask[chosen]
+            for party, mask in holdings.away.items()
+            if bool(mask[chosen].any())
+        },
     )
 
 
 def _not_combined(federation: Federation) -> ConfigError:
     return ConfigError(
-        f"{federation.settings.algorithm} does not combine one tensor per party into its outputs, or its record does "
-        "not say how (combine), so no party's part can be permuted, silenced or drawn."
+        f"{federation.settings.algorithm} does not combine one tensor per party into"
+        " its outputs, or its record does not say how (combine), so no party's part"
+        " can be permuted, silenced or drawn."
     )
 
 
 def metric_of(federation: Federation, rows: Tensor, owner: str | None = None) -> str:
-    """The score by which parties are measured on these rows of the first label owner, unless `owner` is named."""
+    """The score by which parties are measured on these rows of the first label owner,
+    unless `owner` is named."""
     labels = federation.label_owners[federation.owner_named(owner)].labels
     return telling(federation.holdings.loss, labels[rows.to(federation.device)])
 
 
-def sampled(federation: Federation, split: str, rows: int | None, seed: int, owner: str | None = None) -> Tensor:
-    """A seeded sample of a split's rows, in their order; all rows when there are not more."""
+def sampled(
+    federation: Federation,
+    split: str,
+    rows: int | None,
+    seed: int,
+    owner: str | None = None,
+) -> Tensor:
+    """A seeded sample of a split's rows, in their order; all rows when there are not
+    more."""
     agreed = federation.agreed[federation.owner_named(owner)].splits
     if split not in agreed:
-        raise ConfigError(f"There are no rows called {split!r}; there are {', '.join(map(repr, agreed))}.")
+        raise ConfigError(
+            f"There are no rows called {split!r}; there are"
+            f" {', '.join(map(repr, agreed))}."
+        )
     if rows is not None and rows < 1:
         raise ConfigError(f"A sample has at least one row; found {rows}.")
     whole = agreed[split]
@@ -199,19 +251,26 @@ class _Recorder:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Embeddings of some parties laid out in the plane by t-SNE: [rows, 2] per party, and the rows' labels."""
+    """Embeddings of some parties laid out in the plane by t-SNE: [rows, 2] per party,
+    and the rows' labels."""
 
     points: Mapping[str, NDArray[np.float32]]
     labels: NDArray[Any]
 
 
-def tsne(embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, seed: int = 0) -> Plane:
-    """Lay out each party's embeddings of the same sample of rows, which all of these hold (Figures 4 and 6)."""
+def tsne(
+    embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, seed: int = 0
+) -> Plane:
+    """Lay out each party's embeddings of the same sample of rows, which all of these
+    hold (Figures 4 and 6)."""
     from sklearn.manifold import TSNE
 
     for party in parties:
         if party not in embeddings.parts:
-            raise ConfigError(f"There are no embeddings of {party!r}; there are {', '.join(embeddings.parts)}.")
+            raise ConfigError(
+                f"There are no embeddings of {party!r}; there are"
+                f" {', '.join(embeddings.parts)}."
+            )
     held = embeddings.held_by(*parties)
     if len(held) < 3:
         raise ConfigError(f"t-SNE lays out three rows or more; found {len(held)}.")
@@ -220,7 +279,14 @@ def tsne(embeddings: Embeddings, parties: Sequence[str], *, rows: int = 1000, se
     points = {}
     for party in parties:
         h = embeddings.parts[party][sample.to(embeddings.labels.device)].cpu().numpy()
-        spread = h.shape[1] > 1 and bool(np.linalg.matrix_rank(h - h.mean(0)) > 1)  # else there are no two main axes
-        layout = TSNE(perplexity=min(30, (len(h) - 1) / 3), init="pca" if spread else "random", random_state=seed)
+        # else there are no two main axes
+        spread = h.shape[1] > 1 and bool(np.linalg.matrix_rank(h - h.mean(0)) > 1)
+        layout = TSNE(
+            perplexity=min(30, (len(h) - 1) / 3),
+            init="pca" if spread else "random",
+            random_state=seed,
+        )
         points[party] = layout.fit_transform(h).astype(np.float32)
-    return Plane(points, embeddings.labels[sample.to(embeddings.labels.device)].cpu().numpy())
+    return Plane(
+        points, embeddings.labels[sample.to(embeddings.labels.device)].cpu().numpy()
+    )

@@ -1,5 +1,6 @@
-"""A trained model's pieces, each for its own organisation, to be run without Colonnade; and a card that says what they
-are. Nothing of one organisation is in another's folder."""
+"""A trained model's pieces, each for its own organisation, to be run without Colonnade;
+and a card that says what they are. Nothing of one organisation is in another's folder.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A model card: what was trained by whom on how much, how good it is, what each party sent, what is promised, what not.
+"""A model card: what was trained by whom on how much, how good it is, what each party
+sent, what is promised, what not.
 
-It is written as numbers (model_card.json) and as a page (README.md). Where all parts of a run are on one machine it is
-the same for every organisation; between sites it has what the exporting site knows. It has nothing of anybody's
-columns, rules or tables.
+It is written as numbers (model_card.json) and as a page (README.md). Where all parts of
+a run are on one machine it is the same for every organisation; between sites it has
+what the exporting site knows. It has nothing of anybody's columns, rules or tables.
 """
 
 from __future__ import annotations
@@ -20,20 +21,40 @@ from colonnade.tracking import parameters_of
 from colonnade.version import __version__
 
 LIMITS = (
-    "These are pieces of one model. None of them predicts by itself: a label owner's piece takes what the pieces of "
-    "all organisations with columns give, in the order that its config.json says.",
-    "A piece gives what its model computes. The owner's rules (noise, rounding) are applied by Colonnade when "
-    "something leaves, and are not in the piece.",
-    "What an organisation computes with its piece and hands over is a release like those of the run. No ledger writes "
-    "it down, and no budget counts it.",
-    "The privacy statements are about what left during the run and since, until this card was made; not about the "
-    "weights: a model remembers something of the rows it was trained on. Whoever publishes a piece publishes that.",
-    f"Words that fewer than {LEAST} training rows have are not named in a piece, so that nobody's cell is read there: "
-    "each counts as other, or as none of the words where there is no other. Numbers are not hidden so: medians, knots "
-    "and edges of config.json are cells of training rows, the least and the largest of a column among them.",
-    "Scores were measured on held-out rows of these organisations' tables; other people may be different.",
+    (
+        "These are pieces of one model. None of them predicts by itself: a label"
+        " owner's piece takes what the pieces of all organisations with columns give,"
+        " in the order that its config.json says."
+    ),
+    (
+        "A piece gives what its model computes. The owner's rules (noise, rounding) are"
+        " applied by Colonnade when something leaves, and are not in the piece."
+    ),
+    (
+        "What an organisation computes with its piece and hands over is a release like"
+        " those of the run. No ledger writes it down, and no budget counts it."
+    ),
+    (
+        "The privacy statements are about what left during the run and since, until"
+        " this card was made; not about the weights: a model remembers something of the"
+        " rows it was trained on. Whoever publishes a piece publishes that."
+    ),
+    (
+        f"Words that fewer than {LEAST} training rows have are not named in a piece, so"
+        " that nobody's cell is read there: each counts as other, or as none of the"
+        " words where there is no other. Numbers are not hidden so: medians, knots and"
+        " edges of config.json are cells of training rows, the least and the largest"
+        " of a column among them."
+    ),
+    (
+        "Scores were measured on held-out rows of these organisations' tables; other"
+        " people may be different."
+    ),
 )
-NO_SCORES = "Scores are measured where labels are, and this organisation has none of the labels: ask a label owner."
+NO_SCORES = (
+    "Scores are measured where labels are, and this organisation has none of the"
+    " labels: ask a label owner."
+)
 SETTINGS = ("algorithm.", "data.", "preprocess.", "model.", "label_model.", "train.")
 
 PREPARED = """import json
@@ -99,31 +120,58 @@ head = torch.export.load("labels/model.pt2").module()
 outputs = head([received[name] for name in config["inputs"]["parties"]])  # {name: tensor}
 """
 SCORES = {
-    "softmax": "scores = outputs.softmax(-1)  # a column per class of config['outputs']['classes']",
-    "sigmoid": "scores = outputs[:, 0].sigmoid()  # of the second of config['outputs']['classes']",
-    "value": "values = outputs[:, 0] * config['outputs']['scale'] + config['outputs']['mean']",
+    "softmax": (
+        "scores = outputs.softmax(-1)  # a column per class of"
+        " config['outputs']['classes']"
+    ),
+    "sigmoid": (
+        "scores = outputs[:, 0].sigmoid()  # of the second of"
+        " config['outputs']['classes']"
+    ),
+    "value": (
+        "values = outputs[:, 0] * config['outputs']['scale'] +"
+        " config['outputs']['mean']"
+    ),
 }
 
 
 def numbers(trained: Trained) -> dict[str, Any]:
     """The card as plain values."""
-    summary, facts = trained.summary, read(trained.run.path)
+    summary = trained.summary
+    facts = read(trained.run.path)
     settings = parameters_of(trained.settings.to_mapping())
     kept = (
-        "algorithm", "task", "findings", "parties", "rows", "epochs", "rounds", "seconds", "stopped", "metrics",
+        "algorithm",
+        "task",
+        "findings",
+        "parties",
+        "rows",
+        "epochs",
+        "rounds",
+        "seconds",
+        "stopped",
+        "metrics",
         "not_measured",
-    )  # fmt: skip
+    )
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
     return {
         "name": trained.run.path.resolve().name,
         "part": trained.part,
-        **({"task": trained.labels.task} if any("labels" in fitted for fitted in trained.fitted.values()) else {}),
+        **(
+            {"task": trained.labels.task}
+            if any("labels" in fitted for fitted in trained.fitted.values())
+            else {}
+        ),
         **{key: summary[key] for key in kept if key in summary},
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
-        "crossed_since": [{key: flow.get(key) for key in crossed} for flow in facts.later],
+        "crossed_since": [
+            {key: flow.get(key) for key in crossed} for flow in facts.later
+        ],
         "privacy": facts.privacy,
-        "settings": {key: value for key, value in settings.items() if key.startswith(SETTINGS)},
+        "settings": {
+            key: value for key, value in settings.items() if key.startswith(SETTINGS)
+        },
         "limits": list(LIMITS),
         "made_with": {"colonnade": __version__, "torch": str(torch.__version__)},
     }
@@ -133,57 +181,91 @@ def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     """README.md of one organisation's folder."""
     scores = [
         _scores(card["metrics"]) if card.get("metrics") else NO_SCORES,
-        *(f"The {split} rows were not measured: {why}." for split, why in card.get("not_measured", {}).items()),
+        *(
+            f"The {split} rows were not measured: {why}."
+            for split, why in card.get("not_measured", {}).items()
+        ),
     ]
     parts = [
         _front(card),
         f"# {card['name']}: the part of {pieces[0].party}",
         *(f"**{finding}**" for finding in card.get("findings", [])),
         _about(card),
-        "## What is here\n\n" + "\n".join(f"- `{piece.role}/`: {_words(piece)}" for piece in pieces),
+        "## What is here\n\n"
+        + "\n".join(f"- `{piece.role}/`: {_words(piece)}" for piece in pieces),
         *(f"```python\n{_use(piece)}\n```" for piece in pieces),
-        "`model.safetensors` has the same weights for whoever builds the model in another way.",
+        (
+            "`model.safetensors` has the same weights for whoever builds the model in"
+            " another way."
+        ),
         "## How good it is",
         *scores,
         "## Who took part",
         _table(
             ("organisation", "holds", "sent, bytes", "received, bytes"),
-            ((name, " and ".join(roles) or "no data", card["bytes"][name]["out"], card["bytes"][name]["in"])
-             for name, roles in card["parties"].items()),
+            (
+                (
+                    name,
+                    " and ".join(roles) or "no data",
+                    card["bytes"][name]["out"],
+                    card["bytes"][name]["in"],
+                )
+                for name, roles in card["parties"].items()
+            ),
         ),
-        "Rows: " + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items()) + ".",
+        "Rows: "
+        + ", ".join(f"{count:,} {split}" for split, count in card["rows"].items())
+        + ".",
         "## What each party sent",
         _crossed(card["crossed"]),
-        *(["Since the run, to predict, to serve or to explain:", _crossed(since)]
-          if (since := card["crossed_since"]) else []),
+        *(
+            ["Since the run, to predict, to serve or to explain:", _crossed(since)]
+            if (since := card["crossed_since"])
+            else []
+        ),
         "## What was promised",
-        _table(("whose", "against", "neighbours", "accountant", "epsilon", "delta"), _promises(card)),
-        "Statements about columns and about labels are never added up; each holds against the adversary it names. Of "
-        "columns, an epsilon is for a row's own releases, except where its line says: also through the local model.",
+        _table(
+            ("whose", "against", "neighbours", "accountant", "epsilon", "delta"),
+            _promises(card),
+        ),
+        (
+            "Statements about columns and about labels are never added up; each holds"
+            " against the adversary it names. Of columns, an epsilon is for a row's own"
+            " releases, except where its line says: also through the local model."
+        ),
         "## Limits\n\n" + "\n".join(f"- {limit}" for limit in card["limits"]),
         "## Settings",
         _table(("setting", "value"), card["settings"].items()),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def _about(card: dict[str, Any]) -> str:
-    trained = f"trained with `{card['algorithm']}` over columns that stayed with their owners"
+    trained = (
+        f"trained with `{card['algorithm']}` over columns that stayed with their owners"
+    )
     if card["part"] is None:
         count = len(card["parties"])
-        return f"One model of {count} organisations, {trained}. This folder has what one of them holds of it."
-    met = dict.fromkeys(name for flow in card["crossed"] for name in (flow["from"], flow["to"]))
+        return (
+            f"One model of {count} organisations, {trained}. This folder has what one"
+            " of them holds of it."
+        )
+    met = dict.fromkeys(
+        name for flow in card["crossed"] for name in (flow["from"], flow["to"])
+    )
     others = [name for name in met if name != card["part"]]
     return (
-        f"One model of several organisations at sites of their own, {trained}. This is one organisation's part: it was "
-        f"exported at the site of {card['part']}, from what is there, and the pieces of {listed(others)} are at "
-        "theirs. Numbers below are those that this site knows."
+        f"One model of several organisations at sites of their own, {trained}. This is"
+        f" one organisation's part: it was exported at the site of {card['part']}, from"
+        f" what is there, and the pieces of {listed(others)} are at theirs. Numbers"
+        " below are those that this site knows."
     )
 
 
 def _front(card: dict[str, Any]) -> str:
     """The front matter: YAML, whose values are JSON."""
-    kind = f"tabular-{card['task']}" if "task" in card else None  # a site without labels does not know it
+    # a site without labels does not know it
+    kind = f"tabular-{card['task']}" if "task" in card else None
     scored = [
         {"type": name, "value": value, "name": f"{name} on {split} rows"}
         for split, scores in card.get("metrics", {}).items()
@@ -192,21 +274,38 @@ def _front(card: dict[str, Any]) -> str:
         if value is not None
     ]
     data = {"name": "tables of the organisations", "type": "private"}
-    index = [{"name": card["name"], "results": [{"task": {"type": kind}, "dataset": data, "metrics": scored}]}]
+    index = [
+        {
+            "name": card["name"],
+            "results": [{"task": {"type": kind}, "dataset": data, "metrics": scored}],
+        }
+    ]
     lines = {
         "library_name": "pytorch",
         "pipeline_tag": kind,
         "tags": ["vertical-federated-learning", "colonnade", card["algorithm"]],
         "model-index": None if kind is None else index,
     }
-    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items() if value) + "---"
+    return (
+        "---\n"
+        + "".join(
+            f"{key}: {json.dumps(value)}\n" for key, value in lines.items() if value
+        )
+        + "---"
+    )
 
 
 def _words(piece: Piece) -> str:
     shape = _shape(piece.outputs["shape"])
     if piece.role == COLUMNS:
-        return f"from its own columns, prepared as config.json says, to `{piece.outputs['name']}`, {shape} a row"
-    return f"from what {listed(piece.inputs['parties'])} send, in this order, to {shape} a row"
+        return (
+            "from its own columns, prepared as config.json says, to"
+            f" `{piece.outputs['name']}`, {shape} a row"
+        )
+    return (
+        f"from what {listed(piece.inputs['parties'])} send, in this order, to {shape}"
+        " a row"
+    )
 
 
 def _use(piece: Piece) -> str:
@@ -222,7 +321,13 @@ def _shape(shape: Sequence[int]) -> str:
 def _scores(metrics: dict[str, Any]) -> str:
     names = list(next(iter(metrics.values())))
     rows = (
-        (split, *("-" if scores.get(name) is None else f"{scores[name]:.4f}" for name in names))
+        (
+            split,
+            *(
+                "-" if scores.get(name) is None else f"{scores[name]:.4f}"
+                for name in names
+            ),
+        )
         for split, scores in metrics.items()
     )
     return _table(("rows", *names), rows)
@@ -231,21 +336,49 @@ def _scores(metrics: dict[str, Any]) -> str:
 def _crossed(flows: Iterable[dict[str, Any]]) -> str:
     return _table(
         ("from", "to", "what", "protection", "times", "bytes", "it tells"),
-        ([flow[key] for key in ("from", "to", "name", "protection", "times", "bytes", "meaning")] for flow in flows),
+        (
+            [
+                flow[key]
+                for key in (
+                    "from",
+                    "to",
+                    "name",
+                    "protection",
+                    "times",
+                    "bytes",
+                    "meaning",
+                )
+            ]
+            for flow in flows
+        ),
     )
 
 
 def _promises(card: dict[str, Any]) -> Iterable[Sequence[Any]]:
     for guarantee in card["privacy"]:
         for statement in guarantee["statements"]:
-            epsilon = "no guarantee" if statement["epsilon"] is None else f"{statement['epsilon']:.4g}"
+            epsilon = (
+                "no guarantee"
+                if statement["epsilon"] is None
+                else f"{statement['epsilon']:.4g}"
+            )
             delta = f"{statement['delta']:g}" if statement["delta"] else "-"
             whose = f"{guarantee['party']}: {guarantee['protects']}"
-            yield whose, statement["adversary"], statement["relation"], statement["accountant"], epsilon, delta
+            yield (
+                whose,
+                statement["adversary"],
+                statement["relation"],
+                statement["accountant"],
+                epsilon,
+                delta,
+            )
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; a | in a word is escaped, so that it ends no cell."""
-    lines = [" | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows]
+    lines = [
+        " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row)
+        for row in rows
+    ]
     head = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*head, *(f"| {line} |" for line in lines)])

@@ -1,4 +1,5 @@
-"""The pieces of a trained model, rebuilt from a run directory: no table is read where columns.json says their shape."""
+"""The pieces of a trained model, rebuilt from a run directory: no table is read where
+columns.json says their shape."""
 
 from __future__ import annotations
 
@@ -24,15 +25,17 @@ from colonnade.rows.holdings import loss_for
 from colonnade.runs.layout import WIDTHS
 from colonnade.runs.run_directory import RunDirectory, plain
 
-COLUMNS, LABELS = "columns", "labels"
+COLUMNS = "columns"
+LABELS = "labels"
 LEAST = 10
 """The fewest training rows that must have a word for a piece to name it."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One model of one organisation, on the CPU and in evaluation mode. `shapes` has the shape of one row of each
-    input; `inputs` and `outputs` describe what goes in and what comes out."""
+    """One model of one organisation, on the CPU and in evaluation mode. `shapes` has
+    the shape of one row of each input; `inputs` and `outputs` describe what goes in and
+    what comes out."""
 
     party: str
     role: str
@@ -44,19 +47,32 @@ class Piece:
 
 
 class Trained:
-    """What a run directory holds, as models; `allow_models` lists the import paths that its settings may name."""
+    """What a run directory holds, as models; `allow_models` lists the import paths that
+    its settings may name."""
 
     def __init__(self, folder: Path, allow_models: Sequence[str] = ()) -> None:
         self.run = RunDirectory(folder)
-        self.settings, self.mark, summary = self.run.settings(allow_models), self.run.mark(), self.run.summary()
+        self.settings, self.mark, summary = (
+            self.run.settings(allow_models),
+            self.run.mark(),
+            self.run.summary(),
+        )
         self.algorithm = find(self.settings.algorithm)
         if self.algorithm.head is None:
             raise ConfigError(
-                f"A run of {self.settings.algorithm!r} has no model to export: {self.algorithm.no_head}. Predict with "
-                "`colonnade predict`, or train another algorithm."
+                f"A run of {self.settings.algorithm!r} has no model to export:"
+                f" {self.algorithm.no_head}. Predict with `colonnade predict`, or train"
+                " another algorithm."
             )
-        if not isinstance(summary, dict) or "parties" not in summary or not self.mark["finished"]:
-            raise ConfigError(f"{folder} holds a run that has not finished. Finish it: colonnade run ... --resume.")
+        if (
+            not isinstance(summary, dict)
+            or "parties" not in summary
+            or not self.mark["finished"]
+        ):
+            raise ConfigError(
+                f"{folder} holds a run that has not finished. Finish it: colonnade run"
+                " ... --resume."
+            )
         self.summary: dict[str, Any] = summary
         self.part = self.run.part()
         self.parties = {name: set(roles) for name, roles in summary["parties"].items()}
@@ -66,15 +82,22 @@ class Trained:
     def pieces(self, party: str) -> list[Piece]:
         """All pieces that one organisation holds."""
         makers = {"features": self._columns, "labels": self._labels}
-        return [make(party) for role, make in makers.items() if role in self.parties[party]]
+        return [
+            make(party) for role, make in makers.items() if role in self.parties[party]
+        ]
 
     @cached_property
     def labels(self) -> Labels:
-        return next(Labels.from_state(fitted["labels"]) for fitted in self.fitted.values() if "labels" in fitted)
+        return next(
+            Labels.from_state(fitted["labels"])
+            for fitted in self.fitted.values()
+            if "labels" in fitted
+        )
 
     @property
     def outputs(self) -> int:
-        """How many outputs the joint model has. Between sites a party without labels knows it from the driver."""
+        """How many outputs the joint model has. Between sites a party without labels
+        knows it from the driver."""
         if self.part is None or "labels" in self.parties[self.part]:
             return loss_for(self.labels).outputs
         return int(self.summary.get("outputs") or 1)
@@ -86,7 +109,8 @@ class Trained:
         """The shape of one row of a party's prepared columns."""
         if "columns" in self.fitted[party]:
             return (len(Preprocessor.from_state(self.fitted[party]["columns"]).names),)
-        features = self._as_trained.owners[party].features  # a named data set has no columns of its own to prepare
+        # a named data set has no columns of its own to prepare
+        features = self._as_trained.owners[party].features
         return tuple(features.shape[1:])
 
     @cached_property
@@ -105,9 +129,18 @@ class Trained:
             self._models[party] = self.algorithm.tables.model(inputs).eval()
         if party not in self._models:
             shape = self.shape(party)
-            model = models.build(self.spec(party), shape, seed=0, owner=party, allow=self.settings.allow_models)
-            row, own = torch.zeros(1, *shape), "labels" in self.parties[party]
-            model = self.algorithm.complete(model, row, self.outputs, seed=0, config=self.settings.config, own=own)
+            model = models.build(
+                self.spec(party),
+                shape,
+                seed=0,
+                owner=party,
+                allow=self.settings.allow_models,
+            )
+            row = torch.zeros(1, *shape)
+            own = "labels" in self.parties[party]
+            model = self.algorithm.complete(
+                model, row, self.outputs, seed=0, config=self.settings.config, own=own
+            )
             try:
                 model.load_state_dict(self.state(party)["features"]["model"])
             except (RuntimeError, KeyError) as error:
@@ -117,29 +150,44 @@ class Trained:
 
     @cached_property
     def sent(self) -> dict[str, tuple[int, ...]]:
-        """The shape of what each party with columns sends for a row, in the label owners' order."""
+        """The shape of what each party with columns sends for a row, in the label
+        owners' order."""
         tables = self.algorithm.tables
-        holder = next((name for name, roles in self.parties.items() if "labels" in roles), None)
+        holder = next(
+            (name for name, roles in self.parties.items() if "labels" in roles), None
+        )
         if tables is not None and holder is not None:
             names = self.run.widths() if self.part is not None else self.parties
-            with_columns = [name for name in names if self.part is not None or "features" in self.parties[name]]
+            with_columns = [
+                name
+                for name in names
+                if self.part is not None or "features" in self.parties[name]
+            ]
             return dict(tables.shapes(self.state(holder)["labels"], with_columns))
         if self.part is not None and "labels" in self.parties[self.part]:
             if widths := self.run.widths():
                 return widths
             raise CheckpointError(
-                f"{self.run.path} is the part of '{self.part}' in a run between sites, and {WIDTHS} is missing there: "
-                "what the others send is not known. Runs of earlier versions have none; resume the run to write it."
+                f"{self.run.path} is the part of '{self.part}' in a run between sites,"
+                f" and {WIDTHS} is missing there: what the others send is not known."
+                " Runs of earlier versions have none; resume the run to write it."
             )
-        return {name: self._sent_by(name) for name, roles in self.parties.items() if "features" in roles}
+        return {
+            name: self._sent_by(name)
+            for name, roles in self.parties.items()
+            if "features" in roles
+        }
 
     def _sent_by(self, party: str) -> tuple[int, ...]:
         """The shape of what one party sends for a row, by its own model."""
         with torch.no_grad():
-            return tuple(self.local_model(party)(torch.zeros(1, *self.shape(party))).shape[1:])
+            return tuple(
+                self.local_model(party)(torch.zeros(1, *self.shape(party))).shape[1:]
+            )
 
     def _columns(self, party: str) -> Piece:
-        shape, own = self.shape(party), self.settings.parties.get(party)
+        shape = self.shape(party)
+        own = self.settings.parties.get(party)
         columns = self._columns_described(party)
         released = self.algorithm.from_columns[0]
         inputs = {"shape": list(shape), "dtype": "float32", "columns": columns}
@@ -149,37 +197,88 @@ class Trained:
             "rules": {} if own is None else plain(own.outbox),
             "reveals": self.algorithm.reveals[released],
         }
-        return Piece(party, COLUMNS, self.local_model(party), (shape,), inputs, outputs, self.spec(party))
+        return Piece(
+            party,
+            COLUMNS,
+            self.local_model(party),
+            (shape,),
+            inputs,
+            outputs,
+            self.spec(party),
+        )
 
     def _columns_described(self, party: str) -> list[dict[str, Any]] | None:
-        """How columns become numbers, and text is read, for who gets the piece: without words that few rows have."""
+        """How columns become numbers, and text is read, for who gets the piece: without
+        words that few rows have."""
         state = self.fitted[party].get("columns")
         if state is None:
             return None
-        prepared, columns = Preprocessor.from_state(state), []
+        prepared = Preprocessor.from_state(state)
+        columns = []
         for fitted in prepared.columns:
-            column = fitted.without_few(LEAST) if isinstance(fitted, Category) else fitted.state()
+            column = (
+                fitted.without_few(LEAST)
+                if isinstance(fitted, Category)
+                else fitted.state()
+            )
             reading = prepared.readings.get(column["name"])
-            columns.append(column if reading is None else column | {"read": described(reading)})
+            columns.append(
+                column if reading is None else column | {"read": described(reading)}
+            )
         return columns
 
     def _labels(self, party: str) -> Piece:
-        loss, encoder = loss_for(self.labels), self.labels
-        state, settings = self.state(party)["labels"], self.settings
-        spec, allow = settings.label_model or "mlp", settings.allow_models
+        loss = loss_for(self.labels)
+        encoder = self.labels
+        state = self.state(party)["labels"]
+        settings = self.settings
+        spec = settings.label_model or "mlp"
+        allow = settings.allow_models
 
         def build(shape: tuple[int, ...]) -> nn.Module:
-            return models.build_head(spec, shape, loss.outputs, seed=0, owner=party, allow=allow)
+            return models.build_head(
+                spec, shape, loss.outputs, seed=0, owner=party, allow=allow
+            )
 
-        inputs = HeadInputs(state, settings.config, self.sent, loss.outputs, build, encoder.mean, encoder.scale)
+        inputs = HeadInputs(
+            state,
+            settings.config,
+            self.sent,
+            loss.outputs,
+            build,
+            encoder.mean,
+            encoder.scale,
+        )
         assert self.algorithm.head is not None
         model = self.algorithm.head(inputs).eval()
-        scores = "value" if encoder.task == "regression" else "sigmoid" if loss.outputs == 1 else "softmax"
-        about: dict[str, Any] = {"shape": [loss.outputs], "task": encoder.task, "scores": scores}
+        scores = (
+            "value"
+            if encoder.task == "regression"
+            else "sigmoid"
+            if loss.outputs == 1
+            else "softmax"
+        )
+        about: dict[str, Any] = {
+            "shape": [loss.outputs],
+            "task": encoder.task,
+            "scores": scores,
+        }
         if encoder.task == "regression":
             about |= {"mean": encoder.mean, "scale": encoder.scale}
         else:
             about["classes"] = list(encoder.classes)
         shapes = tuple(self.sent.values())
-        described_inputs = {"parties": list(self.sent), "shapes": [list(shape) for shape in shapes], "dtype": "float32"}
-        return Piece(party, LABELS, model, shapes, described_inputs, about, dict(self.settings.label_model))
+        described_inputs = {
+            "parties": list(self.sent),
+            "shapes": [list(shape) for shape in shapes],
+            "dtype": "float32",
+        }
+        return Piece(
+            party,
+            LABELS,
+            model,
+            shapes,
+            described_inputs,
+            about,
+            dict(self.settings.label_model),
+        )

@@ -5,8 +5,9 @@ for step in federation.train():          # or federation.fit(), which also evalu
     ...
 federation.evaluate("test"), federation.predict(["17", "23"]), federation.save("run")
 
-With one label owner, it drives the feature owners. With several ([[label_owners]] and [[data_owners]]) an aggregation
-server drives the label owners, and each of them drives the data owners.
+With one label owner, it drives the feature owners. With several ([[label_owners]] and
+[[data_owners]]) an aggregation server drives the label owners, and each of them drives
+the data owners.
 """
 
 from __future__ import annotations
@@ -26,12 +27,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.algorithms import find
-from colonnade.core import DpEvent, Ledger, Organisation, Peers, Rows, Step, Transport, roles
+from colonnade.core import (
+    DpEvent,
+    Ledger,
+    Organisation,
+    Peers,
+    Rows,
+    Step,
+    Transport,
+    roles,
+)
 from colonnade.core.batches import PREDICT, Progress
 from colonnade.core.checks import did_you_mean
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError, Diverged
-from colonnade.federation.call_policy import calibrated, left_out, presence_of, stand_ins
+from colonnade.federation.call_policy import (
+    calibrated,
+    left_out,
+    presence_of,
+    stand_ins,
+)
 from colonnade.federation.fit import Outcome, Record, Watch, fit
 from colonnade.federation.frames import check_frames, settings_for
 from colonnade.federation.organisation import (
@@ -49,19 +64,34 @@ from colonnade.federation.organisation import (
 from colonnade.federation.scores import Scores, scored
 from colonnade.privacy import Account
 from colonnade.rows.asked import asked_for, each_once, rows_asked_for
-from colonnade.rows.holdings import Holdings, Predictions, labels_of, tables_of, with_tables
+from colonnade.rows.holdings import (
+    Holdings,
+    Predictions,
+    labels_of,
+    tables_of,
+    with_tables,
+)
 from colonnade.rows.making import from_tables
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.transport import Cohort, Cohorts, Drivers, InProcess, Recording, groups, worth_stacking
+from colonnade.transport import (
+    Cohort,
+    Cohorts,
+    Drivers,
+    InProcess,
+    Recording,
+    groups,
+    worth_stacking,
+)
 from colonnade.transport.holding import Holding
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Between = Callable[[str, Transport], Transport]
-"""The name of the party that asks, and what would carry its calls to the parties here -> what carries them."""
+"""The name of the party that asks, and what would carry its calls to the parties here
+-> what carries them."""
 
 
 @dataclass
@@ -70,16 +100,19 @@ class Elsewhere:
 
     here: Collection[str]  # the organisations that are
     asked: Sequence[str] = ()  # whom these ask elsewhere
-    score: Callable[[str, str | None], Scores] | None = None  # has label owners say how good the model is
+    # has label owners say how good the model is
+    score: Callable[[str, str | None], Scores] | None = None
     counts: bool = False  # whether a party there counts what its rows are released with
-    best: Callable[[bool], bool] = lambda _: True  # has others keep their best models, or take them; whether all do
+    # has others keep their best models, or take them; whether all do
+    best: Callable[[bool], bool] = lambda _: True
 
 
 class Federation:
-    """Everything that `settings` and `holdings` describe, in this process but for what is `elsewhere`.
+    """Everything that `settings` and `holdings` describe, in this process but for what
+    is `elsewhere`.
 
-    `between` carries the calls to those who are elsewhere; it may also put something between parties of one process,
-    such as a network that loses calls.
+    `between` carries the calls to those who are elsewhere; it may also put something
+    between parties of one process, such as a network that loses calls.
     """
 
     def __init__(
@@ -91,38 +124,68 @@ class Federation:
         between: Between | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.given, self.holdings, self.elsewhere = settings, holdings, elsewhere or Elsewhere(holdings.names)
+        self.given = settings
+        self.holdings = holdings
+        self.elsewhere = elsewhere or Elsewhere(holdings.names)
         if elsewhere is None:
             check_parties(settings, holdings)
             settings = settings.with_few_epochs()
-        self.settings = settings = settings.for_rows(training_rows(holdings), holdings.outputs)
+        self.settings = settings = settings.for_rows(
+            training_rows(holdings), holdings.outputs
+        )
         self.algorithm = find(settings.algorithm)
         self.device = device_of(settings.engine.device)
         self.agreed = agreed_on(settings, holdings)
-        self.batches: Progress = self.algorithm.progress(self.agreed, settings.train.epochs)
+        self.batches: Progress = self.algorithm.progress(
+            self.agreed, settings.train.epochs
+        )
         apart = holdings.away if settings.rows_differ else ()
-        self.agreed_apart = {name: agreed_on(settings, holdings, name) for name in apart}
+        self.agreed_apart = {
+            name: agreed_on(settings, holdings, name) for name in apart
+        }
         self.organisations: dict[str, Organisation] = {
-            name: organise(name, settings, holdings, self.agreed_apart.get(name, self.agreed), self.device)
+            name: organise(
+                name,
+                settings,
+                holdings,
+                self.agreed_apart.get(name, self.agreed),
+                self.device,
+            )
             for name in holdings.names
             if name in self.elsewhere.here
         }
         playing = self._playing("features")
-        self.owners: dict[str, Any] = {name: playing[name] for name in holdings.columns if name in playing}
+        self.owners: dict[str, Any] = {
+            name: playing[name] for name in holdings.columns if name in playing
+        }
         self.label_owners: dict[str, Any] = self._playing("labels")
-        self.driver: Any = next(iter([*self._playing("server").values(), *self.label_owners.values()]), None)
+        self.driver: Any = next(
+            iter([*self._playing("server").values(), *self.label_owners.values()]), None
+        )
         self.history: list[Record] = []  # of the epochs that `fit` trained
         self.is_trained = not self.algorithm.trains  # or was loaded
         self.recording: Recording | None = None
         self.cohorts: list[Cohort] = []  # none before it trains
-        self._connect(between or (lambda _, transport: transport), record, between is not None)
+        self._connect(
+            between or (lambda _, transport: transport), record, between is not None
+        )
 
     @classmethod
     def from_toml(
-        cls, path: str | Path, *, seed: int | None = None, record: bool = False, allow_models: Sequence[str] = ()
+        cls,
+        path: str | Path,
+        *,
+        seed: int | None = None,
+        record: bool = False,
+        allow_models: Sequence[str] = (),
     ) -> Federation:
-        """Build it from a federation file; `seed` overrides the file's, `allow_models` lists code that it may name."""
-        return cls.from_settings(Settings.from_toml(Path(path), allow_models=allow_models), seed=seed, record=record)
+        """Build it from a federation file; `seed` overrides the file's, `allow_models`
+        lists code that it may name."""
+        return cls.from_settings(
+            Settings.from_toml(Path(path), allow_models=allow_models),
+            seed=seed,
+            record=record,
+        )
 
     @classmethod
     def from_settings(
@@ -136,21 +199,37 @@ class Federation:
         start_from: str | Path | None = None,
         resumes: str | Path | None = None,
     ) -> Federation:
-        """From checked settings; tables are read from where the settings say, unless given. It starts with the models
-        of the run `start_from`, on newer rows. Columns become numbers as there, or as in the run that it `resumes`."""
+        """From checked settings; tables are read from where the settings say, unless
+        given. It starts with the models of the run `start_from`, on newer rows. Columns
+        become numbers as there, or as in the run that it `resumes`."""
         settings = settings.with_seed(seed)
         named = start_from or resumes
         if named is None:
-            return cls(settings, holdings_of(settings, tables), record=record, between=between)
+            return cls(
+                settings, holdings_of(settings, tables), record=record, between=between
+            )
         run = RunDirectory(Path(named))
         if start_from is not None:
             before = run.settings(settings.allow_models)
-            own = {name: party.model for name, party in before.parties.items() if isinstance(party.model, Mapping)}
+            own = {
+                name: party.model
+                for name, party in before.parties.items()
+                if isinstance(party.model, Mapping)
+            }
             settings = settings.with_models(before.model, own)
             check_starts(settings, before, run.path)
             run.check_whole()
-        fitted = run.fitted_earlier(settings) if start_from is None else run.all_fitted(settings)
-        federation = cls(settings, holdings_of(settings, tables, fitted=fitted), record=record, between=between)
+        fitted = (
+            run.fitted_earlier(settings)
+            if start_from is None
+            else run.all_fitted(settings)
+        )
+        federation = cls(
+            settings,
+            holdings_of(settings, tables, fitted=fitted),
+            record=record,
+            between=between,
+        )
         if start_from is not None:
             run.start(federation)
         return federation
@@ -167,20 +246,33 @@ class Federation:
         record: bool = False,
         start_from: str | Path | None = None,
     ) -> Federation:
-        """From data frames, one per organisation; the one with the column `label` is the label owner.
+        """From data frames, one per organisation; the one with the column `label` is
+        the label owner.
 
-        `id` is the id column, or a list of keys that are tried in turn (`alignment.keys`).
-        `settings` has the tables of a federation file: {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
-        Where several hold labels, their frames are `label_owners`, of which only the columns `id` and `label` are read;
-        `frames` are then the data owners', and the lists of owners in `settings` may add rules and models by name.
-        They are the caller's own, and so are the import paths that they name as models.
+        `id` is the id column, or a list of keys that are tried in turn
+        (`alignment.keys`). `settings` has the tables of a federation file:
+        {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}. Where several hold
+        labels, their frames are `label_owners`, of which only the columns `id` and
+        `label` are read; `frames` are then the data owners', and the lists of owners in
+        `settings` may add rules and models by name. They are the caller's own, and so
+        are the import paths that they name as models.
         """
         checked = settings_for(frames, id, label, settings or {}, label_owners)
         if label_owners is None:
-            return cls.from_settings(checked, tables=tables_of(checked, frames), record=record, start_from=start_from)
+            return cls.from_settings(
+                checked,
+                tables=tables_of(checked, frames),
+                record=record,
+                start_from=start_from,
+            )
         if start_from is not None:
-            raise ConfigError("A run of several label owners cannot start from another one yet: leave out start_from.")
-        holdings = from_tables(checked, tables_of(checked, frames), labels_of(checked, label_owners))
+            raise ConfigError(
+                "A run of several label owners cannot start from another one yet: leave"
+                " out start_from."
+            )
+        holdings = from_tables(
+            checked, tables_of(checked, frames), labels_of(checked, label_owners)
+        )
         return cls(checked, holdings, record=record)
 
     def _repr_html_(self) -> str:
@@ -192,19 +284,28 @@ class Federation:
         return f"<p>{escape(repr(self)[1:-1])}</p><table><tr><th>party</th><th>holds</th></tr>{held}</table>"
 
     def __repr__(self) -> str:
-        rows = ", ".join(f"{len(rows):,} {split} rows" for split, rows in self.batches.splits.items())
-        return f"<Federation: {self.settings.algorithm} of {', '.join(self.organisations)}; {rows}>"
+        rows = ", ".join(
+            f"{len(rows):,} {split} rows" for split, rows in self.batches.splits.items()
+        )
+        return (
+            f"<Federation: {self.settings.algorithm} of"
+            f" {', '.join(self.organisations)}; {rows}>"
+        )
 
     def train(self) -> Iterator[Step]:
-        """Train from here to the last epoch, a batch or a round per step; `settle` before looking at a model."""
+        """Train from here to the last epoch, a batch or a round per step; `settle`
+        before looking at a model."""
         self.is_trained = True
         self._stack()
         try:
-            for step in self.algorithm.steps(self.driver, self.driver.peers, self.batches):
+            for step in self.algorithm.steps(
+                self.driver, self.driver.peers, self.batches
+            ):
                 if not np.isfinite(step.loss):
                     raise Diverged(
-                        f"Training diverged: the loss is {step.loss} at batch {step.batch.name}. Lower learning_rate, "
-                        "or local_steps, local_epochs or server_rate where the algorithm has them."
+                        f"Training diverged: the loss is {step.loss} at batch"
+                        f" {step.batch.name}. Lower learning_rate, or local_steps,"
+                        " local_epochs or server_rate where the algorithm has them."
                     )
                 yield step
             self.settle()
@@ -212,41 +313,76 @@ class Federation:
             for cohort in self.cohorts:
                 cohort.settle()
 
-    def fit(self, out: str | Path | None = None, *, resume: bool = False, watch: Watch | None = None) -> Outcome:
-        """Train with evaluation after every epoch and early stop; with `out`, keep a run directory."""
+    def fit(
+        self,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        watch: Watch | None = None,
+    ) -> Outcome:
+        """Train with evaluation after every epoch and early stop; with `out`, keep a
+        run directory."""
         return fit(self, None if out is None else Path(out), resume=resume, watch=watch)
 
     def save(self, folder: str | Path) -> None:
-        """Save every party's state under its own folder; `load` continues or predicts from there."""
+        """Save every party's state under its own folder; `load` continues or predicts
+        from there."""
         run = RunDirectory(Path(folder))
         run.begin(self)
         run.checkpoint(self)
 
-    def outputs(self, split: str, owner: str | None = None, model: str | None = None) -> Tensor:
-        """The joint model's outputs for the rows of a split, of the first label owner unless an `owner` is named. Where
-        label owners have a model of their own beside the aggregated one, `model` is "own" or "aggregated"."""
+    def outputs(
+        self, split: str, owner: str | None = None, model: str | None = None
+    ) -> Tensor:
+        """The joint model's outputs for the rows of a split, of the first label owner
+        unless an `owner` is named. Where label owners have a model of their own beside
+        the aggregated one, `model` is "own" or "aggregated"."""
         name = self.owner_named(owner)
-        return torch.cat([outputs for outputs, _ in self._outputs(name, self.agreed[name].chunks(split), model)])
+        return torch.cat(
+            [
+                outputs
+                for outputs, _ in self._outputs(
+                    name, self.agreed[name].chunks(split), model
+                )
+            ]
+        )
 
-    def _outputs(self, owner: str, chunks: Sequence[Any], model: str | None) -> Iterator[tuple[Tensor, list[str]]]:
+    def _outputs(
+        self, owner: str, chunks: Sequence[Any], model: str | None
+    ) -> Iterator[tuple[Tensor, list[str]]]:
         """Compute the outputs of each chunk of rows, and who was missing."""
         asks = self.label_owners[owner]
         for rows in chunks:
             outputs = self.algorithm.outputs(asks, asks.peers, rows, model)
-            silent = [] if (missing := asks.peers.missing) is None else missing.of(rows.name)
-            yield calibrated(self.algorithm, asks, silent, outputs) if silent else outputs, silent
+            silent = (
+                [] if (missing := asks.peers.missing) is None else missing.of(rows.name)
+            )
+            yield (
+                (
+                    calibrated(self.algorithm, asks, silent, outputs)
+                    if silent
+                    else outputs
+                ),
+                silent,
+            )
 
     def evaluate(
-        self, split: str = "test", *, model: str | None = None, without: Collection[str] = ()
+        self,
+        split: str = "test",
+        *,
+        model: str | None = None,
+        without: Collection[str] = (),
     ) -> dict[str, float]:
-        """The loss and scores on a split; it asks the parties, and with budgets it costs. Each label owner compares
-        with its labels; of several, the mean is weighted by rows (`mean_scores` says which of them are then those of
-        all rows). Where rows may lack a partner, `without` names some that are not asked."""
+        """The loss and scores on a split; it asks the parties, and with budgets it
+        costs. Each label owner compares with its labels; of several, the mean is
+        weighted by rows (`mean_scores` says which of them are then those of all rows).
+        Where rows may lack a partner, `without` names some that are not asked."""
         with left_out(self.peers, without) if without else nullcontext():
             return self.score(split, model).all
 
     def score(self, split: str, model: str | None = None) -> Scores:
-        """Do as `evaluate`, and give beside it the scores on the rows of each of several label owners."""
+        """Do as `evaluate`, and give beside it the scores on the rows of each of
+        several label owners."""
         if self.elsewhere.score is not None:
             return self.elsewhere.score(split, model)
         return scored(self, split, model)
@@ -259,20 +395,27 @@ class Federation:
         owner: str | None = None,
         model: str | None = None,
     ) -> Predictions:
-        """Labels and scores for rows by id. Without ids, for every row that a label owner (the first, unless named)
-        shares with all feature owners, sorted by id as text: join them to a table by id, not by place. With `frames`,
-        one for each feature owner, for new rows: they need no label. It asks the parties, and with budgets it costs."""
+        """Labels and scores for rows by id. Without ids, for every row that a label
+        owner (the first, unless named) shares with all feature owners, sorted by id as
+        text: join them to a table by id, not by place. With `frames`, one for each
+        feature owner, for new rows: they need no label. It asks the parties, and with
+        budgets it costs."""
         warn_untrained(self.is_trained)
         if frames is not None:
             check_frames(frames)
             return self._of_new_rows(frames, ids, owner, model)
         name = self.owner_named(owner)
         known = self.holdings.label_owners[name].index
-        whose = f"'{name}' trains with" if self.settings.rows_differ else f"'{name}' shares with all who hold columns"
+        whose = (
+            f"'{name}' trains with"
+            if self.settings.rows_differ
+            else f"'{name}' shares with all who hold columns"
+        )
         wanted, asked = asked_for(ids, known, whose, self.settings.names_of)
         asks = self.label_owners[name]
         parts: list[tuple[Tensor, list[str]]] = []
-        missing, groups = asks.peers.missing, self.holdings.by_absence(asked)
+        missing = asks.peers.missing
+        groups = self.holdings.by_absence(asked)
         for places, away in groups:
             with self.asking(name, asked[places], away) as chunks:
                 check_affordable(self, name, chunks, away)
@@ -283,20 +426,32 @@ class Federation:
                     missing.known_away = away
                 with self.asking(name, asked[places], away) as chunks:
                     answered = list(self._outputs(name, chunks, model))
-                parts += [(part, [*away, *silent] if may_lack else silent) for part, silent in answered]
+                parts += [
+                    (part, [*away, *silent] if may_lack else silent)
+                    for part, silent in answered
+                ]
         finally:
             if missing is not None:
                 missing.known_away = ()
         order = torch.cat([places for places, _ in groups]).argsort()
         outputs = torch.cat([part for part, _ in parts])[order.to(self.device)]
         degraded = [" ".join(away) for part, away in parts for _ in part]
-        said = None if missing is None and not may_lack else tuple(degraded[place] for place in order.tolist())
+        said = (
+            None
+            if missing is None and not may_lack
+            else tuple(degraded[place] for place in order.tolist())
+        )
         column = self.settings.id_column_of(name)
-        return dataclasses.replace(self.holdings.predicted(wanted, outputs), degraded=said, id_column=column)
+        return dataclasses.replace(
+            self.holdings.predicted(wanted, outputs), degraded=said, id_column=column
+        )
 
     @contextmanager
-    def asking(self, owner: str, rows: Tensor, away: Collection[str], purpose: str = PREDICT) -> Iterator[list[Rows]]:
-        """Within the context, these rows are a batch at every party that holds them; those in `away` are not asked."""
+    def asking(
+        self, owner: str, rows: Tensor, away: Collection[str], purpose: str = PREDICT
+    ) -> Iterator[list[Rows]]:
+        """Within the context, these rows are a batch at every party that holds them;
+        those in `away` are not asked."""
         with ExitStack() as stack:
             if (presence := self.label_owners[owner].peers.presence) is not None:
                 stack.enter_context(presence.without(away))
@@ -306,17 +461,28 @@ class Federation:
             yield stack.enter_context(self.agreed[owner].asking(rows, purpose))
 
     def _of_new_rows(
-        self, frames: Mapping[str, pd.DataFrame], ids: Sequence[str] | None, owner: str | None, model: str | None
+        self,
+        frames: Mapping[str, pd.DataFrame],
+        ids: Sequence[str] | None,
+        owner: str | None,
+        model: str | None,
     ) -> Predictions:
         """Predict other rows with the same models; what crosses is in the same ledgers."""
         if self.accounts:
             raise ConfigError(
-                "Budgets are counted in a run's journal, and new rows have none here. Save the run (fit(out=...)), and "
-                'predict with it: colonnade.load(DIR, ids="all", frames=...).predict().'
+                "Budgets are counted in a run's journal, and new rows have none here."
+                " Save the run (fit(out=...)), and predict with it: colonnade.load(DIR,"
+                ' ids="all", frames=...).predict().'
             )
-        fitted = {name: organisation.fitted for name, organisation in self.organisations.items() if name != SERVER}
+        fitted = {
+            name: organisation.fitted
+            for name, organisation in self.organisations.items()
+            if name != SERVER
+        }
         wanted = None if ids is None else each_once(self.settings, ids)
-        rows = rows_asked_for(self.settings, fitted, wanted, self.owner_named(owner), frames)
+        rows = rows_asked_for(
+            self.settings, fitted, wanted, self.owner_named(owner), frames
+        )
         self.settle()
         other = Federation(self.settings, rows.holdings(rows.ids))
         for name, organisation in other.organisations.items():
@@ -332,7 +498,8 @@ class Federation:
 
     @property
     def heads(self) -> Tensor | None:
-        """All heads of the driver as one matrix, a block of rows per party; None where it has none."""
+        """All heads of the driver as one matrix, a block of rows per party; None where
+        it has none."""
         heads = self.algorithm.heads
         return None if heads is None or self.driver is None else heads(self.driver)
 
@@ -340,23 +507,34 @@ class Federation:
         """Check the name of a label owner, or take the first where none is named."""
         if name is not None and name not in self.label_owners:
             hint = did_you_mean(name, list(self.label_owners))
-            raise ConfigError(f"{name!r} is no label owner here{hint}; there are {', '.join(self.label_owners)}.")
+            raise ConfigError(
+                f"{name!r} is no label owner here{hint}; there are"
+                f" {', '.join(self.label_owners)}."
+            )
         return name or next(iter(self.label_owners))
 
     @property
     def ledgers(self) -> dict[str, Ledger]:
         """Each organisation's own record of what left it and arrived."""
-        return {name: organisation.ledger for name, organisation in self.organisations.items()}
+        return {
+            name: organisation.ledger
+            for name, organisation in self.organisations.items()
+        }
 
     @property
     def drawn_by(self) -> dict[str, DpEvent]:
         """By label owner that learns from labels drawn at random, how they were drawn."""
-        return {name: owner.drawn for name, owner in self.label_owners.items() if owner.drawn is not None}
+        return {
+            name: owner.drawn
+            for name, owner in self.label_owners.items()
+            if owner.drawn is not None
+        }
 
     @property
     def labels(self) -> Tensor:
-        """What the one label owner learns from and measures with: of training rows the drawn ones, where its rule
-        draws. A score on the true ones would tell more about them than its epsilon allows."""
+        """What the one label owner learns from and measures with: of training rows the
+        drawn ones, where its rule draws. A score on the true ones would tell more about
+        them than its epsilon allows."""
         labels: Tensor = self.label_owners[self.holdings.label_owner].labels
         return labels
 
@@ -387,8 +565,12 @@ class Federation:
         return accounts_of(self.organisations)
 
     def settle(self) -> None:
-        """Give stacked parties their own parameters back, and parties elsewhere what waits for their next call."""
-        for stacked_or_asked in (*self.cohorts, *(owner.peers for owner in self.label_owners.values())):
+        """Give stacked parties their own parameters back, and parties elsewhere what
+        waits for their next call."""
+        for stacked_or_asked in (
+            *self.cohorts,
+            *(owner.peers for owner in self.label_owners.values()),
+        ):
             stacked_or_asked.settle()
 
     def restack(self) -> None:
@@ -399,54 +581,94 @@ class Federation:
         self._stack()
 
     def _playing(self, role: str) -> dict[str, Any]:
-        return {name: member.roles[role] for name, member in self.organisations.items() if role in member.roles}
+        return {
+            name: member.roles[role]
+            for name, member in self.organisations.items()
+            if role in member.roles
+        }
 
     def _connect(self, between: Between, record: bool, reaches: bool) -> None:
-        """Give each driver its peers: to a label owner those with columns, to the aggregation server label owners."""
-        engine, algorithm = self.settings.engine, self.algorithm
+        """Give each driver its peers: to a label owner those with columns, to the
+        aggregation server label owners."""
+        engine = self.settings.engine
+        algorithm = self.algorithm
         self.guarded = guarded = reaches or engine.on_missing != "fail"
-        around: Callable[[Transport], Transport] = engine.around if guarded else (lambda transport: transport)
-        below = InProcess(self.owners, through_bytes=engine.through_bytes, parallel=engine.threads)  # type: ignore[arg-type]
+        around: Callable[[Transport], Transport] = (
+            engine.around if guarded else (lambda transport: transport)
+        )
+        below = InProcess(
+            self.owners,
+            through_bytes=engine.through_bytes,
+            parallel=engine.threads,  # type: ignore[arg-type]
+        )
         names = list(self.elsewhere.asked) or list(self.owners)
         for owner in self.label_owners.values():
             transport = between(owner.name, below)
             owner.peers = Peers(owner.name, names, around(transport), owner.ledger)
             if self.settings.rows_differ or self.settings.party_dropout:
-                owner.peers.presence = presence_of(self.settings, self.holdings, owner, names, algorithm)
-            owner.agreed_apart = {name: apart.fingerprint() for name, apart in self.agreed_apart.items()}
+                owner.peers.presence = presence_of(
+                    self.settings, self.holdings, owner, names, algorithm
+                )
+            owner.agreed_apart = {
+                name: apart.fingerprint() for name, apart in self.agreed_apart.items()
+            }
             owner.meet(owner.peers.ask(roles.Introduce()))
             owner.peers.transport = around(self._recorded(transport, record))
             if guarded:
-                owner.peers.look(owner.rows, owner.widths, algorithm.releases, algorithm.of_told_width)
+                owner.peers.look(
+                    owner.rows,
+                    owner.widths,
+                    algorithm.releases,
+                    algorithm.of_told_width,
+                )
             if engine.on_missing in ("stale", "skip"):
                 owner.peers.missing = stand_ins(engine.on_missing, owner, algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            ways: Any = {"stack": "off" if guarded or record else engine.cohort, "parallel": engine.threads}
-            above = Drivers(self.label_owners, through_bytes=engine.through_bytes, **ways)
+            ways: Any = {
+                "stack": "off" if guarded or record else engine.cohort,
+                "parallel": engine.threads,
+            }
+            above = Drivers(
+                self.label_owners, through_bytes=engine.through_bytes, **ways
+            )
             carried = around(self._recorded(between(SERVER, above), record))
             asked = list(self.elsewhere.asked) or list(self.label_owners)
             self.driver.peers = Peers(SERVER, asked, carried, self.driver.ledger)
             if guarded:
-                self.driver.peers.look(self.driver.rows, {}, algorithm.releases, algorithm.of_told_width)
+                self.driver.peers.look(
+                    self.driver.rows, {}, algorithm.releases, algorithm.of_told_width
+                )
 
     def _recorded(self, transport: Transport, record: bool) -> Transport:
         self.recording = Recording(transport, beside=self.recording) if record else None
         return self.recording or transport
 
     def _stack(self) -> None:
-        """Let parties of one shape compute as one where that pays: once they train, or have the states of who did. Of
-        others each does what is answered by Done together with its next call."""
+        """Let parties of one shape compute as one where that pays: once they train, or
+        have the states of who did. Of others each does what is answered by Done
+        together with its next call."""
         settings, engine = self.settings, self.settings.engine
-        apart = self.guarded or settings.rows_differ or settings.party_dropout or self.algorithm.nested is not None
+        apart = (
+            self.guarded
+            or settings.rows_differ
+            or settings.party_dropout
+            or self.algorithm.nested is not None
+        )
         if self.cohorts or self.driver is None or apart or engine.through_bytes:
             return
-        alike, rows = [] if engine.cohort == "off" else groups(self.owners), settings.train.batch_size
-        self.cohorts = [Cohort(group) for group in alike if engine.cohort == "on" or worth_stacking(group, rows)]
+        alike = [] if engine.cohort == "off" else groups(self.owners)
+        rows = settings.train.batch_size
+        self.cohorts = [
+            Cohort(group)
+            for group in alike
+            if engine.cohort == "on" or worth_stacking(group, rows)
+        ]
         if self.cohorts and self.recording is not None:
             self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
         elif self.cohorts:
             self.peers.transport = Cohorts(self.peers.transport, self.cohorts)
-        elif isinstance(self.peers.transport, InProcess) and self.device.type == "cpu":  # a GPU does not wait anyway
+        # a GPU does not wait anyway
+        elif isinstance(self.peers.transport, InProcess) and self.device.type == "cpu":
             self.peers.transport = Holding(self.peers.transport)
 
 
@@ -460,14 +682,17 @@ def load(
     record: bool = False,
     allow_models: Sequence[str] = (),
 ) -> Federation:
-    """A saved federation, trained as far as it was: to go on with, to explain, or to predict rows that may be new. What
-    crosses between parties from here on is in every party's ledger-after.jsonl.
+    """A saved federation, trained as far as it was: to go on with, to explain, or to
+    predict rows that may be new. What crosses between parties from here on is in every
+    party's ledger-after.jsonl.
 
-    With `ids` it is loaded for prediction: only those rows are read, and they may be new since training; "all" reads
-    every row that can be predicted. Of several label owners the first asks, unless `owner` is named. Tables of those
-    with columns come from where the run's settings say, or from `frames` (needed when it was made from frames) or
-    `tables` (files). A run with a model of your own names its import path, which must be among `allow_models`: a run
-    directory may be somebody else's, and importing runs code.
+    With `ids` it is loaded for prediction: only those rows are read, and they may be
+    new since training; "all" reads every row that can be predicted. Of several label
+    owners the first asks, unless `owner` is named. Tables of those with columns come
+    from where the run's settings say, or from `frames` (needed when it was made from
+    frames) or `tables` (files). A run with a model of your own names its import path,
+    which must be among `allow_models`: a run directory may be somebody else's, and
+    importing runs code.
     """
     run = RunDirectory(Path(folder))
     settings = run.settings(allow_models)
@@ -475,19 +700,30 @@ def load(
     if frames is not None:
         check_frames(frames)
         if tables:
-            raise ConfigError("New rows come from `frames` or from `tables` (files), and not from both.")
-    public = settings.data.dataset is not None and frames is None  # its rows are those of the data set
+            raise ConfigError(
+                "New rows come from `frames` or from `tables` (files), and not from"
+                " both."
+            )
+    # its rows are those of the data set
+    public = settings.data.dataset is not None and frames is None
     settings = settings if public else with_tables(settings, tables or {})
     if ids is None or public:
         for name, party in settings.parties.items():
-            if frames is not None and name in frames and party.label not in (None, *frames[name].columns):
+            if (
+                frames is not None
+                and name in frames
+                and party.label not in (None, *frames[name].columns)
+            ):
                 raise DataError(
-                    f"'{name}' has no column {party.label!r}, its label, which measuring needs. To predict rows "
-                    'without labels, load them: colonnade.load(folder, ids="all", frames=frames).'
+                    f"'{name}' has no column {party.label!r}, its label, which"
+                    " measuring needs. To predict rows without labels, load them:"
+                    ' colonnade.load(folder, ids="all", frames=frames).'
                 )
         held = None if frames is None else tables_of(settings, frames)
         fitted = run.fitted_earlier(settings)
-        federation = Federation(settings, holdings_of(settings, held, run.salt(), fitted), record=record)
+        federation = Federation(
+            settings, holdings_of(settings, held, run.salt(), fitted), record=record
+        )
         run.read(federation)
     else:
         wanted = None if ids == "all" else each_once(settings, ids)

@@ -24,17 +24,20 @@ def in_pieces(
     tables: Mapping[str, str] | None = None,
     allow_models: Sequence[str] = (),
 ) -> Callable[[Sequence[str]], Federation]:
-    """To predict many rows, some of them at a time: what gives a federation of those. `ids` are all of them, each once
-    and as rows are called.
+    """To predict many rows, some of them at a time: what gives a federation of those.
+    `ids` are all of them, each once and as rows are called.
 
-    Tables are read once and all ids are looked for at once, but only rows that are asked for together are prepared.
-    Each federation goes on where the one before it stood, which is not to be used any more: what they predict, write
-    down and pay is what one federation of all rows would. From the first on, no other process counts their budgets.
+    Tables are read once and all ids are looked for at once, but only rows that are
+    asked for together are prepared. Each federation goes on where the one before it
+    stood, which is not to be used any more: what they predict, write down and pay is
+    what one federation of all rows would. From the first on, no other process counts
+    their budgets.
     """
     run = RunDirectory(Path(folder))
     settings = run.settings(allow_models)
     if settings.data.dataset is not None:
-        whole = load(folder, owner=owner, allow_models=allow_models)  # its rows are those of the data set
+        # its rows are those of the data set
+        whole = load(folder, owner=owner, allow_models=allow_models)
         _claim(whole)
         return lambda _: whole
     run.check_whole()
@@ -53,7 +56,12 @@ def in_pieces(
         _claim(federation)
         if not before:
             run.warn_unfinished(trains=federation.algorithm.trains)
-        before.update({name: organisation.outbox for name, organisation in federation.organisations.items()})
+        before.update(
+            {
+                name: organisation.outbox
+                for name, organisation in federation.organisations.items()
+            }
+        )
         return federation
 
     return of

@@ -1,4 +1,5 @@
-"""When training ends before its last epoch, and of which epoch the models are kept; what was chosen for a run."""
+"""When training ends before its last epoch, and of which epoch the models are kept;
+what was chosen for a run."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ from colonnade.settings.federation_file import Settings
 WAYS = {"number": "scaled", "quantile": "quantile", "piecewise": "piecewise"}
 """How columns of numbers were prepared, by what was learned of them."""
 CONVERGED = 1e-4
-"""Relative change of the mean training loss, three epochs in a row, below which training has converged."""
+"""Relative change of the mean training loss, three epochs in a row, below which
+training has converged."""
 OPTIMUM = 1e-9
 """The same, of an algorithm that trains to the one optimum."""
 NEAR = 1e-6
 """The same, from which on coefficients may still move by a thousandth."""
 RANKED = 200
-"""Validation rows from which on AUC decides: of 100, a tenth of them positive, it is off by 0.06 either way."""
+"""Validation rows from which on AUC decides: of 100, a tenth of them positive, it is
+off by 0.06 either way."""
 Record = dict[str, Any]
 
 
@@ -45,10 +48,13 @@ class Trainable(Trained, Protocol):
     def score(self, split: str) -> Scores: ...
 
 
-def judged(trained: Trainable, history: Sequence[Record]) -> tuple[str, list[tuple[float, float]]]:
-    """The validation score that decides, and what it was after each epoch: larger is better, and of equal scores that
-    with the lower loss. Of two classes it is AUC, which a few rows at the threshold do not move, where there are rows
-    enough for it to be more than chance; else the loss, of which every row is a part."""
+def judged(
+    trained: Trainable, history: Sequence[Record]
+) -> tuple[str, list[tuple[float, float]]]:
+    """The validation score that decides, and what it was after each epoch: larger is
+    better, and of equal scores that with the lower loss. Of two classes it is AUC,
+    which a few rows at the threshold do not move, where there are rows enough for it to
+    be more than chance; else the loss, of which every row is a part."""
     records = [record["validation"] for record in history if "validation" in record]
     many = len(trained.batches.splits.get("validation", ())) >= RANKED
     scores = {
@@ -58,14 +64,22 @@ def judged(trained: Trainable, history: Sequence[Record]) -> tuple[str, list[tup
     }[trained.settings.train.stop_on]
     for name in scores:
         known = [(record.get(name), record["loss"]) for record in records]
-        if all(value is not None and math.isfinite(value) for pair in known for value in pair):
+        if all(
+            value is not None and math.isfinite(value)
+            for pair in known
+            for value in pair
+        ):
             falls = name in ("loss", WEIGHTED)
-            return name, [(-float(score) if falls else float(score), -loss) for score, loss in known]
+            return name, [
+                (-float(score) if falls else float(score), -loss)
+                for score, loss in known
+            ]
     return "loss", []
 
 
 def best_of(trained: Trainable, history: Sequence[Record]) -> Record | None:
-    """Find the epoch whose models are kept: the first of those that validated best; None to keep the last ones."""
+    """Find the epoch whose models are kept: the first of those that validated best;
+    None to keep the last ones."""
     if not trained.settings.train.early_stop or trained.algorithm.converges:
         return None
     _, scores = judged(trained, history)
@@ -77,8 +91,9 @@ def is_best(trained: Trainable, history: Sequence[Record]) -> bool:
 
 
 def keep_best(trained: Trainable) -> None:
-    """Let everybody remember its models as they are now, the best so far. Where somebody elsewhere could not be told,
-    nobody here does: models of two epochs do not fit together."""
+    """Let everybody remember its models as they are now, the best so far. Where
+    somebody elsewhere could not be told, nobody here does: models of two epochs do not
+    fit together."""
     trained.settle()
     all_keep = trained.elsewhere.best(False)
     for organisation in trained.organisations.values():
@@ -86,9 +101,12 @@ def keep_best(trained: Trainable) -> None:
 
 
 def take_best(trained: Trainable) -> bool:
-    """Give everybody its best models again, since training has ended; False where they are not known to all."""
+    """Give everybody its best models again, since training has ended; False where they
+    are not known to all."""
     trained.settle()
-    if any(organisation.best is None for organisation in trained.organisations.values()):
+    if any(
+        organisation.best is None for organisation in trained.organisations.values()
+    ):
         return False
     for organisation in trained.organisations.values():
         organisation.take_best()
@@ -97,7 +115,8 @@ def take_best(trained: Trainable) -> bool:
 
 
 def go_on(trained: Trainable) -> None:
-    """Train further from where training stopped, though everybody had its best models since."""
+    """Train further from where training stopped, though everybody had its best models
+    since."""
     trained.settle()
     for organisation in trained.organisations.values():
         organisation.go_on()
@@ -105,8 +124,9 @@ def go_on(trained: Trainable) -> None:
 
 
 def why_stop(trained: Trainable, history: Sequence[Record]) -> tuple[str, str] | None:
-    """Say why to stop, in full and as all are told: the loss converged, or validation was not better for as long as
-    patience lasts. VIM's criterion, a fall by two points, is patience_drop = 0.02."""
+    """Say why to stop, in full and as all are told: the loss converged, or validation
+    was not better for as long as patience lasts. VIM's criterion, a fall by two points,
+    is patience_drop = 0.02."""
     train = trained.settings.train
     if not train.early_stop:
         return None
@@ -117,49 +137,96 @@ def why_stop(trained: Trainable, history: Sequence[Record]) -> tuple[str, str] |
     name, scores = judged(trained, history)
     name = name.upper() if name == "auc" else name
     if scores and len(scores) - 1 - scores.index(max(scores)) >= train.patience:
-        best = f"{abs(max(scores)[0]):.4f} in epoch {history[scores.index(max(scores))]['epoch']}"
-        return f"validation {name} was best, {best}, and did not improve since", f"validation {name} did not improve"
+        best = (
+            f"{abs(max(scores)[0]):.4f} in epoch"
+            f" {history[scores.index(max(scores))]['epoch']}"
+        )
+        return (
+            f"validation {name} was best, {best}, and did not improve since",
+            f"validation {name} did not improve",
+        )
     name = HEADLINE[trained.holdings.encoder.task]
-    drops = [record["validation"][name] for record in history if train.patience_drop and "validation" in record]
+    drops = [
+        record["validation"][name]
+        for record in history
+        if train.patience_drop and "validation" in record
+    ]
     if drops and drops[-1] < max(drops) - train.patience_drop:
-        return f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}", f"validation {name} fell"
+        return (
+            f"validation {name} fell from {max(drops):.4f} to {drops[-1]:.4f}",
+            f"validation {name} fell",
+        )
     return None
 
 
 def changed(history: Sequence[Record]) -> float:
-    """The largest relative change of the training loss in the last three epochs; infinite before there are three."""
+    """The largest relative change of the training loss in the last three epochs;
+    infinite before there are three."""
     losses = [record["loss"] for record in history[-4:]]
-    changes = [abs(after - before) / max(abs(before), 1e-12) for before, after in pairwise(losses)]
+    changes = [
+        abs(after - before) / max(abs(before), 1e-12)
+        for before, after in pairwise(losses)
+    ]
     return max(changes) if len(changes) == 3 else math.inf
 
 
 def unfinished(trained: Trainable, history: Sequence[Record]) -> list[str]:
-    """Write a sentence where an algorithm that trains to the one optimum ended on the way to it."""
-    if not trained.algorithm.converges or not history or (change := changed(history)) < NEAR:
+    """Write a sentence where an algorithm that trains to the one optimum ended on the
+    way to it."""
+    if (
+        not trained.algorithm.converges
+        or not history
+        or (change := changed(history)) < NEAR
+    ):
         return []
-    still = f"still changed by {change:.1e} of itself" if math.isfinite(change) else "had just begun to fall"
+    still = (
+        f"still changed by {change:.1e} of itself"
+        if math.isfinite(change)
+        else "had just begun to fall"
+    )
     return [
-        f"Training ended after {len(history)} epochs on the way to its optimum: the loss {still}, so coefficients are "
-        'not what they would become. Raise [train] epochs, or leave it "auto"; a run that is resumed goes on from here.'
+        f"Training ended after {len(history)} epochs on the way to its optimum: the"
+        f" loss {still}, so coefficients are not what they would become. Raise [train]"
+        ' epochs, or leave it "auto"; a run that is resumed goes on from here.'
     ]
 
 
 def chosen(trained: Trainable, history: Sequence[Record]) -> Record:
-    """Tell what settings became that say "auto", by their names in a file, as far as it is known in this process."""
+    """Tell what settings became that say "auto", by their names in a file, as far as it
+    is known in this process."""
     by, validated = judged(trained, history)
     ways = {
-        name: Counter(WAYS[kind] for column in columns.preprocessor.columns if (kind := column.state()["kind"]) in WAYS)
+        name: Counter(
+            WAYS[kind]
+            for column in columns.preprocessor.columns
+            if (kind := column.state()["kind"]) in WAYS
+        )
         for name, columns in trained.holdings.columns.items()
         if columns.preprocessor is not None
     }
-    listed = {name: ", ".join(f"{n} {way}" for way, n in counts.items()) for name, counts in ways.items()}
-    tables, now = trained.given.to_mapping(), trained.settings.to_mapping()
+    listed = {
+        name: ", ".join(f"{n} {way}" for way, n in counts.items())
+        for name, counts in ways.items()
+    }
+    tables = trained.given.to_mapping()
+    now = trained.settings.to_mapping()
     open_ = [key for key, value in tables["algorithm"].items() if value == "auto"]
-    known = [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
+    known = (
+        [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
+    )
     became = {
-        "algorithm": {key: state[key] for state in known for key in open_ if state.get(key) is not None},
+        "algorithm": {
+            key: state[key]
+            for state in known
+            for key in open_
+            if state.get(key) is not None
+        },
         "data": {"task": trained.holdings.encoder.task},
-        "preprocess": {"numbers": "; ".join(f"{name}: {counts}" for name, counts in listed.items() if counts)},
+        "preprocess": {
+            "numbers": "; ".join(
+                f"{name}: {counts}" for name, counts in listed.items() if counts
+            )
+        },
         "model": {key: value for key, value in now["model"].items() if value != "auto"},
         "train": {
             **{key: value for key, value in now["train"].items() if value != "auto"},
@@ -167,7 +234,13 @@ def chosen(trained: Trainable, history: Sequence[Record]) -> Record:
         },
         "federation": {"device": str(trained.device)},
     }
-    every = [(section, key, value) for section, table in became.items() for key, value in table.items()]
+    every = [
+        (section, key, value)
+        for section, table in became.items()
+        for key, value in table.items()
+    ]
     return {
-        f"{section}.{key}": value for section, key, value in every if tables[section].get(key) == "auto" and value != ""
+        f"{section}.{key}": value
+        for section, key, value in every
+        if tables[section].get(key) == "auto" and value != ""
     }

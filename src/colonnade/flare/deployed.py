@@ -1,6 +1,8 @@
-"""Runs over sites of their own, each a FLARE process with its startup kit: on many machines, or all on this one.
+"""Runs over sites of their own, each a FLARE process with its startup kit: on many
+machines, or all on this one.
 
-`provision` makes the kits. The lead submits a job to the relay and asks how it is; results stay with the sites.
+`provision` makes the kits. The lead submits a job to the relay and asks how it is;
+results stay with the sites.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
 GRACE = 15.0
 """Seconds for which a prediction waits for those who may be missing."""
-QUIET, AGAIN = 10.0, 30.0
-"""Seconds of waiting until it is said for whom, and then between two times that it is."""
+QUIET = 10.0
+AGAIN = 30.0
+"""Seconds of waiting until it is said for whom, and then between two times that it is.
+"""
 DONE = "FINISHED:COMPLETED"
 OVER = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 
@@ -40,8 +44,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Poc:
-    """The machine that `flare-poc` runs on: a rehearsal of a deployment with kits, certificates, encrypted calls, a
-    process per organisation and one for the relay."""
+    """The machine that `flare-poc` runs on: a rehearsal of a deployment with kits,
+    certificates, encrypted calls, a process per organisation and one for the relay."""
 
     work: Path
 
@@ -63,12 +67,20 @@ class Poc:
     def prepare(self, settings: Settings, *, resume: bool) -> None:
         if not (resume and self.kept.exists()):
             port, admin_port = _free_ports()
-            provision(settings, self.kept, server="localhost", port=port, admin_port=admin_port)
+            provision(
+                settings,
+                self.kept,
+                server="localhost",
+                port=port,
+                admin_port=admin_port,
+            )
             _store_in(self.kept / "relay")
         for name in all_sites(settings):  # a resumed run may have more epochs
             write_agreed(self.files(name), settings)
 
-    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:
+    def carry_out(
+        self, settings: Settings, job: Job, told: Path, watch: Watch | None
+    ) -> str:
         """Do a job to its end, passing on what its driver writes into the file `told`."""
         with running(self.kept, job.sites, self.work):
             return carry_out(settings, self.kept / "lead", job, told, watch)
@@ -80,7 +92,9 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         processes.append(start(kits / "relay", logs / "relay.log"))
-        processes += [start(kits / "parties" / name, logs / f"{name}.log") for name in names]
+        processes += [
+            start(kits / "parties" / name, logs / f"{name}.log") for name in names
+        ]
         yield
     finally:
         for process in processes:
@@ -89,35 +103,74 @@ def running(kits: Path, names: Collection[str], logs: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Deployed:
-    """Sites that are up elsewhere, each with its own kit; the lead's kit starts runs, and `say` is told for whom it
-    waits. What is found stays with the sites."""
+    """Sites that are up elsewhere, each with its own kit; the lead's kit starts runs,
+    and `say` is told for whom it waits. What is found stays with the sites."""
 
     kit: Path
     say: Say | None = None
 
-    def train(self, settings: Settings, out: Path, *, resume: bool = False, watch: Watch | None = None) -> None:
-        self._carry_out(settings, Job.to_train(settings, out.name, resume=resume), watch)
+    def train(
+        self,
+        settings: Settings,
+        out: Path,
+        *,
+        resume: bool = False,
+        watch: Watch | None = None,
+    ) -> None:
+        self._carry_out(
+            settings, Job.to_train(settings, out.name, resume=resume), watch
+        )
 
-    def predict(self, settings: Settings, run: str, rows: Path, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.of_one(settings, run, owner, predict=rows.name, model=model))
+    def predict(
+        self,
+        settings: Settings,
+        run: str,
+        rows: Path,
+        *,
+        owner: str | None = None,
+        model: str = "",
+    ) -> None:
+        self._carry_out(
+            settings, Job.of_one(settings, run, owner, predict=rows.name, model=model)
+        )
 
-    def serve(self, settings: Settings, run: str, watch: Watch, *, owner: str | None = None, model: str = "") -> None:
-        self._carry_out(settings, Job.of_one(settings, run, owner, serve=True, model=model), watch)
+    def serve(
+        self,
+        settings: Settings,
+        run: str,
+        watch: Watch,
+        *,
+        owner: str | None = None,
+        model: str = "",
+    ) -> None:
+        self._carry_out(
+            settings, Job.of_one(settings, run, owner, serve=True, model=model), watch
+        )
 
     def perform(self, settings: Settings, job: Job) -> None:
         self._carry_out(settings, job)
 
-    def _carry_out(self, settings: Settings, job: Job, watch: Watch | None = None) -> None:
+    def _carry_out(
+        self, settings: Settings, job: Job, watch: Watch | None = None
+    ) -> None:
         ended = carry_out(settings, self.kit, job, Path(os.devnull), watch, self.say)
         if ended != DONE:
             raise ColonnadeError(
-                f"It ended as {ended}. Why is in {job.driver}'s own runs/{FAILURE}, at its site; of a site that could "
-                "not start, in that site's own."
+                f"It ended as {ended}. Why is in {job.driver}'s own runs/{FAILURE}, at"
+                " its site; of a site that could not start, in that site's own."
             )
 
 
-def carry_out(settings: Settings, kit: Path, job: Job, told: Path, watch: Watch | None, say: Say | None = None) -> str:
-    """Submit a job with the lead's kit and wait for its end; gives FLARE's word for how it ended."""
+def carry_out(
+    settings: Settings,
+    kit: Path,
+    job: Job,
+    told: Path,
+    watch: Watch | None,
+    say: Say | None = None,
+) -> str:
+    """Submit a job with the lead's kit and wait for its end; gives FLARE's word for how
+    it ended."""
     session = Session(kit, patience=PATIENCE, say=say)
     folder = Path(kit) / "transfer" / f"{job.run}-{os.getpid()}"
     try:
@@ -146,40 +199,59 @@ def carry_out(settings: Settings, kit: Path, job: Job, told: Path, watch: Watch 
 
 def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
     """A relay or a site of this machine, as its kit starts it, in a session of its own."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    }
     with log.open("wb") as file:
         return subprocess.Popen(
             ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
-            stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdout=file,
+            stderr=file,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 class Waiting:
-    """Says now and then for whom somebody waits: minutes without a word look like a program that hangs."""
+    """Says now and then for whom somebody waits: minutes without a word look like a
+    program that hangs."""
 
     def __init__(self, say: Say | None, patience: float) -> None:
-        self.say, self.began, self.patience, self.due = say, time.monotonic(), patience, QUIET
+        self.say = say
+        self.began = time.monotonic()
+        self.patience = patience
+        self.due = QUIET
 
     def __call__(self, whom: str) -> None:
         passed = time.monotonic() - self.began
         if self.say is not None and passed >= self.due:
-            self.say(f"Waiting for {whom}; {max(self.patience - passed, 0):.0f} s more at most.")
+            self.say(
+                f"Waiting for {whom}; {max(self.patience - passed, 0):.0f} s more at"
+                " most."
+            )
             self.due = passed + AGAIN
 
 
 class Session:
     """The lead's connection to the relay: submits a run and asks how it is."""
 
-    def __init__(self, kit: Path, *, patience: float = 60.0, say: Say | None = None) -> None:
+    def __init__(
+        self, kit: Path, *, patience: float = 60.0, say: Say | None = None
+    ) -> None:
         require()
         self.say = say
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
         about = kit / "startup" / "fed_admin.json"
         if not about.exists():
-            raise ConfigError(f"{kit} is no startup kit of a lead: {about} is missing. It is in DIR/lead.")
+            raise ConfigError(
+                f"{kit} is no startup kit of a lead: {about} is missing. It is in"
+                " DIR/lead."
+            )
         name = json.loads(about.read_text(encoding="utf-8"))["admin"]["username"]
-        until, say_waiting = time.monotonic() + patience, Waiting(say, patience)
+        until = time.monotonic() + patience
+        say_waiting = Waiting(say, patience)
         while True:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
@@ -187,7 +259,9 @@ class Session:
                 return
             except Exception as error:  # FLARE has many
                 if time.monotonic() > until:
-                    raise PartyError("relay", "a session", None, f"{type(error).__name__}: {error}") from None
+                    raise PartyError(
+                        "relay", "a session", None, f"{type(error).__name__}: {error}"
+                    ) from None
                 say_waiting("the relay, which does not answer yet")
                 time.sleep(1.0)
 
@@ -203,9 +277,13 @@ class Session:
 
     def soon(self, names: Collection[str], patience: float) -> set[str]:
         """Those that are connected, once all are or a while has passed."""
-        until, say_waiting = time.monotonic() + patience, Waiting(self.say, patience)
+        until = time.monotonic() + patience
+        say_waiting = Waiting(self.say, patience)
         while (missing := set(names) - self.sites()) and time.monotonic() <= until:
-            say_waiting(f"{' and '.join(map(repr, sorted(missing)))}, not connected to the relay yet")
+            say_waiting(
+                f"{' and '.join(map(repr, sorted(missing)))}, not connected to the"
+                " relay yet"
+            )
             time.sleep(1.0)
         return set(names) - missing
 
@@ -237,8 +315,11 @@ def _free_ports() -> tuple[int, int]:
 
 
 def _store_in(kit: Path) -> None:
-    """The relay keeps its jobs in its own folder instead of a common one, so that two can run on a machine."""
+    """The relay keeps its jobs in its own folder instead of a common one, so that two
+    can run on a machine."""
     path = kit / "local" / "resources.json"
     resources = json.loads(path.read_text(encoding="utf-8"))
-    text = json.dumps(resources, indent=2).replace("/tmp/nvflare", str((kit / "kept").resolve()))
+    text = json.dumps(resources, indent=2).replace(
+        "/tmp/nvflare", str((kit / "kept").resolve())
+    )
     path.write_text(text, encoding="utf-8")

@@ -1,7 +1,9 @@
-"""A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for sites of their own.
+"""A federation as a job of NVIDIA FLARE: as data, without code, for a simulation or for
+sites of their own.
 
-A job names two installed classes (`flare.members`; where it serves, `flare.serving`) and brings the lead's order; a
-site that allows only these runs nothing that others wrote. The settings stay with the sites.
+A job names two installed classes (`flare.members`; where it serves, `flare.serving`)
+and brings the lead's order; a site that allows only these runs nothing that others
+wrote. The settings stay with the sites.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from colonnade.core import files
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import all_sites, asked_with, asker_of, driver_of, sites_of
+from colonnade.settings.party_file import (
+    all_sites,
+    asked_with,
+    asker_of,
+    driver_of,
+    sites_of,
+)
 
 RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member"))
 SERVING = "colonnade.flare.serving.ServingMember"
@@ -32,8 +40,11 @@ SITES = "COLONNADE_SITES"
 ALLOWED = [RELAY, MEMBER, SERVING, CONTROLLER, EXECUTOR]
 """All classes that a site of a federation needs to let a job name."""
 LAST = 20.0
-"""Seconds for a service of this machine to answer what is under way, and for FLARE to end."""
-KINDS: dict[str, type[ColonnadeError]] = {name: vars(errors)[name] for name in errors.__all__}
+"""Seconds for a service of this machine to answer what is under way, and for FLARE to
+end."""
+KINDS: dict[str, type[ColonnadeError]] = {
+    name: vars(errors)[name] for name in errors.__all__
+}
 """Our errors by name: a file may name these, and no other class."""
 
 Watch = Callable[[dict[str, Any]], None]
@@ -46,14 +57,18 @@ def require() -> None:
         import cryptography  # noqa: F401
         import nvflare.collab  # noqa: F401
     except ImportError:
-        raise ConfigError('This engine needs NVIDIA FLARE. Install it: pip install "colonnade[flare]".') from None
+        raise ConfigError(
+            "This engine needs NVIDIA FLARE. Install it: pip install"
+            ' "colonnade[flare]".'
+        ) from None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver is to do with which run: train it; or predict the ids of a file that it has; or serve it as its own
-    party.toml says; or something else that it is to `do`, and how (`members.TASKS`). Of several label owners one
-    predicts or serves, and `model` says with which of its two models."""
+    """What a driver is to do with which run: train it; or predict the ids of a file
+    that it has; or serve it as its own party.toml says; or something else that it is to
+    `do`, and how (`members.TASKS`). Of several label owners one predicts or serves, and
+    `model` says with which of its two models."""
 
     driver: str
     sites: tuple[str, ...]
@@ -70,25 +85,48 @@ class Job:
         return cls(driver_of(settings), sites_of(settings), run, resume)
 
     @classmethod
-    def to_select(cls, settings: Settings, run: str, how: Mapping[str, Any], owner: str | None = None) -> Job:
-        """A job that selects for a label owner, or for several jointly where none is named."""
+    def to_select(
+        cls,
+        settings: Settings,
+        run: str,
+        how: Mapping[str, Any],
+        owner: str | None = None,
+    ) -> Job:
+        """A job that selects for a label owner, or for several jointly where none is
+        named."""
         if owner is None:
-            return cls(driver_of(settings), all_sites(settings), run, do="select", how=how)
+            return cls(
+                driver_of(settings), all_sites(settings), run, do="select", how=how
+            )
         sites = (*asked_with(settings, asker_of(settings, owner)), SERVER, KEYS)
         return cls(asker_of(settings, owner), sites, run, do="select", how=how)
 
     @classmethod
     def to_do(
-        cls, settings: Settings, run: str, do: str, how: Mapping[str, Any], owner: str | None = None,
-        *, whole: bool = False,
-    ) -> Job:  # fmt: skip
-        """Something that one label owner does with those who hold columns; or who drives does with all who train."""
+        cls,
+        settings: Settings,
+        run: str,
+        do: str,
+        how: Mapping[str, Any],
+        owner: str | None = None,
+        *,
+        whole: bool = False,
+    ) -> Job:
+        """Something that one label owner does with those who hold columns; or who
+        drives does with all who train."""
         job = cls.of_one(settings, run, owner, do=do, how=how)
-        return replace(job, driver=driver_of(settings), sites=sites_of(settings)) if whole else job
+        return (
+            replace(job, driver=driver_of(settings), sites=sites_of(settings))
+            if whole
+            else job
+        )
 
     @classmethod
-    def of_one(cls, settings: Settings, run: str, owner: str | None = None, **what: Any) -> Job:
-        """A job of one label owner, with those who hold columns; `what` are the fields that say what it does."""
+    def of_one(
+        cls, settings: Settings, run: str, owner: str | None = None, **what: Any
+    ) -> Job:
+        """A job of one label owner, with those who hold columns; `what` are the fields
+        that say what it does."""
         asker = asker_of(settings, owner)
         return cls(asker, asked_with(settings, asker), run, **what)
 
@@ -98,42 +136,64 @@ class Job:
 
 
 def write_job(folder: Path, job: Job, lead: Path, member: str = MEMBER) -> Path:
-    """A job's folder, as FLARE takes it: which classes, who drives, and what the lead orders, signed by the folder
-    `startup` of its kit; nothing else."""
+    """A job's folder, as FLARE takes it: which classes, who drives, and what the lead
+    orders, signed by the folder `startup` of its kit; nothing else."""
     from colonnade.flare.orders import signed
 
     wish = {key: value for key, value in asdict(job).items() if key != "sites"}
     relay = {"driver": job.driver, "order": signed(lead, wish)}
     member = SERVING if job.serve else member
-    controls = {"server_obj_id": "relay", "max_call_threads": 64, "sync_task_timeout": 600}
+    controls = {
+        "server_obj_id": "relay",
+        "max_call_threads": 64,
+        "sync_task_timeout": 600,
+    }
     server = {
         "format_version": 2,
         "workflows": [{"id": "controller", "path": CONTROLLER, "args": controls}],
         "components": [{"id": "relay", "path": RELAY, "args": relay}],
     }
-    executor = {"path": EXECUTOR, "args": {"client_obj_id": "member", "max_call_threads": 64}}
+    executor = {
+        "path": EXECUTOR,
+        "args": {"client_obj_id": "member", "max_call_threads": 64},
+    }
     client = {
         "format_version": 2,
         "executors": [{"tasks": ["*"], "executor": executor}],
         "components": [{"id": "member", "path": member, "args": {}}],
     }
-    meta = {"name": job.run, "resource_spec": {}, "min_clients": len(job.sites), "deploy_map": {"app": ["@ALL"]}}
+    meta = {
+        "name": job.run,
+        "resource_spec": {},
+        "min_clients": len(job.sites),
+        "deploy_map": {"app": ["@ALL"]},
+    }
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    sides = {config / "config_fed_server.json": server, config / "config_fed_client.json": client}
+    sides = {
+        config / "config_fed_server.json": server,
+        config / "config_fed_client.json": client,
+    }
     for path, content in {folder / "meta.json": meta, **sides}.items():
         path.write_text(json.dumps(content, indent=2), encoding="utf-8")
     return folder
 
 
 def issue(kits: Mapping[str, Path], lead: tuple[str, Path] | None = None) -> None:
-    """For sites that are all on this machine: certificates as `provision` has them made, of a root whose key is not
-    kept; and one for the lead of this name."""
-    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+    """For sites that are all on this machine: certificates as `provision` has them
+    made, of a root whose key is not kept; and one for the lead of this name."""
+    from nvflare.lighter.utils import (
+        Identity,
+        generate_cert,
+        generate_keys,
+        serialize_cert,
+        serialize_pri_key,
+    )
 
     from colonnade.transport.identity import CERTIFICATE, KEY, LEAD, ROOT
 
-    root, key = Identity("rehearsal"), generate_keys()
+    root = Identity("rehearsal")
+    key = generate_keys()
     issuer = serialize_cert(generate_cert(root, root, *key, ca=True))
     every = [(Identity(name), kit) for name, kit in kits.items()]
     every += [] if lead is None else [(Identity(lead[0], role=LEAD), lead[1])]
@@ -141,18 +201,26 @@ def issue(kits: Mapping[str, Path], lead: tuple[str, Path] | None = None) -> Non
         own, public = generate_keys()
         kit.mkdir(parents=True, exist_ok=True)
         (kit / ROOT).write_bytes(issuer)
-        (kit / CERTIFICATE).write_bytes(serialize_cert(generate_cert(whose, root, key[0], public)))
+        (kit / CERTIFICATE).write_bytes(
+            serialize_cert(generate_cert(whose, root, key[0], public))
+        )
         (kit / KEY).touch(mode=0o600)
         (kit / KEY).write_bytes(serialize_pri_key(own))
 
 
-def follow(running: Callable[[], bool], metrics: Path, watch: Watch | None, pause: float = 0.2) -> None:
+def follow(
+    running: Callable[[], bool], metrics: Path, watch: Watch | None, pause: float = 0.2
+) -> None:
     """Wait, and pass on what the driver writes after each epoch."""
     seen = 0
     going = True
     while going:
         going = running()
-        text = metrics.read_text(encoding="utf-8", errors="replace") if metrics.exists() else ""
+        text = (
+            metrics.read_text(encoding="utf-8", errors="replace")
+            if metrics.exists()
+            else ""
+        )
         lines = text.split("\n")[:-1]  # the last may be half-written
         for line in lines[seen:]:
             if watch is not None:
@@ -162,7 +230,8 @@ def follow(running: Callable[[], bool], metrics: Path, watch: Watch | None, paus
 
 
 def stop(process: subprocess.Popen[Any], grace: float = 5.0) -> None:
-    """End a process that was started with a session of its own, and all that it started."""
+    """End a process that was started with a session of its own, and all that it
+    started."""
     for sign, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, grace)):
         try:
             os.killpg(process.pid, sign)

@@ -1,7 +1,8 @@
-"""What a FLARE job that serves names: a member as in every job, which at the site that drives may also listen.
+"""What a FLARE job that serves names: a member as in every job, which at the site that
+drives may also listen.
 
-A site lets a job name this class or not, in its own `local/resources.json`; and none of them listens without [serve] in
-its own party.toml.
+A site lets a job name this class or not, in its own `local/resources.json`; and none of
+them listens without [serve] in its own party.toml.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class ServingMember:
     """At a site: one organisation."""
 
     def __init__(self) -> None:
-        self.member, self.ending = Member(), threading.Event()
+        self.member = Member()
+        self.ending = threading.Event()
         self.member.serve = self.serve
 
     def start(self) -> None:
@@ -40,5 +42,9 @@ class ServingMember:
         serve_at(site, run, self.ending.is_set, model=model)
 
 
-for _name, _mark in (("start", collab.init), ("call", collab.publish), ("end", collab.final)):
+for _name, _mark in (
+    ("start", collab.init),
+    ("call", collab.publish),
+    ("end", collab.final),
+):
     setattr(ServingMember, _name, _mark(getattr(ServingMember, _name)))

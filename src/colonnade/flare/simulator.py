@@ -1,4 +1,5 @@
-"""FLARE's simulator: every site is a process of this machine, without certificates of FLARE's own."""
+"""FLARE's simulator: every site is a process of this machine, without certificates of
+FLARE's own."""
 
 from __future__ import annotations
 
@@ -12,12 +13,33 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from colonnade.flare.job import ALLOWED, LAST, SITES, Job, Watch, follow, issue, stop, write_job
+from colonnade.flare.job import (
+    ALLOWED,
+    LAST,
+    SITES,
+    Job,
+    Watch,
+    follow,
+    issue,
+    stop,
+    write_job,
+)
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import OWN, STARTUP, all_sites, driver_of, read_own, write_agreed, write_own
+from colonnade.settings.party_file import (
+    OWN,
+    STARTUP,
+    all_sites,
+    driver_of,
+    read_own,
+    write_agreed,
+    write_own,
+)
 
-NOT_STARTED = ("Failed to create connection to the child process", "Address already in use")
+NOT_STARTED = (
+    "Failed to create connection to the child process",
+    "Address already in use",
+)
 
 
 @dataclass(frozen=True)
@@ -49,21 +71,33 @@ class Simulator:
     def prepare(self, settings: Settings, *, resume: bool) -> None:  # noqa: ARG002 - a resumed run may have more epochs
         write_sites(self.kept, settings)
 
-    def carry_out(self, settings: Settings, job: Job, told: Path, watch: Watch | None) -> str:
+    def carry_out(
+        self, settings: Settings, job: Job, told: Path, watch: Watch | None
+    ) -> str:
         """Do a job to its end, passing on what its driver writes into the file `told`."""
         if not self.lead.exists():
             certify(self.kept, settings)
-        failed = self.folder(job.driver) / "runs" / FAILURE  # FLARE may wait on for a site that was killed
+        # FLARE may wait on for a site that was killed
+        failed = self.folder(job.driver) / "runs" / FAILURE
         log = self.log(job.driver)
         for _ in starts(log):
             shutil.rmtree(self.work / "job", ignore_errors=True)
             folder = write_job(self.work / "job", job, self.lead)
-            with simulator(folder, self.work, job.sites, {SITES: str(self.kept.resolve())}) as process:
+            with simulator(
+                folder, self.work, job.sites, {SITES: str(self.kept.resolve())}
+            ) as process:
                 try:
-                    follow(lambda: runs(process, log) and not (job.serve and failed.exists()), told, watch)
+                    follow(
+                        lambda: (
+                            runs(process, log) and not (job.serve and failed.exists())
+                        ),
+                        told,
+                        watch,
+                    )
                 except KeyboardInterrupt:
                     if job.serve:
-                        told.unlink(missing_ok=True)  # so the service ends, and with it the job
+                        # so the service ends, and with it the job
+                        told.unlink(missing_ok=True)
                         with suppress(subprocess.TimeoutExpired):
                             process.wait(LAST)
                     raise
@@ -89,8 +123,9 @@ def certify(folder: Path, settings: Settings) -> None:
 
 
 def starts(log: Path, most: int = 3) -> Iterator[int]:
-    """FLARE's simulator gives a site a minute to start and takes ports that were free a moment ago; on a busy machine
-    that fails now and then, before anything has begun. Then once more."""
+    """FLARE's simulator gives a site a minute to start and takes ports that were free a
+    moment ago; on a busy machine that fails now and then, before anything has begun.
+    Then once more."""
     for number in range(most):
         yield number
         if not _failed_to_start(log):
@@ -98,7 +133,8 @@ def starts(log: Path, most: int = 3) -> Iterator[int]:
 
 
 def runs(process: subprocess.Popen[bytes], log: Path) -> bool:
-    """Whether FLARE's simulator has something to wait for; where a site did not start it never ends by itself."""
+    """Whether FLARE's simulator has something to wait for; where a site did not start
+    it never ends by itself."""
     return process.poll() is None and not _failed_to_start(log)
 
 
@@ -109,17 +145,38 @@ def _failed_to_start(log: Path) -> bool:
 
 @contextmanager
 def simulator(
-    job: Path, work: Path, names: Sequence[str], more: Mapping[str, str], *, allowed: Sequence[str] = ALLOWED
+    job: Path,
+    work: Path,
+    names: Sequence[str],
+    more: Mapping[str, str],
+    *,
+    allowed: Sequence[str] = ALLOWED,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """FLARE's simulator with this job, a process per site with `more` in its environment; none outlives the block."""
+    """FLARE's simulator with this job, a process per site with `more` in its
+    environment; none outlives the block."""
     shutil.rmtree(work / "flare", ignore_errors=True)
     policy = work / "flare" / "local"
     policy.mkdir(parents=True)
-    (policy / "resources.json").write_text(json.dumps({"format_version": 2, "class_allow_list": list(allowed)}))
-    command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job), "-w", str(work / "flare")]
+    (policy / "resources.json").write_text(
+        json.dumps({"format_version": 2, "class_allow_list": list(allowed)})
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "nvflare.private.fed.app.simulator.simulator",
+        str(job),
+        "-w",
+        str(work / "flare"),
+    ]
     command += ["-c", ",".join(names), "-t", str(len(names)), "-l", "WARNING"]
     with (work / "flare.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | more, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            env=os.environ | more,
+            start_new_session=True,
+        )
         try:
             yield process
         finally:

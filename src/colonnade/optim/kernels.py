@@ -1,11 +1,15 @@
-"""What a GPU computes in few kernels of its own, in Triton: `written_out.squared_steps`, and ADMM's z-update.
+"""What a GPU computes in few kernels of its own, in Triton:
+`written_out.squared_steps`, and ADMM's z-update.
 
-As torch's kernels a step of a small model is twenty-two, of some six microseconds each; here it is eight. A product
-ends with what follows it (a bias, an activation, a slope), sums over rows end in the optimizer's step, and the products
-are the tensor cores': a number of float32 is the sum of three of bfloat16, and six products of these are the product of
-two, to float32's last digit or two. Tiles were chosen by measuring on an H200.
+As torch's kernels a step of a small model is twenty-two, of some six microseconds each;
+here it is eight. A product ends with what follows it (a bias, an activation, a slope),
+sums over rows end in the optimizer's step, and the products are the tensor cores': a
+number of float32 is the sum of three of bfloat16, and six products of these are the
+product of two, to float32's last digit or two. Tiles were chosen by measuring on an
+H200.
 
-Triton comes with torch where torch has a GPU. Without it torch's kernels do the same (`descent.kernels`).
+Triton comes with torch where torch has a GPU. Without it torch's kernels do the same
+(`descent.kernels`).
 """
 
 from __future__ import annotations
@@ -17,20 +21,26 @@ from torch import Tensor
 
 from colonnade.optim.written_out import Layers, Moving, times_slope
 
-ROWS, INNER, COLUMNS = 64, 32, 128
-"""The largest tile of a product: of its left factor, of what is added up at once, and of its right factor."""
+ROWS = 64
+INNER = 32
+COLUMNS = 128
+"""The largest tile of a product: of its left factor, of what is added up at once, and
+of its right factor."""
 SIDE = 64
 """The largest tile of a sum over rows, which takes so many rows at once."""
 RUN = 128
 """Rows that a sum over rows has at least in each of its runs."""
 BUSY = 128
 """So many programs keep a large GPU busy."""
-FORWARD, ERROR, BACK = 0, 1, 2
+FORWARD = 0
+ERROR = 1
+BACK = 2
 
 
 @triton.jit
 def _times(a, b, total):  # type: ignore[no-untyped-def]
-    """total + a b. Of the nine products of both factors' three parts the six that show, the smallest first."""
+    """total + a b. Of the nine products of both factors' three parts the six that show,
+    the smallest first."""
     a0 = a.to(tl.bfloat16)
     rest = a - a0.to(tl.float32)
     a1 = rest.to(tl.bfloat16)
@@ -49,13 +59,36 @@ def _times(a, b, total):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _product(  # type: ignore[no-untyped-def]
-    a, b, c, out, rows, inner, columns, scale, a_m, a_r, b_m, b_s, c_m, c_r, out_m, out_r,
-    WAY: tl.constexpr, KIND: tl.constexpr, ADDS: tl.constexpr, TURNED: tl.constexpr, UNIT: tl.constexpr,
-    R: tl.constexpr, I: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
-    """Forward: activation(a b + c). Error: scale (a b - c). Back: a b times the slope of the activation that gave c.
+    a,
+    b,
+    c,
+    out,
+    rows,
+    inner,
+    columns,
+    scale,
+    a_m,
+    a_r,
+    b_m,
+    b_s,
+    c_m,
+    c_r,
+    out_m,
+    out_r,
+    WAY: tl.constexpr,
+    KIND: tl.constexpr,
+    ADDS: tl.constexpr,
+    TURNED: tl.constexpr,
+    UNIT: tl.constexpr,
+    R: tl.constexpr,
+    I: tl.constexpr,
+    C: tl.constexpr,
+):
+    """Forward: activation(a b + c). Error: scale (a b - c). Back: a b times the slope
+    of the activation that gave c.
 
-    Sizes and strides but of rows are in units: where these are of four numbers, four are loaded at once."""
+    Sizes and strides but of rows are in units: where these are of four numbers, four
+    are loaded at once."""
     m = tl.program_id(2).to(tl.int64) * UNIT
     inner *= UNIT
     columns *= UNIT
@@ -67,11 +100,23 @@ def _product(  # type: ignore[no-untyped-def]
     for start in range(0, inner, I):
         i = start + tl.arange(0, I)
         inside = i < inner
-        left = tl.load(a + m * a_m + r * a_r * UNIT + i[None, :], mask=here & inside[None, :], other=0.0)
+        left = tl.load(
+            a + m * a_m + r * a_r * UNIT + i[None, :],
+            mask=here & inside[None, :],
+            other=0.0,
+        )
         if TURNED:
-            right = tl.load(b + m * b_m + i[:, None] + k * b_s * UNIT, mask=inside[:, None] & (k < columns), other=0.0)
+            right = tl.load(
+                b + m * b_m + i[:, None] + k * b_s * UNIT,
+                mask=inside[:, None] & (k < columns),
+                other=0.0,
+            )
         else:
-            right = tl.load(b + m * b_m + i[:, None] * b_s * UNIT + k, mask=inside[:, None] & (k < columns), other=0.0)
+            right = tl.load(
+                b + m * b_m + i[:, None] * b_s * UNIT + k,
+                mask=inside[:, None] & (k < columns),
+                other=0.0,
+            )
         total = _times(left, right, total)
     y = total * 0.0
     if ADDS:
@@ -97,10 +142,28 @@ def _product(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _over_rows(  # type: ignore[no-untyped-def]
-    g, x, runs, rows, outs, ins, run_of, size, weights_at, biases_at, g_m, g_r, x_m, x_r,
-    BIAS: tl.constexpr, UNIT: tl.constexpr, O: tl.constexpr, I: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
-    """g^T x and the sums of g over a run of rows, each run into a vector of its own; in units as `_product`."""
+    g,
+    x,
+    runs,
+    rows,
+    outs,
+    ins,
+    run_of,
+    size,
+    weights_at,
+    biases_at,
+    g_m,
+    g_r,
+    x_m,
+    x_r,
+    BIAS: tl.constexpr,
+    UNIT: tl.constexpr,
+    O: tl.constexpr,
+    I: tl.constexpr,
+    R: tl.constexpr,
+):
+    """g^T x and the sums of g over a run of rows, each run into a vector of its own; in
+    units as `_product`."""
     m = tl.program_id(2).to(tl.int64)
     outs *= UNIT
     ins *= UNIT
@@ -113,23 +176,48 @@ def _over_rows(  # type: ignore[no-untyped-def]
     end = tl.minimum(rows, (run + 1) * run_of)
     for start in range(run * run_of, end, R):
         r = start + tl.arange(0, R)[:, None]
-        gs = tl.load(g + m * g_m * UNIT + r * g_r * UNIT + o[None, :], mask=(r < end) & (o[None, :] < outs), other=0.0)
-        xs = tl.load(x + m * x_m * UNIT + r * x_r * UNIT + i[None, :], mask=(r < end) & (i[None, :] < ins), other=0.0)
+        gs = tl.load(
+            g + m * g_m * UNIT + r * g_r * UNIT + o[None, :],
+            mask=(r < end) & (o[None, :] < outs),
+            other=0.0,
+        )
+        xs = tl.load(
+            x + m * x_m * UNIT + r * x_r * UNIT + i[None, :],
+            mask=(r < end) & (i[None, :] < ins),
+            other=0.0,
+        )
         total = _times(tl.trans(gs), xs, total)
         if BIAS:
             sums += tl.sum(gs, 0)
     into = runs + run * size
     there = (o[:, None] < outs) & (i[None, :] < ins)
-    tl.store(into + weights_at * UNIT + m * outs * ins + o[:, None] * ins + i[None, :], total, mask=there)
+    tl.store(
+        into + weights_at * UNIT + m * outs * ins + o[:, None] * ins + i[None, :],
+        total,
+        mask=there,
+    )
     if BIAS and tl.program_id(0) % tiles == 0:
         tl.store(into + biases_at + m * outs + o, sums, mask=o < outs)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _move(  # type: ignore[no-untyped-def]
-    values, moments, runs, size, run_size, sign, decay, rate, momentum, kept,
-    FIRST: tl.constexpr, MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, RUNS: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    values,
+    moments,
+    runs,
+    size,
+    run_size,
+    sign,
+    decay,
+    rate,
+    momentum,
+    kept,
+    FIRST: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    RUNS: tl.constexpr,
+    N: tl.constexpr,
+):
     """A step of SGD, as `written_out.move` takes it, with a gradient in several runs."""
     n = tl.program_id(0) * N + tl.arange(0, N)
     at = n < size
@@ -152,9 +240,19 @@ def _move(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _newton(  # type: ignore[no-untyped-def]
-    o, pull, counts, out, worst, rows, columns, most,
-    RHO: tl.constexpr, TOLERANCE: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
+    o,
+    pull,
+    counts,
+    out,
+    worst,
+    rows,
+    columns,
+    most,
+    RHO: tl.constexpr,
+    TOLERANCE: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+):
     """The steps of `losses.ZUpdate`; each program goes on until its own rows are done."""
     r = tl.program_id(0) * R + tl.arange(0, R)[:, None]
     k = tl.arange(0, C)[None, :]
@@ -170,7 +268,11 @@ def _newton(  # type: ignore[no-untyped-def]
         if C == 1:
             p = 1.0 / (1.0 + tl.exp(-z))
         else:
-            e = tl.where(at, tl.exp(z - tl.max(tl.where(k < columns, z, -float("inf")), 1)[:, None]), 0.0)
+            e = tl.where(
+                at,
+                tl.exp(z - tl.max(tl.where(k < columns, z, -float("inf")), 1)[:, None]),
+                0.0,
+            )
             p = e / tl.maximum(tl.sum(e, 1)[:, None], 1e-300)
         gradient = tl.where(at, p * w - towards + RHO * (z - start), 0.0)
         left = tl.max(tl.max(tl.abs(gradient), 1), 0)
@@ -179,10 +281,16 @@ def _newton(  # type: ignore[no-untyped-def]
             d = slope / (p * (1.0 - p) + rho)
         else:
             pd = p / (p + rho)
-            share = tl.sum(pd * slope, 1)[:, None] / (rho * tl.maximum(tl.sum(pd, 1)[:, None], 1e-300))
+            share = tl.sum(pd * slope, 1)[:, None] / (
+                rho * tl.maximum(tl.sum(pd, 1)[:, None], 1e-300)
+            )
             d = slope / (p + rho) + pd * share
-        spread = (tl.maximum(tl.max(d, 1), 0.0) - tl.minimum(tl.min(d, 1), 0.0))[:, None]
-        z -= d * tl.where(spread > 1e-12, tl.log(1.0 + spread) / tl.maximum(spread, 1e-12), 1.0)
+        spread = (tl.maximum(tl.max(d, 1), 0.0) - tl.minimum(tl.min(d, 1), 0.0))[
+            :, None
+        ]
+        z -= d * tl.where(
+            spread > 1e-12, tl.log(1.0 + spread) / tl.maximum(spread, 1e-12), 1.0
+        )
         number += 1
     tl.store(out + r * columns + k, z, mask=at)
     tl.store(worst + tl.program_id(0), left)
@@ -198,40 +306,97 @@ def _unit(*numbers: int) -> int:
 
 
 def product(
-    a: Tensor, b: Tensor, out: Tensor, way: int, c: Tensor | None, *, kind: int = 0, scale: float = 1.0
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    way: int,
+    c: Tensor | None,
+    *,
+    kind: int = 0,
+    scale: float = 1.0,
 ) -> None:
     """What `_product` says, for every party of a stack."""
     (parties, rows, inner), columns = a.shape, out.shape[-1]
-    more, turned = out if c is None else c.expand_as(out), b.stride(-1) != 1
-    strides = *a.stride()[:2], b.stride(0), b.stride(-1 if turned else -2), *more.stride()[:2], *out.stride()[:2]
+    more = out if c is None else c.expand_as(out)
+    turned = b.stride(-1) != 1
+    strides = (
+        *a.stride()[:2],
+        b.stride(0),
+        b.stride(-1 if turned else -2),
+        *more.stride()[:2],
+        *out.stride()[:2],
+    )
     unit = _unit(inner, columns, *strides)
     tiles = ROWS, _tile(inner, INNER), _tile(columns, COLUMNS)
     grid = (triton.cdiv(rows, tiles[0]), triton.cdiv(columns, tiles[2]), parties)
-    numbers = rows, inner // unit, columns // unit, scale, *(stride // unit for stride in strides)
+    numbers = (
+        rows,
+        inner // unit,
+        columns // unit,
+        scale,
+        *(stride // unit for stride in strides),
+    )
     ways = way, kind, c is not None, turned, unit, *tiles
     _product[grid](a, b, more, out, *numbers, *ways, num_warps=4, num_stages=1)
 
 
-def over_rows(g: Tensor, x: Tensor, runs: Tensor, weights: Tensor, biases: Tensor | None) -> None:
-    """g^T x and the sums of g over rows, in so many runs as `runs` has lines, at the places that gradients have."""
+def over_rows(
+    g: Tensor, x: Tensor, runs: Tensor, weights: Tensor, biases: Tensor | None
+) -> None:
+    """g^T x and the sums of g over rows, in so many runs as `runs` has lines, at the
+    places that gradients have."""
     (parties, rows, outs), ins = g.shape, x.shape[-1]
-    begins = [0 if part is None else int(part.storage_offset()) for part in (weights, biases)]
+    begins = [
+        0 if part is None else int(part.storage_offset()) for part in (weights, biases)
+    ]
     strides = *g.stride()[:2], *x.stride()[:2]
-    unit, tiles = _unit(outs, ins, begins[0], *strides), (_tile(outs, SIDE), _tile(ins, SIDE))
-    grid = (triton.cdiv(outs, tiles[0]) * triton.cdiv(ins, tiles[1]), len(runs), parties)
-    sizes = rows, outs // unit, ins // unit, triton.cdiv(rows, len(runs)), runs.shape[-1], begins[0] // unit, begins[1]
+    unit = _unit(outs, ins, begins[0], *strides)
+    tiles = (_tile(outs, SIDE), _tile(ins, SIDE))
+    grid = (
+        triton.cdiv(outs, tiles[0]) * triton.cdiv(ins, tiles[1]),
+        len(runs),
+        parties,
+    )
+    sizes = (
+        rows,
+        outs // unit,
+        ins // unit,
+        triton.cdiv(rows, len(runs)),
+        runs.shape[-1],
+        begins[0] // unit,
+        begins[1],
+    )
     ways = biases is not None, unit, *tiles, SIDE
-    _over_rows[grid](g, x, runs, *sizes, *(stride // unit for stride in strides), *ways, num_warps=4, num_stages=1)
+    _over_rows[grid](
+        g,
+        x,
+        runs,
+        *sizes,
+        *(stride // unit for stride in strides),
+        *ways,
+        num_warps=4,
+        num_stages=1,
+    )
 
 
 def move(moving: Moving, runs: Tensor, step: int) -> None:
     """One step of SGD, the `step`-th since its start."""
-    settings, size = moving.settings, len(moving.values)
-    momentum, sign = settings["momentum"], -1.0 if settings["maximize"] else 1.0
-    numbers = sign, settings["weight_decay"], settings["lr"], momentum, 1.0 - settings["dampening"]
+    settings = moving.settings
+    size = len(moving.values)
+    momentum = settings["momentum"]
+    sign = -1.0 if settings["maximize"] else 1.0
+    numbers = (
+        sign,
+        settings["weight_decay"],
+        settings["lr"],
+        momentum,
+        1.0 - settings["dampening"],
+    )
     ways = step == 1, momentum != 0.0, settings["nesterov"] != 0.0, len(runs), 1024
     vectors = moving.values, moving.moments[0], runs
-    _move[(triton.cdiv(size, 1024),)](*vectors, size, runs.shape[-1], *numbers, *ways, num_warps=4)
+    _move[(triton.cdiv(size, 1024),)](
+        *vectors, size, runs.shape[-1], *numbers, *ways, num_warps=4
+    )
 
 
 def run_count(parties: int, rows: int) -> int:
@@ -254,14 +419,26 @@ def squared_steps(
     def stacked(tensors: list[Tensor]) -> list[Tensor]:
         return [tensor if tensor.dim() == 3 else tensor[None] for tensor in tensors]
 
-    A, y, gy, gA = (stacked(each) for each in (layers.A, layers.y, layers.gy, layers.gA))
+    A, y, gy, gA = (
+        stacked(each) for each in (layers.A, layers.y, layers.gy, layers.gA)
+    )
     x, towards, off = stacked([layers.x, target, error])
     W = None if head is None else stacked([head])[0]
-    last, kinds = len(A) - 1, layers.activations
-    runs = x.new_empty(run_count(*x.shape[:2]), triton.cdiv(len(moving.gradients), 16) * 16)
+    last = len(A) - 1
+    kinds = layers.activations
+    runs = x.new_empty(
+        run_count(*x.shape[:2]), triton.cdiv(len(moving.gradients), 16) * 16
+    )
     for number in range(steps):
         for i, weights in enumerate(A):
-            product(y[i - 1] if i else x, weights.mT, y[i], FORWARD, layers.b[i], kind=kinds[i])
+            product(
+                y[i - 1] if i else x,
+                weights.mT,
+                y[i],
+                FORWARD,
+                layers.b[i],
+                kind=kinds[i],
+            )
         if W is None:
             torch.sub(y[last], towards, out=gy[last]).mul_(scale)
             times_slope(gy[last], y[last], kinds[last])
@@ -275,12 +452,26 @@ def squared_steps(
         move(moving, runs, done + number + 1)
 
 
-def newton(o: Tensor, pull: Tensor, w: Tensor | None, rho: float, tolerance: float, most: int) -> tuple[Tensor, Tensor]:
+def newton(
+    o: Tensor, pull: Tensor, w: Tensor | None, rho: float, tolerance: float, most: int
+) -> tuple[Tensor, Tensor]:
     """The z of each row, and the largest entry of a gradient before the last step."""
     rows, columns = o.shape
-    z, R = torch.empty_like(o), 8
+    z = torch.empty_like(o)
+    R = 8
     counts = o.new_ones(rows) if w is None else w.contiguous()
     worst = o.new_empty(triton.cdiv(rows, R))
     ways = rho, tolerance, R, triton.next_power_of_2(columns)
-    _newton[(len(worst),)](o.contiguous(), pull.contiguous(), counts, z, worst, rows, columns, most, *ways, num_warps=1)
+    _newton[(len(worst),)](
+        o.contiguous(),
+        pull.contiguous(),
+        counts,
+        z,
+        worst,
+        rows,
+        columns,
+        most,
+        *ways,
+        num_warps=1,
+    )
     return z, worst.max()

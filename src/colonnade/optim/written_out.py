@@ -1,10 +1,12 @@
-"""The arithmetic of a plain chain of layers: forward, backward, and an optimizer's steps, on tensors alone.
+"""The arithmetic of a plain chain of layers: forward, backward, and an optimizer's
+steps, on tensors alone.
 
-It is written in the part of Python that TorchScript compiles. Compiled, a call needs neither the interpreter nor its
-lock until it is over, so parties in threads use every core: the bare local steps of 14 parties, in 14 threads on 16
-cores, took a tenth of the time of one core, and left in Python a half. Each product and each sum is the same either
-way, and so is every bit. On a GPU a graph replays them; where TorchScript is missing they run as they stand
-(`descent.run`).
+It is written in the part of Python that TorchScript compiles. Compiled, a call needs
+neither the interpreter nor its lock until it is over, so parties in threads use every
+core: the bare local steps of 14 parties, in 14 threads on 16 cores, took a tenth of the
+time of one core, and left in Python a half. Each product and each sum is the same
+either way, and so is every bit. On a GPU a graph replays them; where TorchScript is
+missing they run as they stand (`descent.run`).
 """
 
 from typing import NamedTuple
@@ -12,13 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-NONE, RELU, TANH, SIGMOID = 0, 1, 2, 3
+NONE = 0
+RELU = 1
+TANH = 2
+SIGMOID = 3
 """Activations whose slope shows in their output."""
 
 
 class Layers(NamedTuple):
-    """y_i = activation_i(y_{i-1} A_i^T + b_i) with y_{-1} = x, for one chain or a stack of them, and room for the
-    gradients by A, b and y."""
+    """y_i = activation_i(y_{i-1} A_i^T + b_i) with y_{-1} = x, for one chain or a stack
+    of them, and room for the gradients by A, b and y."""
 
     x: Tensor
     A: list[Tensor]
@@ -31,8 +36,8 @@ class Layers(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """An optimizer's parameters, their gradients, and what it remembers of them, each as one vector; and its settings:
-    SGD has one `moments`, Adam has two."""
+    """An optimizer's parameters, their gradients, and what it remembers of them, each
+    as one vector; and its settings: SGD has one `moments`, Adam has two."""
 
     values: Tensor
     gradients: Tensor
@@ -47,7 +52,9 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> None:
         torch.bmm(a, b, out=out)
 
 
-def plus_product(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, out: Tensor) -> None:
+def plus_product(
+    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, out: Tensor
+) -> None:
     """beta c + alpha a b."""
     if a.dim() == 2:
         torch.addmm(c, a, b, beta=beta, alpha=alpha, out=out)
@@ -58,7 +65,8 @@ def plus_product(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, out
 def forward(layers: Layers) -> None:
     x = layers.x
     for i in range(len(layers.A)):
-        b, y = layers.b[i], layers.y[i]
+        b = layers.b[i]
+        y = layers.y[i]
         if b is None:
             product(x, layers.A[i].mT, y)
         else:
@@ -74,7 +82,8 @@ def forward(layers: Layers) -> None:
 
 
 def times_slope(g: Tensor, y: Tensor, kind: int) -> None:
-    """The gradient before an activation, in place, from the one after it and what it gave."""
+    """The gradient before an activation, in place, from the one after it and what it
+    gave."""
     if kind == 1:
         torch.ops.aten.threshold_backward(g, y, 0.0, grad_input=g)
     elif kind == 2:
@@ -99,14 +108,20 @@ def backward(layers: Layers) -> None:
 
 def move(moving: Moving, step: int) -> None:
     """One step of SGD or Adam as torch takes it, the `step`-th since its start."""
-    p, g, m, settings = moving.values, moving.gradients, moving.moments[0], moving.settings
-    decay, rate, momentum = settings["weight_decay"], settings["lr"], settings["momentum"]
+    p = moving.values
+    g = moving.gradients
+    m = moving.moments[0]
+    settings = moving.settings
+    decay = settings["weight_decay"]
+    rate = settings["lr"]
+    momentum = settings["momentum"]
     if settings["maximize"] != 0.0:
         g.neg_()
     if decay != 0.0:
         g.add_(p, alpha=decay)
     if len(moving.moments) > 1:  # Adam
-        v, second = moving.moments[1], settings["second_momentum"]
+        v = moving.moments[1]
+        second = settings["second_momentum"]
         m.lerp_(g, 1.0 - momentum)
         v.mul_(second).addcmul_(g, g, value=1.0 - second)
         size = rate / (1.0 - momentum ** float(step))
@@ -126,10 +141,14 @@ def move(moving: Moving, step: int) -> None:
             p.add_(m, alpha=-rate)
 
 
-def squared_gradients(layers: Layers, target: Tensor, scale: float, head: Tensor | None, error: Tensor) -> None:
-    """Of scale/2 ||f(x) W - target||^2 by every A and b, where W is `head`, or no head; `error` is room for it."""
+def squared_gradients(
+    layers: Layers, target: Tensor, scale: float, head: Tensor | None, error: Tensor
+) -> None:
+    """Of scale/2 ||f(x) W - target||^2 by every A and b, where W is `head`, or no head;
+    `error` is room for it."""
     forward(layers)
-    y, g = layers.y[-1], layers.gy[-1]
+    y = layers.y[-1]
+    g = layers.gy[-1]
     if head is None:
         torch.sub(y, target, out=g)
         g.mul_(scale)
@@ -149,18 +168,27 @@ def squared_steps(
     head: Tensor | None,
     error: Tensor,
 ) -> None:
-    """So many steps on scale/2 ||f(x) W - target||^2, after so many that were done before."""
+    """So many steps on scale/2 ||f(x) W - target||^2, after so many that were done
+    before."""
     for number in range(steps):
         squared_gradients(layers, target, scale, head, error)
         move(moving, done + number + 1)
 
 
 def newton(
-    o: Tensor, pull: Tensor, counts: Tensor | None, rho: float, tolerance: float, most: int
+    o: Tensor,
+    pull: Tensor,
+    counts: Tensor | None,
+    rho: float,
+    tolerance: float,
+    most: int,
 ) -> tuple[Tensor, Tensor]:
-    """The steps of `losses.ZUpdate` for all rows, [classes, rows] or [1, rows] of log-odds; and the largest entry of a
-    gradient before the last step. A row that counts w divides its gradient and rho by w."""
-    z, worst, curvature = o.clone(), o.new_zeros([]), torch.full([], rho, dtype=o.dtype, device=o.device)
+    """The steps of `losses.ZUpdate` for all rows, [classes, rows] or [1, rows] of
+    log-odds; and the largest entry of a gradient before the last step. A row that
+    counts w divides its gradient and rho by w."""
+    z = o.clone()
+    worst = o.new_zeros([])
+    curvature = torch.full([], rho, dtype=o.dtype, device=o.device)
     if counts is not None:
         curvature = rho / counts
     for _ in range(most):
@@ -169,7 +197,9 @@ def newton(
         worst = step.abs().max()
         if counts is not None:
             step = step / counts
-        if o.size(0) > 1:  # (diag(p + rho) - p p^T)^-1 step; 1 - sum p^2/(p + rho) is written so that it never cancels
+        # (diag(p + rho) - p p^T)^-1 step; 1 - sum p^2/(p + rho) is written so that it
+        # never cancels
+        if o.size(0) > 1:
             d = p + curvature
             weights = p / d
             share = (weights * step).sum(0) / (curvature * weights.sum(0))
@@ -177,7 +207,9 @@ def newton(
         else:
             step = step / (p * (1.0 - p) + curvature)
         spread = step.amax(0).clamp_min_(0.0) - step.amin(0).clamp_max_(0.0)
-        damped = torch.where(spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0)
+        damped = torch.where(
+            spread > 1e-12, torch.log1p(spread) / spread.clamp_min(1e-12), 1.0
+        )
         z = z.addcmul_(step, damped, value=-1.0)
         if float(worst) <= tolerance:
             break

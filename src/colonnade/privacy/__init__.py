@@ -1,4 +1,5 @@
-"""Mechanisms of an owner's outbox, each a file and a line here, what they cost, and the budget that stops them."""
+"""Mechanisms of an owner's outbox, each a file and a line here, what they cost, and the
+budget that stops them."""
 
 from collections.abc import Callable
 
@@ -8,7 +9,15 @@ from colonnade.privacy.budget import Account, Budget
 from colonnade.privacy.gaussian import Gaussian, NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse, TwoStage
 
-__all__ = ["Account", "Binomial", "Budget", "Gaussian", "NoiseOnly", "RandomizedResponse", "TwoStage"]
+__all__ = [
+    "Account",
+    "Binomial",
+    "Budget",
+    "Gaussian",
+    "NoiseOnly",
+    "RandomizedResponse",
+    "TwoStage",
+]
 
 MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "plain": Plain,
@@ -20,4 +29,5 @@ LABEL_MECHANISMS: dict[str, Callable[..., Mechanism]] = {
     "randomized_response": RandomizedResponse,
     "two_stage": TwoStage,
 }
-"""Mechanisms for labels, which are drawn once before training; what the label owner sends follows from the draw."""
+"""Mechanisms for labels, which are drawn once before training; what the label owner
+sends follows from the draw."""

@@ -1,6 +1,8 @@
-"""How often each row was released, and how: the table behind an account, to which a journal's records add up.
+"""How often each row was released, and how: the table behind an account, to which a
+journal's records add up.
 
-Rows are known by a number made of their id. Each row occurs once, however often its id is given.
+Rows are known by a number made of their id. Each row occurs once, however often its id
+is given.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Item = tuple[str, Key]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One release, or the sum of several: `rounds` of them training batches, and `times` that each row was in it."""
+    """One release, or the sum of several: `rounds` of them training batches, and
+    `times` that each row was in it."""
 
     name: str
     event: DpEvent
@@ -41,9 +44,11 @@ class Counts:
     """How often every known row was released, by release name and event."""
 
     def __init__(self, keys: Rows | Sequence[int] = ()) -> None:
-        self.keys: Rows = np.unique(np.asarray(keys, dtype=np.int64))  # sorted, each once
+        # sorted, each once
+        self.keys: Rows = np.unique(np.asarray(keys, dtype=np.int64))
         self.counts: dict[Item, Rows] = {}
-        self.rounds: dict[Item, int] = {}  # training batches: for statements about hidden batches
+        # training batches: for statements about hidden batches
+        self.rounds: dict[Item, int] = {}
 
     def find(self, keys: Rows) -> Rows:
         """The places of rows that the table has."""
@@ -51,8 +56,12 @@ class Counts:
 
     def widen(self, keys: Rows) -> None:
         """Make room for rows that were not seen before."""
-        if len(self.keys) and (self.keys[np.searchsorted(self.keys[:-1], keys)] == keys).all():
-            return  # sorting all rows for every record of a journal would take rows x rows
+        if (
+            len(self.keys)
+            and (self.keys[np.searchsorted(self.keys[:-1], keys)] == keys).all()
+        ):
+            # sorting all rows for every record of a journal would take rows x rows
+            return
         wider = np.union1d(self.keys, keys)
         if len(wider) > len(self.keys):
             places = np.searchsorted(wider, self.keys)
@@ -64,7 +73,10 @@ class Counts:
     def add(self, item: Item, places: Rows, times: Rows, rounds: int) -> None:
         """Count a release of the rows at these places, each of which is named once."""
         if item not in self.counts:
-            self.counts[item], self.rounds[item] = np.zeros(len(self.keys), dtype=np.int64), 0
+            self.counts[item], self.rounds[item] = (
+                np.zeros(len(self.keys), dtype=np.int64),
+                0,
+            )
         self.counts[item][places] += times
         self.rounds[item] += rounds
 
@@ -74,16 +86,24 @@ class Counts:
         times = np.zeros(len(keys), dtype=np.int64)
         np.add.at(times, inverse.reshape(-1), record.times)
         self.widen(keys)
-        self.add((record.name, key_of(record.event)), self.find(keys), times, record.rounds)
+        self.add(
+            (record.name, key_of(record.event)), self.find(keys), times, record.rounds
+        )
 
     def raise_to(self, other: Counts) -> bool:
-        """Count at least what another table says, row by row. Returns whether that was more."""
+        """Count at least what another table says, row by row. Returns whether that was
+        more."""
         self.widen(other.keys)
-        places, more = self.find(other.keys), False
+        places = self.find(other.keys)
+        more = False
         for item, at_least in other.counts.items():
             self.add(item, places[:0], at_least[:0], 0)
             before = self.counts[item][places]
-            more = more or bool((at_least > before).any()) or other.rounds[item] > self.rounds[item]
+            more = (
+                more
+                or bool((at_least > before).any())
+                or other.rounds[item] > self.rounds[item]
+            )
             self.counts[item][places] = np.maximum(before, at_least)
             self.rounds[item] = max(self.rounds[item], other.rounds[item])
         return more
@@ -92,7 +112,13 @@ class Counts:
         """Records that add up to this table: one for each name and event."""
         for (name, key), counts in self.counts.items():
             released = np.flatnonzero(counts)
-            yield Record(name, event_of(key), self.rounds[name, key], self.keys[released], counts[released])
+            yield Record(
+                name,
+                event_of(key),
+                self.rounds[name, key],
+                self.keys[released],
+                counts[released],
+            )
 
     def ways(self) -> list[dict[Item, int]]:
         """The different ways in which rows were released."""
@@ -104,20 +130,38 @@ class Counts:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this table."""
         items = [
-            {"name": name, "event": key[0], "parameters": dict(key[1]), "rounds": self.rounds[name, key]}
+            {
+                "name": name,
+                "event": key[0],
+                "parameters": dict(key[1]),
+                "rounds": self.rounds[name, key],
+            }
             for name, key in self.counts
         ]
-        counts = np.stack(list(self.counts.values())) if items else np.zeros((0, len(self.keys)), dtype=np.int64)
-        return {"items": items, "keys": torch.from_numpy(self.keys.copy()), "counts": torch.from_numpy(counts)}
+        counts = (
+            np.stack(list(self.counts.values()))
+            if items
+            else np.zeros((0, len(self.keys)), dtype=np.int64)
+        )
+        return {
+            "items": items,
+            "keys": torch.from_numpy(self.keys.copy()),
+            "counts": torch.from_numpy(counts),
+        }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Counts:
         """Read what `state` gave; the rows of an older one come in any order."""
-        keys, table = state["keys"].cpu().numpy(), cls()
+        keys = state["keys"].cpu().numpy()
+        table = cls()
         table.widen(keys)
-        for item, counts in zip(state["items"], state["counts"].cpu().numpy(), strict=True):
+        for item, counts in zip(
+            state["items"], state["counts"].cpu().numpy(), strict=True
+        ):
             event = DpEvent(item["event"], item["parameters"])
-            table.add_record(Record(item["name"], event, int(item["rounds"]), keys, counts))
+            table.add_record(
+                Record(item["name"], event, int(item["rounds"]), keys, counts)
+            )
         return table
 
 
@@ -129,9 +173,16 @@ def by_event(spent: Mapping[Item, int]) -> dict[Key, int]:
     return totals
 
 
-def write_numbers(path: Path, magic: bytes, about: Mapping[str, Any], *parts: Rows) -> None:
-    """Write whole numbers side by side, after a line of JSON about them; the file begins with a checksum of it all."""
-    rest = json.dumps(about).encode() + b"\n" + b"".join(part.astype("<i8").tobytes() for part in parts)
+def write_numbers(
+    path: Path, magic: bytes, about: Mapping[str, Any], *parts: Rows
+) -> None:
+    """Write whole numbers side by side, after a line of JSON about them; the file
+    begins with a checksum of it all."""
+    rest = (
+        json.dumps(about).encode()
+        + b"\n"
+        + b"".join(part.astype("<i8").tobytes() for part in parts)
+    )
     write_bytes(path, [magic, f"{zlib.crc32(rest):08x} ".encode(), rest])
 
 
@@ -152,7 +203,8 @@ def keys_of(ids: Iterable[str]) -> Rows:
 
 
 def different(columns: Sequence[Rows]) -> Rows:
-    """The distinct rows of a table given by its columns; of a single column only the largest value."""
+    """The distinct rows of a table given by its columns; of a single column only the
+    largest value."""
     if len(columns) == 1:
         return np.array([[columns[0].max(initial=0)]], dtype=np.int64)
     return np.unique(np.stack(columns, axis=1), axis=0)

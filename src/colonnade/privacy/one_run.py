@@ -1,7 +1,9 @@
-"""Lower bounds on epsilon from one run with planted rows, by how many of their secret bits were guessed.
+"""Lower bounds on epsilon from one run with planted rows, by how many of their secret
+bits were guessed.
 
-Each of m canaries is released with one of two values, chosen by a fair coin that only the auditor knows; the adversary
-sees the release and guesses the coins. Three bounds, each below the true epsilon with probability 1 - p at least:
+Each of m canaries is released with one of two values, chosen by a fair coin that only
+the auditor knows; the adversary sees the release and guesses the coins. Three bounds,
+each below the true epsilon with probability 1 - p at least:
 
     steinke        Steinke, Nasr, Jagielski (2023, arXiv:2305.08846), Theorem 5.2: of r guesses v are right. Under
                    (epsilon, delta)-DP that is no likelier than Bin(r, e^eps / (1 + e^eps)) >= v, plus a share of delta.
@@ -32,7 +34,8 @@ HALVINGS = 40
 
 @dataclass(frozen=True)
 class Guesses:
-    """How many canaries there were, on how many an adversary made a guess, and how many guesses were right."""
+    """How many canaries there were, on how many an adversary made a guess, and how many
+    guesses were right."""
 
     canaries: int
     made: int
@@ -40,18 +43,21 @@ class Guesses:
 
 
 def steinke(guesses: Guesses, delta: float, p: float) -> float:
-    """The largest epsilon that is refuted: as many right guesses are less likely than p under it."""
+    """The largest epsilon that is refuted: as many right guesses are less likely than p
+    under it."""
     return _largest(lambda epsilon: _likelihood(guesses, epsilon, delta) < p)
 
 
 def _likelihood(guesses: Guesses, epsilon: float, delta: float) -> float:
     """An upper bound on the chance of as many right guesses under (epsilon, delta)-DP."""
-    made, right = guesses.made, guesses.right
+    made = guesses.made
+    right = guesses.right
     chance = 1 / (1 + math.exp(-epsilon))
     tail = float(stats.binom.sf(right - 1, made, chance))
     if not delta or not right:
         return min(tail, 1.0)
-    fewer = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), made, chance))  # P[v > Bin >= v - i], i = 1 .. v
+    # P[v > Bin >= v - i], i = 1 .. v
+    fewer = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), made, chance))
     alpha = float(np.max(fewer / np.arange(1, right + 1)))
     return min(tail + 2 * guesses.canaries * delta * alpha, 1.0)
 
@@ -64,13 +70,16 @@ def f_dp(guesses: Guesses, p: float) -> float:
 
 
 def _refuted(canaries: int, right: int, mu: float, p: float) -> bool:
-    """Whether `right` of so many coins, guessed with probability p or more, contradicts a trade-off curve: r and h are
-    the shares of right and wrong guesses on runs with i or more right ones, f ties each h to the r above it, and
-    together they must not exceed 1."""
-    r, h = p * right / canaries, p * (canaries - right) / canaries
+    """Whether `right` of so many coins, guessed with probability p or more, contradicts
+    a trade-off curve: r and h are the shares of right and wrong guesses on runs with i
+    or more right ones, f ties each h to the r above it, and together they must not
+    exceed 1."""
+    r = p * right / canaries
+    h = p * (canaries - right) / canaries
     for i in range(right - 1, -1, -1):
         above = max(h, float(special.ndtr(special.ndtri(r) - mu)))
-        r, h = r + i / (canaries - i) * (above - h), above
+        r = r + i / (canaries - i) * (above - h)
+        h = above
         if r + h > 1:
             return True
     return False
@@ -90,12 +99,15 @@ def mu_of(variation: float) -> float:
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:
-    """The largest refuted value, by halving; a value below a refuted one is refuted, too."""
-    low, high = 0.0, 1.0
+    """The largest refuted value, by halving; a value below a refuted one is refuted,
+    too."""
+    low = 0.0
+    high = 1.0
     if not refuted(0.0):
         return 0.0
     while refuted(high) and high < MOST:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)

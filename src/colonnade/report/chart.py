@@ -1,7 +1,9 @@
-"""Figures of a page as SVG, readable as they are, and with page.js also under the pointer: line charts, and charts with
-one row per party, of bars that begin at zero or of points with their intervals.
+"""Figures of a page as SVG, readable as they are, and with page.js also under the
+pointer: line charts, and charts with one row per party, of bars that begin at zero or
+of points with their intervals.
 
-A line chart's own data-chart has what page.js needs to read values out and to zoom. Axes have round numbers.
+A line chart's own data-chart has what page.js needs to read values out and to zoom.
+Axes have round numbers.
 """
 
 from __future__ import annotations
@@ -18,26 +20,41 @@ from colonnade.report.words import amount
 STEPS = (1, 2, 2.5, 5, 10)
 
 
-def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
-    """Multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high], at most `most` of them."""
+def ticks(
+    low: float, high: float, most: int = 6, *, whole: bool = False
+) -> list[float]:
+    """Multiples of 1, 2, 2.5 or 5 times a power of ten within [low, high], at most
+    `most` of them."""
     span = high - low
     if not (math.isfinite(span) and span > 0):
         return [low]
     power = 10.0 ** math.floor(math.log10(span / most))
     steps = (power * step * ten for ten in (1, 10) for step in STEPS)
-    step = next(size for size in steps if span / size < most and not (whole and (size < 1 or size != round(size))))
+    step = next(
+        size
+        for size in steps
+        if span / size < most and not (whole and (size < 1 or size != round(size)))
+    )
     first = math.ceil(low / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [
+        round(number * step, 12)
+        for number in range(first, math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def around(values: Sequence[float], *, zero: bool = False) -> tuple[float, float]:
-    """An axis that holds all values with a little room; with `zero`, also 0, without room beyond it."""
+    """An axis that holds all values with a little room; with `zero`, also 0, without
+    room beyond it."""
     known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(known), max(known)
+    low = min(known)
+    high = max(known)
     if zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+        low = min(low, 0.0)
+        high = max(high, 0.0)
     room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    return low if zero and low == 0 else low - room, high if zero and high == 0 > low else high + room
+    return low if zero and low == 0 else low - room, (
+        high if zero and high == 0 > low else high + room
+    )
 
 
 def written(value: float) -> str:
@@ -48,12 +65,18 @@ def written(value: float) -> str:
     return f"{value:g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.0e}"
 
 
-WIDTH, HEIGHT = 480, 270
-LEFT, RIGHT, BOTTOM = 58, 16, 46
+WIDTH = 480
+HEIGHT = 270
+LEFT = 58
+RIGHT = 16
+BOTTOM = 46
 COLOURS = 8
 """figure.css has s1 to s8, which differ in colour and in dashes."""
-FONT, NARROW, WIDE = 16, "fijlrt.,:;|'!() -", "mwMW%@…"
-"""The size of letters in pixels as page.css has it on a phone, and the narrow and the wide letters."""
+FONT = 16
+NARROW = "fijlrt.,:;|'!() -"
+WIDE = "mwMW%@…"
+"""The size of letters in pixels as page.css has it on a phone, and the narrow and the
+wide letters."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,14 @@ class Series:
 
 
 def lines(
-    name: str, title: str, series: Sequence[Series], *, x: str, y: str, note: str = "", zero: bool = False
+    name: str,
+    title: str,
+    series: Sequence[Series],
+    *,
+    x: str,
+    y: str,
+    note: str = "",
+    zero: bool = False,
 ) -> Figure:
     """Values over epochs, rounds or bytes; `x` and `y` name the axes."""
     drawn = [line for line in series if any(_known(value) for value in line.y)]
@@ -86,7 +116,15 @@ def lines(
     box = LEFT, top, WIDTH - LEFT - RIGHT, HEIGHT - top - BOTTOM
     xs = [value for line in drawn for value in line.x]
     x_axis = (min(xs), max(xs)) if xs and max(xs) > min(xs) else around(xs)
-    y_axis = around([value for line in drawn for value in line.y if value is not None and _known(value)], zero=zero)
+    y_axis = around(
+        [
+            value
+            for line in drawn
+            for value in line.y
+            if value is not None and _known(value)
+        ],
+        zero=zero,
+    )
     whole = all(float(value).is_integer() for value in xs)
     about = {
         "box": box,
@@ -94,10 +132,17 @@ def lines(
         "y": y_axis,
         "names": [x, y],
         "whole": whole,
-        "series": [{"name": line.name, "x": _short(line.x), "y": _short(line.y)} for line in drawn],
+        "series": [
+            {"name": line.name, "x": _short(line.x), "y": _short(line.y)}
+            for line in drawn
+        ],
     }
     clip = f"clip-{name}"
-    inside = h("clipPath", h("rect", x=box[0] - 5, y=box[1] - 6, width=box[2] + 10, height=box[3] + 12), id=clip)
+    inside = h(
+        "clipPath",
+        h("rect", x=box[0] - 5, y=box[1] - 6, width=box[2] + 10, height=box[3] + 12),
+        id=clip,
+    )
     parts = [
         h("title", title),
         h("defs", inside),
@@ -105,7 +150,11 @@ def lines(
         h("text", y, x=4, y=14, class_="axis"),
         h("text", x, x=WIDTH - RIGHT, y=HEIGHT - 6, class_="axis", text_anchor="end"),
         h("g", legend, class_="legend"),
-        h("g", [_line(*numbered, box, x_axis, y_axis) for numbered in enumerate(drawn)], clip_path=f"url(#{clip})"),
+        h(
+            "g",
+            [_line(*numbered, box, x_axis, y_axis) for numbered in enumerate(drawn)],
+            clip_path=f"url(#{clip})",
+        ),
     ]
     svg = _svg(parts, HEIGHT, title, "chart lines", data_chart=json.dumps(about))
     steps = sorted({value for line in drawn for value in line.x})
@@ -114,24 +163,42 @@ def lines(
     return Figure(name, title, svg, (x, *(line.name for line in drawn)), rows, note)
 
 
-def _svg(parts: Sequence[Html], height: float, title: str, kind: str, **attributes: Any) -> Html:
+def _svg(
+    parts: Sequence[Html], height: float, title: str, kind: str, **attributes: Any
+) -> Html:
     return h(
-        "svg", list(parts), viewBox=f"0 0 {WIDTH} {height:g}", class_=kind,
-        role="img", aria_label=title, **attributes,
-    )  # fmt: skip
+        "svg",
+        list(parts),
+        viewBox=f"0 0 {WIDTH} {height:g}",
+        class_=kind,
+        role="img",
+        aria_label=title,
+        **attributes,
+    )
 
 
 def _legend(names: Sequence[str]) -> tuple[list[Html], int]:
-    """One entry per line, in as many rows as they need, and where the chart begins below them."""
-    entries, x, y = [], LEFT, 34
+    """One entry per line, in as many rows as they need, and where the chart begins
+    below them."""
+    entries = []
+    x = LEFT
+    y = 34
     for number, name in enumerate(names):
         shown = clipped(name, WIDTH - LEFT - RIGHT - 34)
         wide = 34 + width_of(shown)
         if x > LEFT and x + wide > WIDTH - RIGHT:
-            x, y = LEFT, y + 19
+            x = LEFT
+            y = y + 19
         mark = [
             h("rect", x=x - 2, y=y - 13, width=wide - 6, height=18, class_="hit"),
-            h("line", x1=x, y1=y - 4, x2=x + 22, y2=y - 4, class_=f"s{number % COLOURS + 1}"),
+            h(
+                "line",
+                x1=x,
+                y1=y - 4,
+                x2=x + 22,
+                y2=y - 4,
+                class_=f"s{number % COLOURS + 1}",
+            ),
             h("text", shown, h("title", name), x=x + 28, y=y),
         ]
         entries.append(h("g", mark, data_series=number))
@@ -139,7 +206,12 @@ def _legend(names: Sequence[str]) -> tuple[list[Html], int]:
     return entries, y + 14 if names else 30
 
 
-def _grid(box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float], whole: bool) -> list[Html]:
+def _grid(
+    box: tuple[int, int, int, int],
+    xs: tuple[float, float],
+    ys: tuple[float, float],
+    whole: bool,
+) -> list[Html]:
     left, top, width, height = box
     marks = []
     for value in ticks(*ys, 5):
@@ -148,17 +220,36 @@ def _grid(box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[flo
         marks.append(h("text", written(value), x=left - 8, y=at + 4, text_anchor="end"))
     for value in ticks(*xs, 7, whole=whole):
         at = _place(value, xs, left, width)
-        marks.append(h("line", x1=at, y1=top + height, x2=at, y2=top + height + 5, class_="tick"))
-        marks.append(h("text", written(value), x=at, y=top + height + 20, text_anchor="middle"))
-    marks.append(h("line", x1=left, y1=top + height, x2=left + width, y2=top + height, class_="base"))
+        marks.append(
+            h("line", x1=at, y1=top + height, x2=at, y2=top + height + 5, class_="tick")
+        )
+        marks.append(
+            h("text", written(value), x=at, y=top + height + 20, text_anchor="middle")
+        )
+    marks.append(
+        h(
+            "line",
+            x1=left,
+            y1=top + height,
+            x2=left + width,
+            y2=top + height,
+            class_="base",
+        )
+    )
     return marks
 
 
 def _line(
-    number: int, line: Series, box: tuple[int, int, int, int], xs: tuple[float, float], ys: tuple[float, float]
+    number: int,
+    line: Series,
+    box: tuple[int, int, int, int],
+    xs: tuple[float, float],
+    ys: tuple[float, float],
 ) -> Html:
     left, top, width, height = box
-    path, points, pen = [], [], "M"
+    path = []
+    points = []
+    pen = "M"
     for x, y in zip(line.x, line.y, strict=True):
         if y is None or not _known(y):
             pen = "M"
@@ -172,7 +263,9 @@ def _line(
     return h("g", h("path", d="".join(path)), shown, class_=kind, data_series=number)
 
 
-def _place(value: float, axis: tuple[float, float], start: float, length: float) -> float:
+def _place(
+    value: float, axis: tuple[float, float], start: float, length: float
+) -> float:
     return round(start + length * (value - axis[0]) / (axis[1] - axis[0]), 2)
 
 
@@ -181,33 +274,47 @@ def _known(value: Any) -> bool:
 
 
 def _short(values: Sequence[float | None]) -> list[float | None]:
-    return [float(f"{value:.7g}") if value is not None and _known(value) else None for value in values]
+    return [
+        float(f"{value:.7g}") if value is not None and _known(value) else None
+        for value in values
+    ]
 
 
 def width_of(text: str) -> float:
     """About how many pixels a text takes on a phone, whose letters are larger."""
-    return sum(FONT * (0.3 if c in NARROW else 0.9 if c in WIDE or ord(c) > 0x2E7F else 0.58) for c in text)
+    return sum(
+        FONT * (0.3 if c in NARROW else 0.9 if c in WIDE or ord(c) > 0x2E7F else 0.58)
+        for c in text
+    )
 
 
 def clipped(name: str, room: float) -> str:
-    """A name that fits into so much room: a long one keeps its beginning and its end, since many names begin alike."""
-    kept, shown = len(name), name
+    """A name that fits into so much room: a long one keeps its beginning and its end,
+    since many names begin alike."""
+    kept = len(name)
+    shown = name
     while width_of(shown) > room and kept > 2:
         kept -= 1
         shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"
     return shown
 
 
-LABEL, WIDEST, VALUE = 140, 200, 76
-"""Beside the bars there is room for labels from 140 pixels to 200; longer ones stand above them."""
-ROW, PAIR, TALL = 30, 24, 44
+LABEL = 140
+WIDEST = 200
+VALUE = 76
+"""Beside the bars there is room for labels from 140 pixels to 200; longer ones stand
+above them."""
+ROW = 30
+PAIR = 24
+TALL = 44
 Place = tuple[tuple[float, float], float, float]
 """An axis, and where on the page it begins and how long it is."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One value under a label. `mark` is another to compare it with, `kind` a class of figure.css (s1 to s8)."""
+    """One value under a label. `mark` is another to compare it with, `kind` a class of
+    figure.css (s1 to s8)."""
 
     label: str
     value: float
@@ -233,16 +340,24 @@ def bars(
     above: bool = False,
     bar: bool = True,
 ) -> Figure:
-    """Lengths from zero, for bytes, seconds and shares; without `bar`, places on an axis that need not begin there, for
-    scores. A label that repeats is shown once, unless all are `above`."""
-    ends = [value for row in rows for value in (row.value, row.low, row.high, row.mark, row.limit) if value is not None]
+    """Lengths from zero, for bytes, seconds and shares; without `bar`, places on an
+    axis that need not begin there, for scores. A label that repeats is shown once,
+    unless all are `above`."""
+    ends = [
+        value
+        for row in rows
+        for value in (row.value, row.low, row.high, row.mark, row.limit)
+        if value is not None
+    ]
     axis = around(ends, zero=bar)
     top = 30 if legend else 10
     widest = max((width_of(row.label) for row in rows), default=0.0) + 10
     over = above or widest > WIDEST
     left = 6 if over else max(LABEL, round(widest))
     place = axis, left, WIDTH - left - VALUE
-    drawn, y, before = [], top, ""
+    drawn = []
+    y = top
+    before = ""
     for row in rows:
         named = above or row.label != before
         y += (TALL if over else ROW) if named else PAIR
@@ -252,8 +367,19 @@ def bars(
     grid = []
     for value in ticks(*axis, 5):
         at = _place(value, *place)
-        grid.append(h("line", x1=at, y1=top + 4, x2=at, y2=bottom, class_="base" if bar and value == 0 else None))
-        grid.append(h("text", written(value), x=at, y=bottom + 17, text_anchor="middle"))
+        grid.append(
+            h(
+                "line",
+                x1=at,
+                y1=top + 4,
+                x2=at,
+                y2=bottom,
+                class_="base" if bar and value == 0 else None,
+            )
+        )
+        grid.append(
+            h("text", written(value), x=at, y=bottom + 17, text_anchor="middle")
+        )
     parts = [
         h("title", title),
         h("g", grid, class_="grid"),
@@ -262,34 +388,62 @@ def bars(
         h("g", drawn, class_="rows"),
     ]
     numbers = list(cells) or [(row.label, row.shown) for row in rows]
-    return Figure(name, title, _svg(parts, bottom + 46, title, "chart rows"), headings or ("", x), numbers, note)
+    return Figure(
+        name,
+        title,
+        _svg(parts, bottom + 46, title, "chart rows"),
+        headings or ("", x),
+        numbers,
+        note,
+    )
 
 
-def _row(row: Row, place: Place, y: float, bar: bool, *, above: bool, named: bool) -> Html:
-    zero, end = _place(0.0, *place), _place(row.value, *place)
+def _row(
+    row: Row, place: Place, y: float, bar: bool, *, above: bool, named: bool
+) -> Html:
+    zero = _place(0.0, *place)
+    end = _place(row.value, *place)
     parts: list[Html] = []
     if named:
-        at = {"x": 6, "y": y - 13} if above else {"x": place[1] - 10, "y": y + 4, "text_anchor": "end"}
+        at = (
+            {"x": 6, "y": y - 13}
+            if above
+            else {"x": place[1] - 10, "y": y + 4, "text_anchor": "end"}
+        )
         words = clipped(row.label, WIDTH - 10 if above else place[1] - 10)
         parts.append(h("text", words, h("title", row.label), class_="label", **at))
     if bar:
         size = {"x": min(zero, end), "width": max(round(abs(end - zero), 2), 1)}
         parts.append(h("rect", y=y - 8, height=16, class_=f"bar {row.kind}", **size))
     if row.low is not None and row.high is not None:
-        low, high = _place(row.low, *place), _place(row.high, *place)
-        parts.append(h("path", d=f"M{low} {y}H{high}M{low} {y - 4}v8M{high} {y - 4}v8", class_="whisker"))
+        low = _place(row.low, *place)
+        high = _place(row.high, *place)
+        parts.append(
+            h(
+                "path",
+                d=f"M{low} {y}H{high}M{low} {y - 4}v8M{high} {y - 4}v8",
+                class_="whisker",
+            )
+        )
     if not bar:
         parts.append(h("circle", cx=end, cy=y, r=6, class_=f"dot {row.kind}"))
     if row.mark is not None:
-        parts.append(h("path", d=f"M{_place(row.mark, *place)} {y - 11}v22", class_="mark"))
+        parts.append(
+            h("path", d=f"M{_place(row.mark, *place)} {y - 11}v22", class_="mark")
+        )
     if row.limit is not None:
-        parts.append(h("path", d=f"M{_place(row.limit, *place)} {y - 11}v22", class_="limit"))
-    parts.append(h("text", row.shown, x=WIDTH - 4, y=y + 4, text_anchor="end", class_="value"))
+        parts.append(
+            h("path", d=f"M{_place(row.limit, *place)} {y - 11}v22", class_="limit")
+        )
+    parts.append(
+        h("text", row.shown, x=WIDTH - 4, y=y + 4, text_anchor="end", class_="value")
+    )
     return h("g", parts, data_tip=row.tip or f"{row.label}: {row.shown}")
 
 
 def _kinds(entries: Sequence[tuple[str, str]]) -> list[Html]:
-    drawn, x = [], 4.0
+    drawn = []
+    x = 4.0
     for kind, name in entries:
         mark = (
             h("path", d=f"M{x + 7} 6v16", class_=kind)
@@ -304,7 +458,13 @@ def _kinds(entries: Sequence[tuple[str, str]]) -> list[Html]:
 def plate(figure: Figure) -> Html:
     """A figure with its title and words."""
     saves = [
-        h("button", kind.upper(), type="button", data_save=kind, aria_label=f"Save {figure.title} as {kind.upper()}")
+        h(
+            "button",
+            kind.upper(),
+            type="button",
+            data_save=kind,
+            aria_label=f"Save {figure.title} as {kind.upper()}",
+        )
         for kind in ("svg", "png")
     ]
     rows = [[_cell(value) for value in row] for row in figure.rows]

@@ -16,14 +16,22 @@ ADDED = {
     "baselines": ("Baselines", "colonnade report DIR --baselines"),
     "importance": ("Client importance", "colonnade explain DIR"),
     "audit": ("What attacks could learn", "colonnade audit DIR"),
-    "selection": ("Participant selection", "colonnade select FEDERATION.toml --keep L --out DIR/selection"),
-    "alignment": ("Private alignment", "colonnade align FEDERATION.toml --out DIR/alignment"),
+    "selection": (
+        "Participant selection",
+        "colonnade select FEDERATION.toml --keep L --out DIR/selection",
+    ),
+    "alignment": (
+        "Private alignment",
+        "colonnade align FEDERATION.toml --out DIR/alignment",
+    ),
 }
-"""The facts that other commands add to a run directory, each with its title and command."""
+"""The facts that other commands add to a run directory, each with its title and
+command."""
 
 
 def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
-    rounds, epochs = max(facts.rounds, 1), max(facts.epochs, 1)
+    rounds = max(facts.rounds, 1)
+    epochs = max(facts.epochs, 1)
     unit = "round" if facts.several else "epoch"
     took = {"training, with validation": facts.seconds}
     if facts.rounds:
@@ -35,8 +43,16 @@ def timing_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     device = facts.outcome.get("device")
     left = f"; {size(facts.sent / rounds)} left them per round" if facts.rounds else ""
     return [
-        table("Where the time went", ("what", "took"), [[what, cell(value, seconds)] for what, value in took.items()]),
-        h("p", f"All parties that computed here used {device}{left}.") if device else None,
+        table(
+            "Where the time went",
+            ("what", "took"),
+            [[what, cell(value, seconds)] for what, value in took.items()],
+        ),
+        (
+            h("p", f"All parties that computed here used {device}{left}.")
+            if device
+            else None
+        ),
         plates(figures, "timing"),
     ]
 
@@ -50,26 +66,56 @@ def settings_section(facts: Facts) -> list[Content]:
         if value != ""
     ]
     everything = [[where, plain(value)] for where, value in flat(facts.settings)]
-    chosen = [[where, plain(value)] for where, value in (facts.outcome.get("chosen") or {}).items()]
+    chosen = [
+        [where, plain(value)]
+        for where, value in (facts.outcome.get("chosen") or {}).items()
+    ]
     return [
-        h("p", "As the run's federation.toml has them, with every default written out; tables by file name alone."),
+        h(
+            "p",
+            "As the run's federation.toml has them, with every default written out;"
+            " tables by file name alone.",
+        ),
         table('What "auto" became', ("setting", "value"), chosen) if chosen else None,
-        h("details", h("summary", f"The {len(rows)} settings of algorithm, model, training and data"),
-          table("Settings", ("table", "setting", "value"), rows), id="settings-main"),
-        h("details", h("summary", f"All {len(everything)} settings"),
-          table("All settings", ("setting", "value"), everything), id="settings-all"),
-    ]  # fmt: skip
+        h(
+            "details",
+            h(
+                "summary",
+                f"The {len(rows)} settings of algorithm, model, training and data",
+            ),
+            table("Settings", ("table", "setting", "value"), rows),
+            id="settings-main",
+        ),
+        h(
+            "details",
+            h("summary", f"All {len(everything)} settings"),
+            table("All settings", ("setting", "value"), everything),
+            id="settings-all",
+        ),
+    ]
 
 
 def flat(value: Any, where: str = "") -> list[tuple[str, Any]]:
     """Nested settings as a list of dotted names and values."""
     if isinstance(value, dict) and value:
         dot = f"{where}." if where else ""
-        return [setting for key, inner in value.items() for setting in flat(inner, f"{dot}{key}")]
+        return [
+            setting
+            for key, inner in value.items()
+            for setting in flat(inner, f"{dot}{key}")
+        ]
     if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        entries = [{"name": at, **entry} for at, entry in enumerate(value) if isinstance(entry, dict)]
+        entries = [
+            {"name": at, **entry}
+            for at, entry in enumerate(value)
+            if isinstance(entry, dict)
+        ]
         named = [(entry.pop("name"), entry) for entry in entries]
-        return [setting for name, entry in named for setting in flat(entry, f"{where}.{name}")]
+        return [
+            setting
+            for name, entry in named
+            for setting in flat(entry, f"{where}.{name}")
+        ]
     if where.endswith(".table"):  # an organisation's folders are not shown to others
         return [(where, PurePath(str(value)).name)]
     return [(where, value)]
@@ -87,29 +133,57 @@ def missing_section(facts: Facts) -> list[Content] | None:
     """What could still be added, and by which command."""
     if facts.part is not None:
         return [
-            h("p", "Baselines, client importance and attacks are not here: they need the parts of all parties on one "
-              "machine. Rehearse the run there: ", h("code", "colonnade run FEDERATION.toml --out DIR"),
-              " with all tables, then ", h("code", "colonnade audit DIR"), " and ", h("code", "colonnade report DIR"),
-              "."),
-        ]  # fmt: skip
-    aligned = any(line["name"] in REVEALS for line in facts.flows)  # in the run itself, and its lines are in this page
-    here = {name for name in ADDED if getattr(facts, name) is not None} | ({"alignment"} if aligned else set())
+            h(
+                "p",
+                "Baselines, client importance and attacks are not here: they need the"
+                " parts of all parties on one machine. Rehearse the run there: ",
+                h("code", "colonnade run FEDERATION.toml --out DIR"),
+                " with all tables, then ",
+                h("code", "colonnade audit DIR"),
+                " and ",
+                h("code", "colonnade report DIR"),
+                ".",
+            )
+        ]
+    # in the run itself, and its lines are in this page
+    aligned = any(line["name"] in REVEALS for line in facts.flows)
+    here = {name for name in ADDED if getattr(facts, name) is not None} | (
+        {"alignment"} if aligned else set()
+    )
     absent = [words for name, words in ADDED.items() if name not in here]
     if not absent:
         return None
     return [
-        h("p", "Not measured, or kept elsewhere. Run the command, then ", h("code", "colonnade report DIR"), " again."),
-        h("ul", [h("li", f"{missing}: ", h("code", command)) for missing, command in absent]),
-    ]  # fmt: skip
+        h(
+            "p",
+            "Not measured, or kept elsewhere. Run the command, then ",
+            h("code", "colonnade report DIR"),
+            " again.",
+        ),
+        h(
+            "ul",
+            [
+                h("li", f"{missing}: ", h("code", command))
+                for missing, command in absent
+            ],
+        ),
+    ]
 
 
 def sign_section(facts: Facts) -> list[Content]:
     """The section in which somebody signs for the run, mostly in print."""
     lines = ("Reviewed by (name, organisation)", "Signature", "Date")
     return [
-        h("p", "I have read what each party sent, and the guarantees and their limits"
-          f"{', and what attacks found' if facts.audit else ''}."),
+        h(
+            "p",
+            "I have read what each party sent, and the guarantees and their limits"
+            f"{', and what attacks found' if facts.audit else ''}.",
+        ),
         h("div", [h("div", line) for line in lines], class_="sign"),
-        h("footer", f"Made by Colonnade {__version__} from the run directory alone: federation.toml, metrics.jsonl, "
-          "summary.json and the parties' ledgers. This file needs no network and holds no row of anybody's own table."),
-    ]  # fmt: skip
+        h(
+            "footer",
+            f"Made by Colonnade {__version__} from the run directory alone:"
+            " federation.toml, metrics.jsonl, summary.json and the parties' ledgers."
+            " This file needs no network and holds no row of anybody's own table.",
+        ),
+    ]

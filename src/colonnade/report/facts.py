@@ -1,9 +1,11 @@
-"""All that is known about one run, as plain values, from its directory: finished, killed or still running.
+"""All that is known about one run, as plain values, from its directory: finished,
+killed or still running.
 
 What is optional and is missing, or cannot be read yet, is None or empty.
 
-What crossed between parties is added up from the ledgers in the run directory. A tensor is counted as its sender's
-ledger has it; where that ledger is on the sender's own machine, as the receiver's has it.
+What crossed between parties is added up from the ledgers in the run directory. A tensor
+is counted as its sender's ledger has it; where that ledger is on the sender's own
+machine, as the receiver's has it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
 from colonnade.runs.history import entries
-from colonnade.runs.layout import AFTER, IMPORTANCE, LEDGER, MARK, METRICS, PARTIES, QUALITY, SETTINGS, SUMMARY, TREES
+from colonnade.runs.layout import (
+    AFTER,
+    IMPORTANCE,
+    LEDGER,
+    MARK,
+    METRICS,
+    PARTIES,
+    QUALITY,
+    SETTINGS,
+    SUMMARY,
+    TREES,
+)
 from colonnade.runs.run_directory import RunDirectory, plain
 from colonnade.sites import reader as site_reader
 
@@ -33,23 +46,43 @@ Flow = dict[str, Any]
 
 
 def flows(folder: Path, reveals: Mapping[str, str], ledger: str = LEDGER) -> list[Flow]:
-    """One line, with totals, per sender, receiver, release name, owner and protection, in the order in which they first
-    crossed. `epsilon` is of the sender's row that paid most, by the last release; `told_by` is whose ledger says so."""
-    ledgers = {path.parent.name: path for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))}
+    """One line, with totals, per sender, receiver, release name, owner and protection,
+    in the order in which they first crossed. `epsilon` is of the sender's row that paid
+    most, by the last release; `told_by` is whose ledger says so."""
+    ledgers = {
+        path.parent.name: path
+        for path in sorted((folder / PARTIES).glob(f"*/{ledger}"))
+    }
     by_key: dict[tuple[Any, ...], Flow] = {}
     for party, path in ledgers.items():
         for entry, how in entries(path):
-            if entry.direction == "own" or (entry.direction == "in" and entry.peer in ledgers):
+            if entry.direction == "own" or (
+                entry.direction == "in" and entry.peer in ledgers
+            ):
                 continue
-            sender, receiver = (party, entry.peer) if entry.direction == "out" else (entry.peer, party)
-            about = {"from": sender, "to": receiver, "name": entry.name, "owner": entry.owner, "codec": entry.codec}
-            told = {"protection": how, "meaning": reveals.get(entry.name, "not described"), "told_by": party}
+            sender, receiver = (
+                (party, entry.peer) if entry.direction == "out" else (entry.peer, party)
+            )
+            about = {
+                "from": sender,
+                "to": receiver,
+                "name": entry.name,
+                "owner": entry.owner,
+                "codec": entry.codec,
+            }
+            told = {
+                "protection": how,
+                "meaning": reveals.get(entry.name, "not described"),
+                "told_by": party,
+            }
             counted = {"epsilon": None, "times": 0, "values": 0, "bytes": 0}
             line = by_key.setdefault((*about.values(), how), about | told | counted)
             line["times"] += 1
             line["values"] += math.prod(entry.shape)
             line["bytes"] += entry.bytes
-            line["epsilon"] = line["epsilon"] if entry.epsilon is None else entry.epsilon
+            line["epsilon"] = (
+                line["epsilon"] if entry.epsilon is None else entry.epsilon
+            )
     return list(by_key.values())
 
 
@@ -72,7 +105,8 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a run. `summary` is None until the run has finished; `flows` are the ledgers added up."""
+    """What is known about a run. `summary` is None until the run has finished; `flows`
+    are the ledgers added up."""
 
     name: str
     settings: Plain = field(default_factory=dict)
@@ -80,19 +114,26 @@ class Facts:
     summary: Plain | None = None
     columns: dict[str, int] = field(default_factory=dict)
     flows: list[Flow] = field(default_factory=list)
-    later: list[Flow] = field(default_factory=list)  # what crossed after training, to predict or to explain
-    ledgers: list[str] = field(default_factory=list)  # the parties whose ledgers are in the directory
+    # what crossed after training, to predict or to explain
+    later: list[Flow] = field(default_factory=list)
+    # the parties whose ledgers are in the directory
+    ledgers: list[str] = field(default_factory=list)
     privacy: list[Plain] = field(default_factory=list)
     baselines: Plain | None = None
     importance: Plain | None = None
     selection: Plain | None = None
     alignment: Plain | None = None
     audit: Plain | None = None
-    quality: Plain | None = None  # how well it ranks and decides, as the one label owner measured it
-    trees: Plain | None = None  # whose splits gained how much, and the first trees, as the one label owner says
-    own_columns: dict[str, float] | None = None  # in one organisation's part: how much trees use each of its columns
-    pictures: dict[str, str] = field(default_factory=dict)  # of the audit, by file name, as data: addresses
-    part: str | None = None  # whose part of a run between sites this is; None: all parties' parts are here
+    # how well it ranks and decides, as the one label owner measured it
+    quality: Plain | None = None
+    # whose splits gained how much, and the first trees, as the one label owner says
+    trees: Plain | None = None
+    # in one organisation's part: how much trees use each of its columns
+    own_columns: dict[str, float] | None = None
+    # of the audit, by file name, as data: addresses
+    pictures: dict[str, str] = field(default_factory=dict)
+    # whose part of a run between sites this is; None: all parties' parts are here
+    part: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -114,7 +155,8 @@ class Facts:
 
     @property
     def parties(self) -> dict[str, list[str]]:
-        """What each holds, in the run's order; before the summary is written, by settings and folders."""
+        """What each holds, in the run's order; before the summary is written, by
+        settings and folders."""
         if isinstance(self.outcome.get("parties"), dict):
             return dict(self.outcome["parties"])
         roles: dict[str, list[str]] = {}
@@ -151,12 +193,18 @@ class Facts:
     @property
     def traffic(self) -> dict[str, dict[str, int]]:
         """Bytes out and in by party."""
-        return dict(self.outcome["bytes"]) if "bytes" in self.outcome else totals(self.flows)
+        return (
+            dict(self.outcome["bytes"])
+            if "bytes" in self.outcome
+            else totals(self.flows)
+        )
 
     @property
     def others(self) -> list[str]:
         """The parties with which this one organisation exchanged anything."""
-        met = dict.fromkeys(name for line in self.flows for name in (line["from"], line["to"]))
+        met = dict.fromkeys(
+            name for line in self.flows for name in (line["from"], line["to"])
+        )
         return [name for name in met if name != self.part]
 
     @property
@@ -168,28 +216,51 @@ class Facts:
         """Scores by split; while a run is running, the last epoch's validation."""
         if self.summary is not None:
             return dict(self.summary.get("metrics", {}))
-        last = next((record["validation"] for record in reversed(self.metrics) if "validation" in record), None)
+        last = next(
+            (
+                record["validation"]
+                for record in reversed(self.metrics)
+                if "validation" in record
+            ),
+            None,
+        )
         return {} if last is None else {"validation": last}
 
     @property
     def metric(self) -> str:
-        """The metric that is named first: accuracy or R squared, or one that shows more where classes are uneven."""
+        """The metric that is named first: accuracy or R squared, or one that shows more
+        where classes are uneven."""
         if led := lead(self.outcome):
             return led
-        known = [*self.scores.values(), *(record.get("validation", {}) for record in self.metrics)]
-        return next((name for scores in known for name in HEADLINE.values() if name in scores), "accuracy")
+        known = [
+            *self.scores.values(),
+            *(record.get("validation", {}) for record in self.metrics),
+        ]
+        return next(
+            (name for scores in known for name in HEADLINE.values() if name in scores),
+            "accuracy",
+        )
 
 
 def read(folder: Path, *, quick: bool = False) -> Facts:
-    """The facts of a run directory; an error only where there is no run at all. A `quick` look leaves out what takes
-    long: adding the ledgers up, and counting what an unfinished run has cost in privacy."""
+    """The facts of a run directory; an error only where there is no run at all. A
+    `quick` look leaves out what takes long: adding the ledgers up, and counting what an
+    unfinished run has cost in privacy."""
     if not (folder / SETTINGS).exists():
-        raise CheckpointError(f"{folder} is not a run directory: {SETTINGS} is missing.")
+        raise CheckpointError(
+            f"{folder} is not a run directory: {SETTINGS} is missing."
+        )
     settings: Plain = {}
     with suppress(OSError, ValueError):
-        settings = tomllib.loads(files.check_text(folder / SETTINGS, (folder / SETTINGS).read_text(encoding="utf-8")))
-    summary, mark = _json(folder / SUMMARY), _json(folder / MARK)
-    if mark is not None and mark.get("finished") is False:  # it was resumed, and goes on
+        settings = tomllib.loads(
+            files.check_text(
+                folder / SETTINGS, (folder / SETTINGS).read_text(encoding="utf-8")
+            )
+        )
+    summary = _json(folder / SUMMARY)
+    mark = _json(folder / MARK)
+    # it was resumed, and goes on
+    if mark is not None and mark.get("finished") is False:
         summary = None
     try:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
@@ -197,7 +268,8 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         reveals = {}
     reveals |= {**alignment.REVEALS, **site_reader.REVEALS}
     part = None
-    with suppress(ColonnadeError, OSError):  # its settings are damaged, or of another version
+    # its settings are damaged, or of another version
+    with suppress(ColonnadeError, OSError):
         part = RunDirectory(folder).part()
     return Facts(
         name=folder.resolve().name,
@@ -207,16 +279,53 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         columns=_columns(folder),
         flows=[] if quick else flows(folder, reveals),
         later=[] if quick else flows(folder, reveals, AFTER),
-        ledgers=sorted(path.parent.name for path in (folder / PARTIES).glob(f"*/{LEDGER}")),
+        ledgers=sorted(
+            path.parent.name for path in (folder / PARTIES).glob(f"*/{LEDGER}")
+        ),
         privacy=_privacy(folder, summary, quick=quick),
-        baselines=_sound(_json(folder / BASELINES, "metric", "split", "rows", "splits", "alone", "joint", "together")),
-        importance=_json(folder / "explain" / "explain.json", "measures", "ranking", "ranked_by", "metric", "rows"),
-        selection=_first(folder, "selection", "method", "chosen", "ranking", "scores", "cost", "learned"),
+        baselines=_sound(
+            _json(
+                folder / BASELINES,
+                "metric",
+                "split",
+                "rows",
+                "splits",
+                "alone",
+                "joint",
+                "together",
+            )
+        ),
+        importance=_json(
+            folder / "explain" / "explain.json",
+            "measures",
+            "ranking",
+            "ranked_by",
+            "metric",
+            "rows",
+        ),
+        selection=_first(
+            folder,
+            "selection",
+            "method",
+            "chosen",
+            "ranking",
+            "scores",
+            "cost",
+            "learned",
+        ),
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
         audit=_json(folder / "audit" / "audit.json", "findings"),
-        quality=_only(folder, QUALITY, "rows", "split", "owner") if summary is not None else None,
-        trees=_only(folder, TREES, "importance", "first") if summary is not None else None,
-        own_columns=None if part is None else _json(folder / PARTIES / part / IMPORTANCE),
+        quality=(
+            _only(folder, QUALITY, "rows", "split", "owner")
+            if summary is not None
+            else None
+        ),
+        trees=(
+            _only(folder, TREES, "importance", "first") if summary is not None else None
+        ),
+        own_columns=(
+            None if part is None else _json(folder / PARTIES / part / IMPORTANCE)
+        ),
         pictures=_pictures(folder / "audit"),
         part=part,
     )
@@ -224,13 +333,15 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
 
 def _only(folder: Path, file: str, *keys: str) -> Plain | None:
     """The file of the one label owner; several label owners have reports of their own."""
-    contents = [_json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))]
+    contents = [
+        _json(path, *keys) for path in sorted((folder / PARTIES).glob(f"*/{file}"))
+    ]
     return contents[0] if len(contents) == 1 else None
 
 
 def _json(path: Path, *keys: str) -> Plain | None:
-    """A file's content; None where it is missing or lacks a key. A damaged file is an error, since half a report would
-    look like a whole one of another run."""
+    """A file's content; None where it is missing or lacks a key. A damaged file is an
+    error, since half a report would look like a whole one of another run."""
     try:
         content = files.read_json(path)
     except OSError:
@@ -239,36 +350,61 @@ def _json(path: Path, *keys: str) -> Plain | None:
 
 
 def _sound(baselines: Plain | None) -> Plain | None:
-    """Baselines whose values are all of the kinds that we write; None for others, as in a file made by hand."""
+    """Baselines whose values are all of the kinds that we write; None for others, as in
+    a file made by hand."""
 
     def are_scores(values: Any) -> bool:
         return isinstance(values, list) and all(
-            isinstance(scores, dict) and all(isinstance(value, int | float | None) for value in scores.values())
+            isinstance(scores, dict)
+            and all(isinstance(value, int | float | None) for value in scores.values())
             for scores in values
         )
 
     if baselines is None:
         return None
-    kinds = {"metric": str, "split": str, "rows": int, "splits": int, "seconds": float, "how": list, "notes": list}
+    kinds = {
+        "metric": str,
+        "split": str,
+        "rows": int,
+        "splits": int,
+        "seconds": float,
+        "how": list,
+        "notes": list,
+    }
     by_party = [baselines["alone"], baselines.get("each", {})]
     sound = (
-        all(isinstance(baselines[key], kind) for key, kind in kinds.items() if key in baselines)
-        and all(isinstance(part, dict) and all(map(are_scores, part.values())) for part in by_party)
+        all(
+            isinstance(baselines[key], kind)
+            for key, kind in kinds.items()
+            if key in baselines
+        )
+        and all(
+            isinstance(part, dict) and all(map(are_scores, part.values()))
+            for part in by_party
+        )
         and are_scores(baselines["joint"])
         and are_scores(baselines["together"])
-        and all(isinstance(line, str) for key in ("how", "notes") for line in baselines.get(key, []))
+        and all(
+            isinstance(line, str)
+            for key in ("how", "notes")
+            for line in baselines.get(key, [])
+        )
     )
     return baselines if sound else None
 
 
 def _first(folder: Path, name: str, *keys: str) -> Plain | None:
-    """What a command wrote, whose --out may be the run directory itself or a folder in it."""
-    contents = (_json(place / f"{name}.json", *keys) for place in (folder, folder / name))
+    """What a command wrote, whose --out may be the run directory itself or a folder in
+    it."""
+    contents = (
+        _json(place / f"{name}.json", *keys) for place in (folder, folder / name)
+    )
     return next((content for content in contents if content is not None), None)
 
 
 def _epochs(path: Path) -> list[Plain]:
-    """All whole lines, of which there is none at first; the last may be cut, while a run is writing it."""
+    """All whole lines, of which there is none at first; the last may be cut, while a
+    run is writing it."""
     records = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with suppress(ValueError):
@@ -287,20 +423,37 @@ def _columns(folder: Path) -> dict[str, int]:
 
 
 def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]:
-    """Guarantees as the summary has them; where a party's folder is here, with what it released since."""
+    """Guarantees as the summary has them; where a party's folder is here, with what it
+    released since."""
     at_end: list[Plain] = (summary or {}).get("privacy", [])
     if quick:
         return at_end
-    by_now = {(guarantee["party"], guarantee["protects"]): guarantee for guarantee in _spent(folder)}
-    updated = [by_now.get((guarantee["party"], guarantee["protects"]), guarantee) for guarantee in at_end]
+    by_now = {
+        (guarantee["party"], guarantee["protects"]): guarantee
+        for guarantee in _spent(folder)
+    }
+    updated = [
+        by_now.get((guarantee["party"], guarantee["protects"]), guarantee)
+        for guarantee in at_end
+    ]
     return updated or list(by_now.values())
 
 
 def _spent(folder: Path) -> list[Plain]:
     """What a run has cost so far, by its last checkpoint and the parties' journals."""
     guarantees: list[Plain] = []
-    with suppress(ColonnadeError, OSError, KeyError, ValueError, TypeError, AttributeError, ImportError):
-        guarantees = plain([guarantee.to_json() for guarantee in of_run(RunDirectory(folder))])
+    with suppress(
+        ColonnadeError,
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ImportError,
+    ):
+        guarantees = plain(
+            [guarantee.to_json() for guarantee in of_run(RunDirectory(folder))]
+        )
     return guarantees  # none where nothing is saved yet, or is being saved right now
 
 

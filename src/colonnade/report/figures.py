@@ -1,4 +1,5 @@
-"""The figures of a run, by the name of their file; each exists only where the run has its numbers."""
+"""The figures of a run, by the name of their file; each exists only where the run has
+its numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from typing import Any
 
 from colonnade.evaluate import wilson
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.report.chart import WIDTH, Figure, Row, Series, _svg, bars, clipped, lines, width_of
+from colonnade.report.chart import (
+    WIDTH,
+    Figure,
+    Row,
+    Series,
+    _svg,
+    bars,
+    clipped,
+    lines,
+    width_of,
+)
 from colonnade.report.facts import Facts
 from colonnade.report.html import Html, h
 from colonnade.report.quality import quality_figures
@@ -18,46 +29,69 @@ from colonnade.report.trees import tree_figures
 from colonnade.report.words import capital, metric, score, seconds, size
 
 EDGE = 128
-LEAST, GAP = 34, 10
+LEAST = 34
+GAP = 10
 MOST = 12
 """The most parties that a picture can show; with more, the table is clearer."""
 
 
-def streams(name: str, title: str, sent: Mapping[tuple[str, str], int], order: list[str]) -> Figure | None:
-    """`sent` has bytes by (sender, receiver). None where there is nothing to draw, or too much."""
+def streams(
+    name: str, title: str, sent: Mapping[tuple[str, str], int], order: list[str]
+) -> Figure | None:
+    """`sent` has bytes by (sender, receiver). None where there is nothing to draw, or
+    too much."""
     real = {pair: count for pair, count in sent.items() if count > 0}
     if not real or len(order) > MOST:
         return None
-    given, taken = Counter[str](), Counter[str]()
+    given = Counter[str]()
+    taken = Counter[str]()
     for (giver, taker), count in real.items():
         given[giver] += count
         taken[taker] += count
-    senders, receivers = ([party for party in order if party in counts] for counts in (given, taken))
-    thick = max(120.0, 44.0 * max(len(given), len(taken))) / given.total()  # pixels a byte
+    senders, receivers = (
+        [party for party in order if party in counts] for counts in (given, taken)
+    )
+    # pixels a byte
+    thick = max(120.0, 44.0 * max(len(given), len(taken))) / given.total()
     left, low = _stack(senders, given, thick)
     right, down = _stack(receivers, taken, thick)
     height = max(low, down) + 6
-    bands, used = [], Counter[tuple[str, str]]()  # bytes of an edge from which bands go already
+    bands = []
+    used = Counter[tuple[str, str]]()  # bytes of an edge from which bands go already
     for giver, taker in product(senders, receivers):
         if count := real.get((giver, taker), 0):
-            y0, y1 = left[giver][0] + used["from", giver] * thick, right[taker][0] + used["to", taker] * thick
+            y0 = left[giver][0] + used["from", giver] * thick
+            y1 = right[taker][0] + used["to", taker] * thick
             used.update({("from", giver): count, ("to", taker): count})
-            kind, tip = f"band s{senders.index(giver) % 8 + 1}", f"{giver} to {taker}: {size(count)}"
-            bands.append(h("path", d=_band(y0, y1, max(count * thick, 1.2)), class_=kind, data_tip=tip))
+            kind = f"band s{senders.index(giver) % 8 + 1}"
+            tip = f"{giver} to {taker}: {size(count)}"
+            bands.append(
+                h(
+                    "path",
+                    d=_band(y0, y1, max(count * thick, 1.2)),
+                    class_=kind,
+                    data_tip=tip,
+                )
+            )
     ends = [_end(party, left[party], given[party], "out") for party in senders]
     ends += [_end(party, right[party], taken[party], "in") for party in receivers]
     heads = [
         h("text", "sent by", x=EDGE - 12, y=14, text_anchor="end", class_="axis"),
         h("text", "received by", x=WIDTH - EDGE + 12, y=14, class_="axis"),
     ]
-    svg = _svg([h("title", title), *heads, *bands, *ends], height, title, "chart streams")
+    svg = _svg(
+        [h("title", title), *heads, *bands, *ends], height, title, "chart streams"
+    )
     rows = [(giver, taker, size(count)) for (giver, taker), count in real.items()]
     return Figure(name, title, svg, ("sent by", "received by", "bytes"), rows)
 
 
-def _stack(parties: list[str], counts: Mapping[str, int], thick: float) -> tuple[dict[str, tuple[float, float]], float]:
+def _stack(
+    parties: list[str], counts: Mapping[str, int], thick: float
+) -> tuple[dict[str, tuple[float, float]], float]:
     """Where each party's edge begins and how long it is, and where the last one ends."""
-    edges, y = {}, 30.0
+    edges = {}
+    y = 30.0
     for party in parties:
         length = counts[party] * thick
         edges[party] = y + max(0.0, LEAST - length) / 2, length
@@ -66,21 +100,39 @@ def _stack(parties: list[str], counts: Mapping[str, int], thick: float) -> tuple
 
 
 def _band(y0: float, y1: float, wide: float) -> str:
-    a, b, middle = EDGE + 4, WIDTH - EDGE - 4, WIDTH / 2
+    a = EDGE + 4
+    b = WIDTH - EDGE - 4
+    middle = WIDTH / 2
     return (
-        f"M{a} {y0:.1f}C{middle} {y0:.1f} {middle} {y1:.1f} {b} {y1:.1f}"
-        f"V{y1 + wide:.1f}C{middle} {y1 + wide:.1f} {middle} {y0 + wide:.1f} {a} {y0 + wide:.1f}Z"
+        f"M{a} {y0:.1f}C{middle} {y0:.1f} {middle} {y1:.1f} {b}"
+        f" {y1:.1f}V{y1 + wide:.1f}C{middle} {y1 + wide:.1f} {middle} {y0 + wide:.1f}"
+        f" {a} {y0 + wide:.1f}Z"
     )
 
 
 def _end(party: str, place: tuple[float, float], count: int, side: str) -> Html:
     x = EDGE if side == "out" else WIDTH - EDGE - 4
     text, anchor = (EDGE - 8, "end") if side == "out" else (WIDTH - EDGE + 8, None)
-    middle, at = place[0] + place[1] / 2, {"x": text, "text_anchor": anchor}
+    middle = place[0] + place[1] / 2
+    at = {"x": text, "text_anchor": anchor}
     return h(
         "g",
-        h("rect", x=x, y=round(place[0], 1), width=4, height=round(max(place[1], 1.5), 1), class_="edge"),
-        h("text", clipped(party, EDGE - 8), h("title", party), y=round(middle - 3, 1), class_="label", **at),
+        h(
+            "rect",
+            x=x,
+            y=round(place[0], 1),
+            width=4,
+            height=round(max(place[1], 1.5), 1),
+            class_="edge",
+        ),
+        h(
+            "text",
+            clipped(party, EDGE - 8),
+            h("title", party),
+            y=round(middle - 3, 1),
+            class_="label",
+            **at,
+        ),
         h("text", size(count), y=round(middle + 13, 1), class_="value", **at),
     )
 
@@ -91,8 +143,23 @@ NAME = 84
 
 def figures(facts: Facts) -> dict[str, Figure]:
     """All figures for which the run has numbers, by name."""
-    makers = standing, progress, loss, score_by_bytes, streams_of, traffic, importance, selection, attacks, timing
-    drawn = [*(make(facts) for make in makers), *quality_figures(facts), *tree_figures(facts)]
+    makers = (
+        standing,
+        progress,
+        loss,
+        score_by_bytes,
+        streams_of,
+        traffic,
+        importance,
+        selection,
+        attacks,
+        timing,
+    )
+    drawn = [
+        *(make(facts) for make in makers),
+        *quality_figures(facts),
+        *tree_figures(facts),
+    ]
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
@@ -103,27 +170,52 @@ def x_axis(facts: Facts) -> str:
 def progress(facts: Facts) -> Figure | None:
     """The score on all validation rows, and on those of each label owner."""
     name = facts.metric
-    known = [record for record in facts.metrics if isinstance(record.get("validation"), dict)]
+    known = [
+        record for record in facts.metrics if isinstance(record.get("validation"), dict)
+    ]
     if not known:
         return None
-    x, scores = [record["epoch"] for record in known], [record["validation"].get(name) for record in known]
+    x = [record["epoch"] for record in known]
+    scores = [record["validation"].get(name) for record in known]
     series = [Series("all rows" if facts.several else "validation rows", x, scores)]
-    owners = dict.fromkeys(owner for record in known for owner in record.get("validation_each", {}))
+    owners = dict.fromkeys(
+        owner for record in known for owner in record.get("validation_each", {})
+    )
     for owner in list(owners)[:7]:
-        values = [record.get("validation_each", {}).get(owner, {}).get(name) for record in known]
+        values = [
+            record.get("validation_each", {}).get(owner, {}).get(name)
+            for record in known
+        ]
         series.append(Series(f"rows of {owner}", x, values))
-    return lines("progress", f"{capital(metric(name))} on validation rows", series, x=x_axis(facts), y=metric(name))
+    return lines(
+        "progress",
+        f"{capital(metric(name))} on validation rows",
+        series,
+        x=x_axis(facts),
+        y=metric(name),
+    )
 
 
 def score_by_bytes(facts: Facts) -> Figure | None:
     """The score against the bytes it took, where baselines were measured."""
     name = facts.metric
-    known = [record for record in facts.metrics if isinstance(record.get("validation"), dict) and "bytes" in record]
+    known = [
+        record
+        for record in facts.metrics
+        if isinstance(record.get("validation"), dict) and "bytes" in record
+    ]
     if len(known) < 2 or facts.baselines is None:
         return None
-    x, scores = [record["bytes"] for record in known], [record["validation"].get(name) for record in known]
+    x = [record["bytes"] for record in known]
+    scores = [record["validation"].get(name) for record in known]
     series = Series("validation rows", x, scores)
-    return lines("bytes", f"{capital(metric(name))} by bytes sent in all", [series], x="bytes", y=metric(name))
+    return lines(
+        "bytes",
+        f"{capital(metric(name))} by bytes sent in all",
+        [series],
+        x="bytes",
+        y=metric(name),
+    )
 
 
 def loss(facts: Facts) -> Figure | None:
@@ -132,7 +224,13 @@ def loss(facts: Facts) -> Figure | None:
         return None
     x = [record["epoch"] for record in known]
     series = [Series("training", x, [record["loss"] for record in known])]
-    series.append(Series("validation", x, [(record.get("validation") or {}).get("loss") for record in known]))
+    series.append(
+        Series(
+            "validation",
+            x,
+            [(record.get("validation") or {}).get("loss") for record in known],
+        )
+    )
     return lines("loss", "Loss", series, x=x_axis(facts), y="loss")
 
 
@@ -141,7 +239,8 @@ def standing(facts: Facts) -> Figure | None:
     baselines = facts.baselines
     if baselines is None:
         return None
-    name, rows = baselines["metric"], int(baselines["rows"])
+    name = baselines["metric"]
+    rows = int(baselines["rows"])
     several = int(baselines["splits"]) > 1
 
     def row(label: str, values: list[dict[str, Any]], kind: str) -> Row | None:
@@ -149,9 +248,11 @@ def standing(facts: Facts) -> Figure | None:
         if not known:
             return None
         middle = sum(known) / len(known)
-        low, high = None, None
+        low = None
+        high = None
         if several:
-            low, high = min(known), max(known)
+            low = min(known)
+            high = max(known)
         elif name == "accuracy" and rows:
             low, high = wilson(middle * rows, rows)
         return Row(label, middle, score(middle), kind, low, high)
@@ -163,25 +264,52 @@ def standing(facts: Facts) -> Figure | None:
             every_row.append(row("with the others", baselines["each"][party], "s1"))
     if "each" not in baselines:
         every_row.append(row("together", baselines["joint"], "s1"))
-    every_row.append(row("all in one place", baselines["together"], "s3") if baselines["together"] else None)
-    every_row += [row(usual, values, "s4") for usual, values in baselines.get("usual", {}).items()]
+    every_row.append(
+        row("all in one place", baselines["together"], "s3")
+        if baselines["together"]
+        else None
+    )
+    every_row += [
+        row(usual, values, "s4") for usual, values in baselines.get("usual", {}).items()
+    ]
     drawn = [row for row in every_row if row is not None]
-    among = "alone and with the others" if "each" in baselines else "alone, together, and in one place"
+    among = (
+        "alone and with the others"
+        if "each" in baselines
+        else "alone, together, and in one place"
+    )
     if several:
-        note = f"Means over {baselines['splits']} splits of the rows; lines reach from the worst to the best split."
+        note = (
+            f"Means over {baselines['splits']} splits of the rows; lines reach from the"
+            " worst to the best split."
+        )
     else:
         note = f"On {rows} {baselines['split']} rows."
         if name == "accuracy":
-            note += " Lines are 95 % intervals: with so many rows, smaller differences may be chance."
-    title, headings = f"{capital(metric(name))} {among}", ("who trains", metric(name))
-    return bars("baselines", title, drawn, x=metric(name), note=note, headings=headings, bar=False)
+            note += (
+                " Lines are 95 % intervals: with so many rows, smaller differences may"
+                " be chance."
+            )
+    title = f"{capital(metric(name))} {among}"
+    headings = ("who trains", metric(name))
+    return bars(
+        "baselines",
+        title,
+        drawn,
+        x=metric(name),
+        note=note,
+        headings=headings,
+        bar=False,
+    )
 
 
 def streams_of(facts: Facts) -> Figure | None:
     sent = Counter[tuple[str, str]]()
     for line in facts.flows:
         sent[line["from"], line["to"]] += line["bytes"]
-    order = list(dict.fromkeys([*facts.parties, *(party for pair in sent for party in pair)]))
+    order = list(
+        dict.fromkeys([*facts.parties, *(party for pair in sent for party in pair)])
+    )
     return streams("streams", "Bytes from whom to whom", sent, order)
 
 
@@ -189,12 +317,40 @@ def traffic(facts: Facts) -> Figure | None:
     if not facts.traffic:
         return None
     rows = []
-    cells = [(party, size(traffic["out"]), size(traffic["in"])) for party, traffic in facts.traffic.items()]
+    cells = [
+        (party, size(traffic["out"]), size(traffic["in"]))
+        for party, traffic in facts.traffic.items()
+    ]
     for party, sent, received in cells:
-        rows.append(Row(party, facts.traffic[party]["out"], sent, "s1", tip=f"{party} sent {sent}"))
-        rows.append(Row(party, facts.traffic[party]["in"], received, "s8", tip=f"{party} received {received}"))
-    legend, headings = (("s1", "sent"), ("s8", "received")), ("party", "sent", "received")
-    return bars("traffic", "Bytes sent and received", rows, x="bytes", legend=legend, headings=headings, cells=cells)
+        rows.append(
+            Row(
+                party,
+                facts.traffic[party]["out"],
+                sent,
+                "s1",
+                tip=f"{party} sent {sent}",
+            )
+        )
+        rows.append(
+            Row(
+                party,
+                facts.traffic[party]["in"],
+                received,
+                "s8",
+                tip=f"{party} received {received}",
+            )
+        )
+    legend = (("s1", "sent"), ("s8", "received"))
+    headings = ("party", "sent", "received")
+    return bars(
+        "traffic",
+        "Bytes sent and received",
+        rows,
+        x="bytes",
+        legend=legend,
+        headings=headings,
+        cells=cells,
+    )
 
 
 def importance(facts: Facts) -> Figure | None:
@@ -206,13 +362,30 @@ def importance(facts: Facts) -> Figure | None:
     spread = importances.get("deviations", {}).get(name, {})
     known = {party: value for party, value in values.items() if value is not None}
     rows = [
-        Row(party, known[party], score(known[party]), "s1", *_whiskers(known[party], spread.get(party)))
+        Row(
+            party,
+            known[party],
+            score(known[party]),
+            "s1",
+            *_whiskers(known[party], spread.get(party)),
+        )
         for party in sorted(known, key=lambda party: -known[party])
     ]
     words = MEASURES[name].phrase
     unit = words if name in HEADS else f"{metric(importances['metric'])} {words}"
-    note = f"Lines are one standard deviation over {importances['repeats']} shuffles." if spread else ""
-    return bars("importance", "How much each party matters", rows, x=unit, note=note, headings=("party", unit))
+    note = (
+        f"Lines are one standard deviation over {importances['repeats']} shuffles."
+        if spread
+        else ""
+    )
+    return bars(
+        "importance",
+        "How much each party matters",
+        rows,
+        x=unit,
+        note=note,
+        headings=("party", unit),
+    )
 
 
 def selection(facts: Facts) -> Figure | None:
@@ -222,12 +395,34 @@ def selection(facts: Facts) -> Figure | None:
     errors = choice.get("errors", {})
     rows = []
     for party in choice["ranking"]:
-        value, kind = choice["scores"][party], "s1" if party in choice["chosen"] else "s8"
-        rows.append(Row(party, value, f"{value:z.3f}", kind, *_whiskers(value, errors.get(party))))
+        value = choice["scores"][party]
+        kind = "s1" if party in choice["chosen"] else "s8"
+        rows.append(
+            Row(
+                party,
+                value,
+                f"{value:z.3f}",
+                kind,
+                *_whiskers(value, errors.get(party)),
+            )
+        )
     note = "Lines are one standard error." if errors else ""
-    unit = "score" if choice["method"] in ("lasso", "random") else "mutual information with the label (nats)"
-    title, legend = "Whose columns tell about the label", (("s1", "kept"), ("s8", "left out"))
-    return bars("selection", title, rows, x=unit, legend=legend, note=note, headings=("party", "score"))
+    unit = (
+        "score"
+        if choice["method"] in ("lasso", "random")
+        else "mutual information with the label (nats)"
+    )
+    title = "Whose columns tell about the label"
+    legend = (("s1", "kept"), ("s8", "left out"))
+    return bars(
+        "selection",
+        title,
+        rows,
+        x=unit,
+        legend=legend,
+        note=note,
+        headings=("party", "score"),
+    )
 
 
 def _whiskers(value: float, error: float | None) -> tuple[float | None, float | None]:
@@ -239,27 +434,54 @@ def attacks(facts: Facts) -> Figure | None:
     findings = (facts.audit or {}).get("findings", [])
     if not findings:
         return None
-    alike = Counter((finding["attacker"], finding["victim"], finding["attack"]) for finding in findings)
-    rows, cells = [], []
+    alike = Counter(
+        (finding["attacker"], finding["victim"], finding["attack"])
+        for finding in findings
+    )
+    rows = []
+    cells = []
     for finding in findings:
-        by, on, attack = finding["attacker"], finding["victim"], finding["attack"]
+        by = finding["attacker"]
+        on = finding["victim"]
+        attack = finding["attack"]
         label = whole = f"{by} on {on}: {attack}, {finding['moment']}"
         if width_of(whole) >= WIDTH - 10:
-            moment = f", {finding['moment']}" if alike[by, on, attack] > 1 else ""  # otherwise the table alone has it
+            # otherwise the table alone has it
+            moment = f", {finding['moment']}" if alike[by, on, attack] > 1 else ""
             label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {attack}{moment}"
-        shown, without = f"{finding['score']:z.3f}", f"{finding['baseline']:z.3f}"
+        shown = f"{finding['score']:z.3f}"
+        without = f"{finding['baseline']:z.3f}"
         tip = f"{whole}: {finding['metric']} {shown}; without an attack {without}"
         kind = "s7" if finding.get("crossed") else "s1"
-        marks = finding.get("low"), finding.get("high"), max(finding["baseline"], 0.0), finding.get("threshold")
+        marks = (
+            finding.get("low"),
+            finding.get("high"),
+            max(finding["baseline"], 0.0),
+            finding.get("threshold"),
+        )
         rows.append(Row(label, max(finding["score"], 0.0), shown, kind, *marks, tip))
         cells.append((f"{by} on {on}", attack, finding["moment"], shown, without))
     legend = [("s1", "attack"), ("mark", "without an attack")]
-    legend += [("limit", "threshold")] if any(finding.get("threshold") is not None for finding in findings) else []
-    legend += [("s7", "above it")] if any(finding.get("crossed") for finding in findings) else []
+    legend += (
+        [("limit", "threshold")]
+        if any(finding.get("threshold") is not None for finding in findings)
+        else []
+    )
+    legend += (
+        [("s7", "above it")]
+        if any(finding.get("crossed") for finding in findings)
+        else []
+    )
     return bars(
-        "attacks", "What attacks found", rows, x="score: 0 nothing, 1 everything", legend=legend, above=True,
-        headings=("by, on", "attack", "when", "score", "without an attack"), cells=cells,
-    )  # fmt: skip
+        "attacks",
+        "What attacks found",
+        rows,
+        x="score: 0 nothing, 1 everything",
+        legend=legend,
+        above=True,
+        headings=("by, on", "attack", "when", "score", "without an attack"),
+        cells=cells,
+    )
 
 
 def timing(facts: Facts) -> Figure | None:
@@ -270,4 +492,12 @@ def timing(facts: Facts) -> Figure | None:
     took = [record["seconds"] for record in known]
     series = Series(f"seconds per {unit}", [record["epoch"] for record in known], took)
     note = f"On average {seconds(fmean(took))}, with its validation."
-    return lines("timing", f"Time per {unit}", [series], x=unit, y="seconds", zero=True, note=note)
+    return lines(
+        "timing",
+        f"Time per {unit}",
+        [series],
+        x=unit,
+        y="seconds",
+        zero=True,
+        note=note,
+    )

@@ -29,8 +29,13 @@ Content = Any
 
 
 def h(tag: str, *children: Content, **attributes: Any) -> Html:
-    """An element. `class_` is class, `data_x` is data-x; attributes that are None are left out, True has no value."""
-    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    """An element. `class_` is class, `data_x` is data-x; attributes that are None are
+    left out, True has no value."""
+    named = {
+        key.rstrip("_").replace("_", "-"): value
+        for key, value in attributes.items()
+        if value is not None
+    }
     inside = "".join(
         f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
         for key, value in named.items()
@@ -64,7 +69,8 @@ def joined(items: Sequence[Content]) -> Html:
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: what is shown, and by what it is sorted. Numbers are aligned right."""
+    """A table's cell: what is shown, and by what it is sorted. Numbers are aligned
+    right."""
 
     shown: Content
     key: float | None = None
@@ -84,22 +90,58 @@ def _breakable(shown: Content) -> Content:
     """Let a long name, which has no spaces, break after _ or -."""
     if not _long(shown) or all(len(word) <= LONG for word in shown.split()):
         return shown
-    return [part for piece in re.split(r"(?<=[_-])(?=\w)", shown) for part in (h("wbr"), piece)][1:]
+    return [
+        part
+        for piece in re.split(r"(?<=[_-])(?=\w)", shown)
+        for part in (h("wbr"), piece)
+    ][1:]
 
 
 def _element(content: Cell, *, first: bool) -> Html:
     tag, scope = ("th", "row") if first else ("td", None)
     kind = "n" if content.number else "words" if _long(content.shown) else None
-    return h(tag, _breakable(content.shown), scope=scope, class_=kind, data_key=content.key)
+    return h(
+        tag, _breakable(content.shown), scope=scope, class_=kind, data_key=content.key
+    )
 
 
-def table(caption: Content, headings: Sequence[Content], rows: Iterable[Sequence[Content]], **attributes: Any) -> Html:
-    """A sortable table; its first column names the rows. Where it is too wide, it scrolls and the page does not."""
-    lines = [[content if isinstance(content, Cell) else Cell(content, number=False) for content in row] for row in rows]
-    numeric = [any(len(line) > at and line[at].number for line in lines) for at in range(len(headings))]
+def table(
+    caption: Content,
+    headings: Sequence[Content],
+    rows: Iterable[Sequence[Content]],
+    **attributes: Any,
+) -> Html:
+    """A sortable table; its first column names the rows. Where it is too wide, it
+    scrolls and the page does not."""
+    lines = [
+        [
+            content if isinstance(content, Cell) else Cell(content, number=False)
+            for content in row
+        ]
+        for row in rows
+    ]
+    numeric = [
+        any(len(line) > at and line[at].number for line in lines)
+        for at in range(len(headings))
+    ]
     kinds = ("n" if is_numeric else None for is_numeric in numeric)
-    head = h("tr", [h("th", heading, scope="col", class_=kind) for heading, kind in zip(headings, kinds, strict=True)])
-    body = [h("tr", [_element(content, first=at == 0) for at, content in enumerate(line)]) for line in lines]
+    head = h(
+        "tr",
+        [
+            h("th", heading, scope="col", class_=kind)
+            for heading, kind in zip(headings, kinds, strict=True)
+        ],
+    )
+    body = [
+        h("tr", [_element(content, first=at == 0) for at, content in enumerate(line)])
+        for line in lines
+    ]
     sort = {"class_": "sortable"} if len(lines) > 1 else {}
-    whole = h("table", h("caption", caption), h("thead", head), h("tbody", body), **{**sort, **attributes})
+    whole = h(
+        "table",
+        h("caption", caption),
+        h("thead", head),
+        h("tbody", body),
+        **{**sort, **attributes},
+    )
     return h("div", whole, class_="wide")

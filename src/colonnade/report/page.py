@@ -11,12 +11,22 @@ from pathlib import Path
 
 from colonnade.core.files import write_text, written_out
 from colonnade.report.chart import Figure
-from colonnade.report.course import missing_section, settings_section, sign_section, timing_section
+from colonnade.report.course import (
+    missing_section,
+    settings_section,
+    sign_section,
+    timing_section,
+)
 from colonnade.report.crossing import crossing_section, parties_section
 from colonnade.report.facts import Facts, read
 from colonnade.report.figures import figures
 from colonnade.report.html import Content, Html, h
-from colonnade.report.partners import alignment_section, audit_section, importance_section, selection_section
+from colonnade.report.partners import (
+    alignment_section,
+    audit_section,
+    importance_section,
+    selection_section,
+)
 from colonnade.report.quality import quality_section
 from colonnade.report.result import opening, result_section
 from colonnade.report.spending import spending
@@ -35,20 +45,35 @@ def render(facts: Facts) -> str:
     return document(f"{facts.name}: Colonnade run report", main_of(facts))
 
 
-def document(title: str, main: Html, *, live: Html | None = None, version: int | None = None) -> str:
-    """A page around the content of <main>. With `live`, which stands above it, it asks its server every second for what
-    is newer than this version."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+def document(
+    title: str, main: Html, *, live: Html | None = None, version: int | None = None
+) -> str:
+    """A page around the content of <main>. With `live`, which stands above it, it asks
+    its server every second for what is newer than this version."""
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
+        " img-src data: blob:"
+    )
     head = [
         h("meta", charset="utf-8"),
         h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        h("meta", http_equiv="Content-Security-Policy", content=policy + ("; connect-src 'self'" if live else "")),
+        h(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content=policy + ("; connect-src 'self'" if live else ""),
+        ),
         h("meta", name="color-scheme", content="light dark"),
         h("title", title),
         h("style", Html(resource("figure.css")), id="figure-rules"),
-        *(h("style", Html(resource(name))) for name in ("page.css", *(["live.css"] if live else []))),
+        *(
+            h("style", Html(resource(name)))
+            for name in ("page.css", *(["live.css"] if live else []))
+        ),
     ]
-    scripts = [h("script", Html(resource(name))) for name in (*(["live.js"] if live else []), "page.js")]
+    scripts = [
+        h("script", Html(resource(name)))
+        for name in (*(["live.js"] if live else []), "page.js")
+    ]
     about = {"data_live": "yes" if live else None, "data_version": version}
     body = h("body", live, h("main", main), scripts, **about)
     return f"<!doctype html>\n{h('html', h('head', head), body, lang='en')}\n"
@@ -59,18 +84,54 @@ def main_of(facts: Facts) -> Html:
     drawn = figures(facts)
     sections: list[Section] = [
         ("result", "Result", result_section(facts, drawn)),
-        ("quality", "How well it decides", quality_section(facts, drawn) if facts.quality else None),
+        (
+            "quality",
+            "How well it decides",
+            quality_section(facts, drawn) if facts.quality else None,
+        ),
         ("parties", "What was run", parties_section(facts)),
         ("crossing", "What each party sent", crossing_section(facts, drawn)),
         ("privacy", "Privacy", spending(facts)),
-        ("audit", "What attacks could learn", audit_section(facts, drawn) if facts.audit else None),
-        ("importance", "Who matters", importance_section(facts, drawn) if facts.importance else None),
-        ("trees", "The trees", trees_section(facts, drawn) if facts.trees or facts.own_columns else None),
-        ("selection", "Participant selection", selection_section(facts, drawn) if facts.selection else None),
-        ("alignment", "Shared rows", alignment_section(facts) if facts.alignment else None),
-        ("timing", "Time", timing_section(facts, drawn) if facts.part is None or facts.metrics else None),
+        (
+            "audit",
+            "What attacks could learn",
+            audit_section(facts, drawn) if facts.audit else None,
+        ),
+        (
+            "importance",
+            "Who matters",
+            importance_section(facts, drawn) if facts.importance else None,
+        ),
+        (
+            "trees",
+            "The trees",
+            trees_section(facts, drawn) if facts.trees or facts.own_columns else None,
+        ),
+        (
+            "selection",
+            "Participant selection",
+            selection_section(facts, drawn) if facts.selection else None,
+        ),
+        (
+            "alignment",
+            "Shared rows",
+            alignment_section(facts) if facts.alignment else None,
+        ),
+        (
+            "timing",
+            "Time",
+            (
+                timing_section(facts, drawn)
+                if facts.part is None or facts.metrics
+                else None
+            ),
+        ),
         ("settings", "Settings", settings_section(facts)),
-        ("missing", "Not in this report", missing_section(facts) if facts.finished else None),
+        (
+            "missing",
+            "Not in this report",
+            missing_section(facts) if facts.finished else None,
+        ),
         ("review", "Review", sign_section(facts)),
     ]
     return assembled(opening(facts), sections)
@@ -80,16 +141,26 @@ def assembled(header: Html, sections: list[Section]) -> Html:
     """The page: header, contents, and the sections that have content."""
     sections = [section for section in sections if section[2] is not None]
     listed = [h("li", h("a", title, href=f"#{name}")) for name, title, _ in sections]
-    contents = h("nav", h("h2", "Contents", id="contents"), h("ul", listed), aria_labelledby="contents")
-    bodies = [h("section", h("h2", title, id=name), content, aria_labelledby=name) for name, title, content in sections]
+    contents = h(
+        "nav",
+        h("h2", "Contents", id="contents"),
+        h("ul", listed),
+        aria_labelledby="contents",
+    )
+    bodies = [
+        h("section", h("h2", title, id=name), content, aria_labelledby=name)
+        for name, title, content in sections
+    ]
     return Html(header + contents + "".join(bodies))
 
 
-PAGE, FIGURES = "report.html", "figures"
+PAGE = "report.html"
+FIGURES = "figures"
 
 
 def write(folder: Path, out: Path | None = None) -> Path:
-    """The report of a run directory: `out`, or report.html in it; figures go into a folder beside the page."""
+    """The report of a run directory: `out`, or report.html in it; figures go into a
+    folder beside the page."""
     facts = read(folder)
     return save(render(facts), figures(facts).values(), out or folder / PAGE)
 

@@ -1,4 +1,5 @@
-"""A study in cells: named parts that need nothing of each other, so that each can run in a process of its own.
+"""A study in cells: named parts that need nothing of each other, so that each can run
+in a process of its own.
 
 Of a plan with `runs`, a cell is one run with one seed. A script offers
 
@@ -10,8 +11,9 @@ Of a plan with `runs`, a cell is one run with one seed. A script offers
 
     draw(study, out) -> list[Path]   optional: pictures of its own, instead of learning curves
 
-With a folder, a cell is written to `cells/` there whenever it records something, and a finished cell is not run again:
-a study that was cut off goes on where it was, also on another machine.
+With a folder, a cell is written to `cells/` there whenever it records something, and a
+finished cell is not run again: a study that was cut off goes on where it was, also on
+another machine.
 """
 
 from __future__ import annotations
@@ -59,11 +61,13 @@ def reproduce(
     out: Path | None = None,
     only: str = "*",
 ) -> Study:
-    """Run every cell of the pattern `only` that `out` does not hold yet, in `jobs` processes, and put all together.
-    `measured.json` and the pictures are written to `out`. If a cell fails, the others go on: see `study.failed`. With
-    no jobs nothing is run, and cells that were cut off count with what they recorded."""
+    """Run every cell of the pattern `only` that `out` does not hold yet, in `jobs`
+    processes, and put all together. `measured.json` and the pictures are written to
+    `out`. If a cell fails, the others go on: see `study.failed`. With no jobs nothing
+    is run, and cells that were cut off count with what they recorded."""
     chosen = plan(name).shortened() if quick else plan(name)
-    names, study = cells(chosen), Study(chosen, watch)
+    names = cells(chosen)
+    study = Study(chosen, watch)
     kept = None if out is None else KeptCells(chosen, out / "cells")
     results = {} if kept is None else kept.read(names, partly=jobs == 0)
     wanted = matching(names, only, name)
@@ -74,7 +78,10 @@ def reproduce(
         else:
             results[cell] = outcome
         if say is not None:
-            say(f"{len(results)} of {len(names)} cells, last {cell}{' (failed)' if cell in study.failed else ''}")
+            say(
+                f"{len(results)} of {len(names)} cells, last"
+                f" {cell}{' (failed)' if cell in study.failed else ''}"
+            )
     for cell in names:  # in the plan's order, so that seeds stay in order
         if cell in results:
             study.add(*results[cell], cell)
@@ -98,7 +105,9 @@ def matching(cells: Sequence[str], only: str, name: str) -> list[str]:
     if matches := [cell for cell in cells if fnmatchcase(cell, only)]:
         return matches
     examples = ", ".join(map(repr, cells[:3]))
-    raise ConfigError(f"No cell of {name} is named {only!r}; they are named {examples} and so on.")
+    raise ConfigError(
+        f"No cell of {name} is named {only!r}; they are named {examples} and so on."
+    )
 
 
 def run(study: Study, cell: str) -> None:
@@ -115,7 +124,8 @@ def run(study: Study, cell: str) -> None:
 
 @dataclass(frozen=True)
 class KeptCells:
-    """The cells of a study in a folder: a JSON file each and, where there are arrays, an npz file beside it."""
+    """The cells of a study in a folder: a JSON file each and, where there are arrays,
+    an npz file beside it."""
 
     plan: Plan
     folder: Path
@@ -123,7 +133,11 @@ class KeptCells:
     @property
     def version(self) -> dict[str, Any]:
         """What cells must have in common to belong together."""
-        return {"quick": self.plan.short, "seeds": list(self.plan.seeds), "epochs": list(self.plan.epochs)}
+        return {
+            "quick": self.plan.short,
+            "seeds": list(self.plan.seeds),
+            "epochs": list(self.plan.epochs),
+        }
 
     def path(self, cell: str) -> Path:
         return self.folder / f"{re.sub(r'[^A-Za-z0-9.]+', '_', cell)}.json"
@@ -134,27 +148,41 @@ class KeptCells:
         if study.arrays:
             with written_whole(path.with_suffix(".npz")) as stream:
                 np.savez_compressed(stream, **study.arrays)  # type: ignore[arg-type]
-        header = {"cell": cell, "plan": self.plan.name, "version": self.version, "finished": finished}
+        header = {
+            "cell": cell,
+            "plan": self.plan.name,
+            "version": self.version,
+            "finished": finished,
+        }
         write_text(path, json.dumps(header | study.recorded()) + "\n")
 
     def read(self, cells: Sequence[str], partly: bool) -> dict[str, CellResult]:
-        """The finished cells in the folder; with `partly`, also those that were cut off."""
+        """The finished cells in the folder; with `partly`, also those that were cut
+        off."""
         results: dict[str, CellResult] = {}
         for path in sorted(self.folder.glob("*.json")):
             record = json.loads(path.read_text(encoding="utf-8"))
             if (record["plan"], record["version"]) != (self.plan.name, self.version):
                 raise ConfigError(
-                    f"{path} is of {record['plan']} {record['version']}, and {self.plan.name} {self.version} is to be "
-                    "run. Choose another folder, or delete that one."
+                    f"{path} is of {record['plan']} {record['version']}, and"
+                    f" {self.plan.name} {self.version} is to be run. Choose another"
+                    " folder, or delete that one."
                 )
             arrays = path.with_suffix(".npz")
             if record["cell"] in cells and (record["finished"] or partly):
-                results[record["cell"]] = record, read_npz(arrays) if arrays.exists() else {}
+                results[record["cell"]] = (
+                    record,
+                    (read_npz(arrays) if arrays.exists() else {}),
+                )
         return results
 
 
 def _run_cells(
-    plan: Plan, todo: Sequence[str], watch: Watch | None, jobs: int, kept: KeptCells | None
+    plan: Plan,
+    todo: Sequence[str],
+    watch: Watch | None,
+    jobs: int,
+    kept: KeptCells | None,
 ) -> Iterator[tuple[str, CellResult | Exception]]:
     """Each cell and its result, or why it failed, as they end."""
     if jobs == 1 or len(todo) < 2:
@@ -166,18 +194,27 @@ def _run_cells(
         return
     spawned = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(min(jobs, len(todo)), spawned, torch.set_num_threads, (threads,)) as pool:
-        running = {pool.submit(_run_in_process, plan, cell, kept): cell for cell in todo}
+    with ProcessPoolExecutor(
+        min(jobs, len(todo)), spawned, torch.set_num_threads, (threads,)
+    ) as pool:
+        running = {
+            pool.submit(_run_in_process, plan, cell, kept): cell for cell in todo
+        }
         for future in as_completed(running):
             try:
                 outcome = future.result()
-            except BrokenProcessPool as error:  # a process was killed, and with it the others
+            # a process was killed, and with it the others
+            except BrokenProcessPool as error:
                 outcome = str(error)
-            yield running[future], ColonnadeError(outcome) if isinstance(outcome, str) else outcome
+            yield (
+                running[future],
+                (ColonnadeError(outcome) if isinstance(outcome, str) else outcome),
+            )
 
 
 def _run_in_process(plan: Plan, cell: str, kept: KeptCells | None) -> CellResult | str:
-    """Run a cell in another process. Its error becomes text, since not every error can be sent back."""
+    """Run a cell in another process. Its error becomes text, since not every error can
+    be sent back."""
     try:
         return _run_cell(plan, cell, None, kept)
     except ColonnadeError as error:
@@ -186,8 +223,14 @@ def _run_in_process(plan: Plan, cell: str, kept: KeptCells | None) -> CellResult
         return traceback.format_exc()
 
 
-def _run_cell(plan: Plan, cell: str, watch: Watch | None, kept: KeptCells | None) -> CellResult:
-    study = Study(plan, watch, None if kept is None else lambda study: kept.write(cell, study, False))
+def _run_cell(
+    plan: Plan, cell: str, watch: Watch | None, kept: KeptCells | None
+) -> CellResult:
+    study = Study(
+        plan,
+        watch,
+        None if kept is None else lambda study: kept.write(cell, study, False),
+    )
     run(study, cell)
     if kept is not None:
         kept.write(cell, study, True)
@@ -196,7 +239,9 @@ def _run_cell(plan: Plan, cell: str, watch: Watch | None, kept: KeptCells | None
 
 def _write(study: Study, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([measured.to_json() for measured in study.measured.values()], indent=2)
+    text = json.dumps(
+        [measured.to_json() for measured in study.measured.values()], indent=2
+    )
     write_text(out / "measured.json", text + "\n")
     if (draw := getattr(script_of(study.plan), "draw", None)) is not None:
         draw(study, out)
@@ -211,7 +256,11 @@ def script_of(plan: Plan) -> Any:
         return None
     name = f"colonnade_reproduction_{script.parent.name}_{script.stem}"
     loaded = sys.modules.get(name)
-    return loaded if loaded is not None and loaded.__file__ == str(script) else module_at(script, name)
+    return (
+        loaded
+        if loaded is not None and loaded.__file__ == str(script)
+        else module_at(script, name)
+    )
 
 
 def module_at(file: Path, name: str) -> Any:

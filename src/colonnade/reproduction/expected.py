@@ -4,16 +4,22 @@
     "claim":   one sentence
     "config":  the federation file that all runs start from
     "runs":    {"VIMSGD": {"algorithm": {"name": "vimsgd"}}, ...}     what each run changes in it
-                                                                     ("until": 8 ends a run after eight epochs)
+                                                                     ("until": 8 ends a
+                                                                     run after eight
+                                                                     epochs)
     "script":  instead of runs, a file beside with `run(study)`; see `cells`
     "seeds":   [0, 1, 2]
     "epochs":  [2, 5, 10]                                            when the test rows are scored
     "reach":   [0.96, 10]                                            rounds and bytes to that score, a look every 10
     "panels":  ["loss", "score"]                                     what is drawn; without it, scores alone
-    "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ..., "at_most": ...}}
+    "figures": {"VIMSGD, epoch 10": {"paper": ..., "authors_code": ..., "at_least": ...,
+    "at_most": ...}}
     "quick":   {"seeds": [0], "epochs": [2], "figures": {...}}       what fits into five minutes on two cores, and the
-                                                                     bounds of that: those above are of the whole
-                                                                     ("rows": {"test": 1000}, at most so many)
+                                                                     bounds of that:
+                                                                     those above are of
+                                                                     the whole ("rows":
+                                                                     {"test": 1000}, at
+                                                                     most so many)
     "measured": what came out, and on what hardware
 }
 """
@@ -33,7 +39,8 @@ from colonnade.errors import ConfigError
 
 @dataclass(frozen=True)
 class Figure:
-    """A number in the paper, the number from the authors' code where that was run, and the bounds that must hold."""
+    """A number in the paper, the number from the authors' code where that was run, and
+    the bounds that must hold."""
 
     paper: float | None = None
     authors_code: float | None = None
@@ -58,10 +65,12 @@ class Plan:
     quick: Mapping[str, Any]
     panels: tuple[str, ...] = ("score",)
     short: bool = False  # whether this is the quick version
-    rows: Mapping[str, int] = field(default_factory=dict)  # the most rows of a split, by its name
+    # the most rows of a split, by its name
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     def shortened(self) -> Plan:
-        """The plan with fewer seeds, epochs or runs and other bounds, as `quick` says; `reach` is not measured."""
+        """The plan with fewer seeds, epochs or runs and other bounds, as `quick` says;
+        `reach` is not measured."""
         quick = self.quick
         bounds: dict[str, dict[str, Any]] = quick["figures"]
         unbounded = {"at_least": None, "at_most": None}
@@ -70,7 +79,10 @@ class Plan:
             seeds=tuple(quick.get("seeds", self.seeds)),
             epochs=tuple(quick.get("epochs", self.epochs)),
             figures={
-                name: dataclasses.replace(self.figures.get(name, Figure()), **(unbounded | bounds.get(name, {})))
+                name: dataclasses.replace(
+                    self.figures.get(name, Figure()),
+                    **(unbounded | bounds.get(name, {})),
+                )
                 for name in (*self.figures, *bounds)
             },
             runs={name: self.runs[name] for name in quick.get("runs", self.runs)},
@@ -87,7 +99,8 @@ def folder() -> Path:
 
 
 def installed(folder: str) -> Path:
-    """A folder of the repository: in the installed package, or in the repository itself."""
+    """A folder of the repository: in the installed package, or in the repository
+    itself."""
     package = Path(__file__).parents[1]
     inside = package / f"_{folder}"
     return inside if inside.exists() else package.parents[1] / folder
@@ -112,8 +125,14 @@ def plan(name: str) -> Plan:
 def check_known(kind: str, name: str, known: list[str], folder: Path) -> None:
     """Raise where a folder has nothing of that name."""
     if name not in known:
-        choices = f"there are {', '.join(known)}" if known else f"none is installed: {folder} is not there"
-        raise ConfigError(f"There is no {kind} {name!r}{did_you_mean(name, known)}; {choices}.")
+        choices = (
+            f"there are {', '.join(known)}"
+            if known
+            else f"none is installed: {folder} is not there"
+        )
+        raise ConfigError(
+            f"There is no {kind} {name!r}{did_you_mean(name, known)}; {choices}."
+        )
 
 
 def _plan(name: str, entry: Mapping[str, Any], beside: Path) -> Plan:

@@ -1,7 +1,9 @@
-"""What an organisation released and received over all its runs, from its own ledgers: for its owner to read.
+"""What an organisation released and received over all its runs, from its own ledgers:
+for its owner to read.
 
-A place is one run, a folder of runs, or an organisation's own party.toml, which says where its runs are. Lines of one
-run, organisation, direction, peer, release and mechanism are added up; `each` gives them as they were written.
+A place is one run, a folder of runs, or an organisation's own party.toml, which says
+where its runs are. Lines of one run, organisation, direction, peer, release and
+mechanism are added up; `each` gives them as they were written.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from colonnade.runs.layout import AFTER, LEDGER, PARTIES, SETTINGS
 from colonnade.settings.party_file import runs_of
 
 WAYS = {"out": "sent", "in": "received", "own": "kept"}
-"""A ledger's word, and ours: what is kept went from one role of an organisation to another."""
+"""A ledger's word, and ours: what is kept went from one role of an organisation to
+another."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Crossing:
     rows: int  # a row that crossed twice counts twice
     numbers: int
     bytes: int
-    epsilon: float | None  # of what was sent: the row that paid most; None: no guarantee
+    # of what was sent: the row that paid most; None: no guarantee
+    epsilon: float | None
 
 
 ALIKE = ("run", "party", "during", "direction", "peer", "release", "mechanism")
@@ -53,29 +57,48 @@ ALIKE = ("run", "party", "during", "direction", "peer", "release", "mechanism")
 
 
 def crossings(place: Path, *, each: bool = False, **wanted: str) -> list[Crossing]:
-    """Collect the crossings whose run, party, peer, release or direction is `wanted`, added up, in the order of runs.
-    What is wanted empty may be anything."""
-    runs, totals = runs_at(place), dict[tuple[Any, ...], Crossing]()
+    """Collect the crossings whose run, party, peer, release or direction is `wanted`,
+    added up, in the order of runs. What is wanted empty may be anything."""
+    runs = runs_at(place)
+    totals = dict[tuple[Any, ...], Crossing]()
     parties = {folder.name for run in runs for folder in (run / PARTIES).iterdir()}
-    peers, releases = set(parties), set[str]()
+    peers = set(parties)
+    releases = set[str]()
     for crossing in _lines(runs):
         peers.add(crossing.peer)
         releases.add(crossing.release)
         if all(value in ("", vars(crossing)[name]) for name, value in wanted.items()):
-            key = (len(totals),) if each else tuple(vars(crossing)[name] for name in ALIKE)
+            key = (
+                (len(totals),)
+                if each
+                else tuple(vars(crossing)[name] for name in ALIKE)
+            )
             totals[key] = _added(totals[key], crossing) if key in totals else crossing
-    there = {"run": {run.name for run in runs}, "party": parties, "peer": peers, "release": releases}
+    there = {
+        "run": {run.name for run in runs},
+        "party": parties,
+        "peer": peers,
+        "release": releases,
+    }
     for option, known in there.items():
         name = wanted.get(option, "")
-        if name and name not in known:  # of a misspelt one it must not be said that nothing crossed
-            names, hint = ", ".join(map(repr, sorted(known))) or "none", did_you_mean(name, sorted(known))
-            raise ConfigError(f"--{option} {name!r} is in no ledger of {place}{hint}; there are {names}.")
+        # of a misspelt one it must not be said that nothing crossed
+        if name and name not in known:
+            names = ", ".join(map(repr, sorted(known))) or "none"
+            hint = did_you_mean(name, sorted(known))
+            raise ConfigError(
+                f"--{option} {name!r} is in no ledger of {place}{hint}; there are"
+                f" {names}."
+            )
     return list(totals.values())
 
 
 def _added(a: Crossing, b: Crossing) -> Crossing:
     most = None if a.epsilon is None or b.epsilon is None else max(a.epsilon, b.epsilon)
-    totals = {name: vars(a)[name] + vars(b)[name] for name in ("times", "rows", "numbers", "bytes")}
+    totals = {
+        name: vars(a)[name] + vars(b)[name]
+        for name in ("times", "rows", "numbers", "bytes")
+    }
     return replace(a, **totals, epsilon=most)
 
 
@@ -83,17 +106,22 @@ def runs_at(place: Path) -> list[Path]:
     """List the run directories of a place, in the order in which they began."""
     if place.is_file():
         place = runs_of(place)
-    runs = [place] if (place / PARTIES).is_dir() else [folder.parent for folder in place.glob(f"*/{PARTIES}")]
+    runs = (
+        [place]
+        if (place / PARTIES).is_dir()
+        else [folder.parent for folder in place.glob(f"*/{PARTIES}")]
+    )
     if not runs:
         raise CheckpointError(
-            f"{place} has no run: neither is it a run directory, nor are there any in it. Name a run, a folder of "
-            "runs, or an organisation's party.toml."
+            f"{place} has no run: neither is it a run directory, nor are there any in"
+            " it. Name a run, a folder of runs, or an organisation's party.toml."
         )
     return sorted(runs, key=lambda run: (begun(run), run.name))
 
 
 def begun(run: Path) -> float:
-    """Tell when a run began, in seconds since 1970: its settings are written once, when it begins."""
+    """Tell when a run began, in seconds since 1970: its settings are written once, when
+    it begins."""
     settings = run / SETTINGS
     return (settings if settings.exists() else run).stat().st_mtime
 
@@ -102,37 +130,56 @@ def _lines(runs: Iterable[Path]) -> Iterator[Crossing]:
     for run in runs:
         when = datetime.fromtimestamp(begun(run), UTC).isoformat(timespec="seconds")
         for folder in sorted((run / PARTIES).iterdir()):
-            for path, during in ((folder / LEDGER, "training"), (folder / AFTER, "after")):
+            for path, during in (
+                (folder / LEDGER, "training"),
+                (folder / AFTER, "after"),
+            ):
                 for entry, how in entries(path) if path.exists() else ():
-                    whose, what = (run.name, when, folder.name, during), (WAYS[entry.direction], entry.peer, entry.name)
-                    rows, numbers = entry.shape[0] if entry.shape else 1, math.prod(entry.shape)
-                    yield Crossing(*whose, *what, how, 1, rows, numbers, entry.bytes, entry.epsilon)
+                    whose = (run.name, when, folder.name, during)
+                    what = (WAYS[entry.direction], entry.peer, entry.name)
+                    rows = entry.shape[0] if entry.shape else 1
+                    numbers = math.prod(entry.shape)
+                    yield Crossing(
+                        *whose, *what, how, 1, rows, numbers, entry.bytes, entry.epsilon
+                    )
 
 
 def entries(path: Path) -> Iterator[tuple[Entry, str]]:
-    """Read a ledger: each of its entries, and the mechanism in words. Only a last line may be cut short."""
+    """Read a ledger: each of its entries, and the mechanism in words. Only a last line
+    may be cut short."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                return  # a crash cut this line short: nothing is written twice, so it will not come again
+                # a crash cut this line short: nothing is written twice, so it will not
+                # come again
+                return
             try:
                 entry = Entry(**json.loads(line))
                 words = entry.peer, entry.name, entry.owner, entry.codec
                 numbers = *entry.shape, entry.bytes, entry.epsilon or 0
-                if entry.direction not in WAYS or {*map(type, words)} != {str} or min(numbers) < 0:
+                if (
+                    entry.direction not in WAYS
+                    or {*map(type, words)} != {str}
+                    or min(numbers) < 0
+                ):
                     raise ValueError
                 how = describe(DpEvent(entry.event, entry.parameters))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise InputError(
-                    f"{path}, line {number}, is no entry of a ledger. Restore the file from a copy: it says what left."
+                    f"{path}, line {number}, is no entry of a ledger. Restore the file"
+                    " from a copy: it says what left."
                 ) from None
             yield entry, how
 
 
 def to_csv(table: Iterable[Crossing]) -> str:
-    """Write crossings as CSV that spreadsheets may open, too: a sender chooses what its tensors are called."""
+    """Write crossings as CSV that spreadsheets may open, too: a sender chooses what its
+    tensors are called."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in fields(Crossing)])
-    writer.writerows(["" if cell is None else safe(cell) for cell in asdict(crossing).values()] for crossing in table)
+    writer.writerows(
+        ["" if cell is None else safe(cell) for cell in asdict(crossing).values()]
+        for crossing in table
+    )
     return text.getvalue()

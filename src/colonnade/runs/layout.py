@@ -1,4 +1,5 @@
-"""What lies where in a run directory, and beside it in an organisation's folder of runs. Each name stands here once.
+"""What lies where in a run directory, and beside it in an organisation's folder of
+runs. Each name stands here once.
 
     federation.toml              the settings, every default written out
     metrics.jsonl                one line per epoch
@@ -19,10 +20,11 @@
                                  between sites, at a label owner: held_out.json (ids of its test and validation rows),
                                  started/ (its heads before training)
 
-What crossed in training is in ledger.jsonl; what crosses later, to predict or to explain, in ledger-after.jsonl.
+What crossed in training is in ledger.jsonl; what crosses later, to predict or to
+explain, in ledger-after.jsonl.
 
-On one machine this is one folder; each `parties/<name>` belongs to that organisation alone. Between sites each has such
-a folder with its own part, and beside its runs:
+On one machine this is one folder; each `parties/<name>` belongs to that organisation
+alone. Between sites each has such a folder with its own part, and beside its runs:
 
     spent.journal                what all its runs spent together
     refused.jsonl                calls that it did not answer
@@ -35,16 +37,36 @@ a folder with its own part, and beside its runs:
     site.log                     what happened, in lines of JSON without data; site.log.1 to .4 are older
 """
 
-MARK, METRICS, SUMMARY, SETTINGS = "checkpoint.json", "metrics.jsonl", "summary.json", "federation.toml"
-WIDTHS, ANSWERS, LOCK = "widths.json", "serve.json", ".lock"
-ROWS, PREDICTIONS, PARTIES = "rows", "predictions", "parties"
-COLUMNS, LEDGER, AFTER, JOURNAL = "columns.json", "ledger.jsonl", "ledger-after.jsonl", "spent.journal"
-COEFFICIENTS, IMPORTANCE, TREES = "coefficients.json", "importance.json", "trees.json"
-REFUSED, FAILURE, ALIGNED, USED = "refused.jsonl", "failed.json", "alignments.json", "used.rows"
-ORDERS, DRAWN = "orders.json", "drawn.labels"
-DRAINING, SITE_LOG = "draining", "site.log"
-EXPLANATION, AUDIT = "explain", "audit"
-HELD_OUT, STARTED = "held_out.json", "started"
-ALIGNMENT, SELECTION = "alignment.json", "selection.json"
+MARK = "checkpoint.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+SETTINGS = "federation.toml"
+WIDTHS = "widths.json"
+ANSWERS = "serve.json"
+LOCK = ".lock"
+ROWS = "rows"
+PREDICTIONS = "predictions"
+PARTIES = "parties"
+COLUMNS = "columns.json"
+LEDGER = "ledger.jsonl"
+AFTER = "ledger-after.jsonl"
+JOURNAL = "spent.journal"
+COEFFICIENTS = "coefficients.json"
+IMPORTANCE = "importance.json"
+TREES = "trees.json"
+REFUSED = "refused.jsonl"
+FAILURE = "failed.json"
+ALIGNED = "alignments.json"
+USED = "used.rows"
+ORDERS = "orders.json"
+DRAWN = "drawn.labels"
+DRAINING = "draining"
+SITE_LOG = "site.log"
+EXPLANATION = "explain"
+AUDIT = "audit"
+HELD_OUT = "held_out.json"
+STARTED = "started"
+ALIGNMENT = "alignment.json"
+SELECTION = "selection.json"
 QUALITY = "quality.json"
 """Of a label owner: curves, counts and costs on held-out rows."""

@@ -1,4 +1,5 @@
-"""How one organisation's site is, from its own files: for who runs it. Nothing here is about rows, and nothing is sent.
+"""How one organisation's site is, from its own files: for who runs it. Nothing here is
+about rows, and nothing is sent.
 
 draining       takes no new run or prediction; what is under way ends (`colonnade site drain`)
 site.log       one JSON line per event: time, level, what happened. The newest 10 MB, and four older files
@@ -19,9 +20,20 @@ from typing import Any
 from colonnade.core.files import hold, parse_json
 from colonnade.errors import ConfigError
 from colonnade.runs.history import begun
-from colonnade.runs.layout import ANSWERS, DRAINING, FAILURE, LOCK, MARK, PARTIES, REFUSED, SITE_LOG, SUMMARY
+from colonnade.runs.layout import (
+    ANSWERS,
+    DRAINING,
+    FAILURE,
+    LOCK,
+    MARK,
+    PARTIES,
+    REFUSED,
+    SITE_LOG,
+    SUMMARY,
+)
 
-LOG_BYTES, LOG_FILES = 10 << 20, 4
+LOG_BYTES = 10 << 20
+LOG_FILES = 4
 DAY = 86_400.0
 
 
@@ -52,20 +64,28 @@ class SiteState:
     @property
     def healthy(self) -> bool:
         """Whether it can take part in a run now."""
-        return not self.draining and (self.certificate_days is None or self.certificate_days > 0) and self.disk_free > 0
+        return (
+            not self.draining
+            and (self.certificate_days is None or self.certificate_days > 0)
+            and self.disk_free > 0
+        )
 
 
 def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
-    """Tell the state of an organisation's site from its runs, and from its startup kit where there is one."""
+    """Tell the state of an organisation's site from its runs, and from its startup kit
+    where there is one."""
     site = SiteState(name, draining=(runs / DRAINING).exists())
-    for folder in sorted((parties.parent for parties in runs.glob(f"*/{PARTIES}")), key=begun):
+    for folder in sorted(
+        (parties.parent for parties in runs.glob(f"*/{PARTIES}")), key=begun
+    ):
         site.runs.append(_run(folder))
         if (folder / ANSWERS).exists():
             site.serving = str(_json(folder / ANSWERS).get("url", folder.name))
     site.refused = _refused(runs / REFUSED)
     site.failure = str(_json(runs / FAILURE).get("message", ""))
     if kit is not None and (kit / "client.crt").exists():
-        from colonnade.transport.identity import read_certificate  # needs cryptography, which kits come with
+        # needs cryptography, which kits come with
+        from colonnade.transport.identity import read_certificate
 
         ends = read_certificate(kit / "client.crt").not_valid_after_utc
         site.certificate_days = (ends - datetime.now(UTC)).total_seconds() / DAY
@@ -76,7 +96,11 @@ def state_of(name: str, runs: Path, kit: Path | None = None) -> SiteState:
 
 def _run(folder: Path) -> RunState:
     mark = _json(folder / MARK)
-    state = "finished" if mark.get("finished") or (folder / SUMMARY).exists() else "broken off"
+    state = (
+        "finished"
+        if mark.get("finished") or (folder / SUMMARY).exists()
+        else "broken off"
+    )
     if _held(folder / LOCK):
         state = "training"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -127,35 +151,76 @@ def prometheus(state: SiteState) -> str:
     """Write the state of a site as Prometheus reads it."""
     kinds = ("training", "finished", "broken off")
     lines = [
-        *_gauge("site_up", "Whether this site can take part in a run", {"": float(state.healthy)}),
-        *_gauge("site_draining", "Whether it takes no new runs", {"": float(state.draining)}),
-        *_gauge("site_serving", "Whether it answers HTTP requests", {"": float(bool(state.serving))}),
         *_gauge(
-            "site_runs", "Runs by state",
-            {f'{{state="{kind}"}}': float(sum(run.state == kind for run in state.runs)) for kind in kinds},
+            "site_up",
+            "Whether this site can take part in a run",
+            {"": float(state.healthy)},
         ),
-        *_gauge("site_run_bytes", "Bytes of all runs on disk", {"": float(sum(run.bytes for run in state.runs))}),
-        *_gauge("site_refused_calls", "Calls that were not answered in the last day", {"": float(state.refused)}),
-        *_gauge("site_disk_free_bytes", "Bytes free where runs are kept", {"": float(state.disk_free)}),
-    ]  # fmt: skip
+        *_gauge(
+            "site_draining", "Whether it takes no new runs", {"": float(state.draining)}
+        ),
+        *_gauge(
+            "site_serving",
+            "Whether it answers HTTP requests",
+            {"": float(bool(state.serving))},
+        ),
+        *_gauge(
+            "site_runs",
+            "Runs by state",
+            {
+                f'{{state="{kind}"}}': float(
+                    sum(run.state == kind for run in state.runs)
+                )
+                for kind in kinds
+            },
+        ),
+        *_gauge(
+            "site_run_bytes",
+            "Bytes of all runs on disk",
+            {"": float(sum(run.bytes for run in state.runs))},
+        ),
+        *_gauge(
+            "site_refused_calls",
+            "Calls that were not answered in the last day",
+            {"": float(state.refused)},
+        ),
+        *_gauge(
+            "site_disk_free_bytes",
+            "Bytes free where runs are kept",
+            {"": float(state.disk_free)},
+        ),
+    ]
     if state.certificate_days is not None:
-        lines += _gauge("site_certificate_days", "Days until its certificate ends", {"": state.certificate_days})
+        lines += _gauge(
+            "site_certificate_days",
+            "Days until its certificate ends",
+            {"": state.certificate_days},
+        )
     return "\n".join(lines) + "\n"
 
 
 def _gauge(name: str, about: str, values: dict[str, float]) -> list[str]:
     head = [f"# HELP colonnade_{name} {about}.", f"# TYPE colonnade_{name} gauge"]
-    return head + [f"colonnade_{name}{labels} {value:.9g}" for labels, value in values.items()]
+    return head + [
+        f"colonnade_{name}{labels} {value:.9g}" for labels, value in values.items()
+    ]
 
 
 class AsJson(logging.Formatter):
-    """Writes one line of JSON for each event. An exception's text may quote data, so its kind is enough."""
+    """Writes one line of JSON for each event. An exception's text may quote data, so
+    its kind is enough."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(), "from": record.name, "what": record.getMessage(),
-        }  # fmt: skip
+            "time": (
+                datetime.fromtimestamp(record.created, UTC).isoformat(
+                    timespec="milliseconds"
+                )
+            ),
+            "level": record.levelname.lower(),
+            "from": record.name,
+            "what": record.getMessage(),
+        }
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
         return json.dumps(line, ensure_ascii=False)
@@ -163,13 +228,23 @@ class AsJson(logging.Formatter):
 
 def keep_log(runs: Path) -> None:
     """From here on what this process logs is also in site.log; once is enough."""
-    logger, path = logging.getLogger("colonnade"), (runs / SITE_LOG).resolve()
-    rotating = [handler for handler in logger.handlers if isinstance(handler, RotatingFileHandler)]
+    logger = logging.getLogger("colonnade")
+    path = (runs / SITE_LOG).resolve()
+    rotating = [
+        handler
+        for handler in logger.handlers
+        if isinstance(handler, RotatingFileHandler)
+    ]
     if any(Path(handler.baseFilename) == path for handler in rotating):
         return
     runs.mkdir(parents=True, exist_ok=True)
     handler = RotatingFileHandler(
-        path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True, errors="backslashreplace"
+        path,
+        maxBytes=LOG_BYTES,
+        backupCount=LOG_FILES,
+        encoding="utf-8",
+        delay=True,
+        errors="backslashreplace",
     )  # whatever text a call brings, its line is written
     handler.setFormatter(AsJson())
     logger.addHandler(handler)

@@ -1,9 +1,11 @@
-"""Which participants are worth training with, before anybody trains: VF-PS and the selections it is compared with.
+"""Which participants are worth training with, before anybody trains: VF-PS and the
+selections it is compared with.
 
 selection = select_here({"clinic": x1, "lab": x2, "bank": x3}, labels, keep=2)      # all parties in this process
 selection.chosen, selection.scores, selection.cost, selection.learned
 
-`leader` says how it works across parties. Encryption needs TenSEAL: pip install "colonnade[crypto]".
+`leader` says how it works across parties. Encryption needs TenSEAL: pip install
+"colonnade[crypto]".
 """
 
 from typing import TYPE_CHECKING
@@ -24,4 +26,12 @@ else:
         "settings SelectionSettings",
     )
 
-__all__ = ["METHODS", "REVEALS", "Cost", "Selection", "SelectionSettings", "information_here", "select_here"]
+__all__ = [
+    "METHODS",
+    "REVEALS",
+    "Cost",
+    "Selection",
+    "SelectionSettings",
+    "information_here",
+    "select_here",
+]

@@ -1,7 +1,9 @@
-"""A participant: it ranks rows by its own columns, encrypts partial distances, and names rows by pseudo ids alone.
+"""A participant: it ranks rows by its own columns, encrypts partial distances, and
+names rows by pseudo ids alone.
 
-All participants and the leader shuffle rows by one seed, which the leader draws and tells only the participants. An
-aggregation server sees of a row only its place after the shuffle.
+All participants and the leader shuffle rows by one seed, which the leader draws and
+tells only the participants. An aggregation server sees of a row only its place after
+the shuffle.
 """
 
 from __future__ import annotations
@@ -18,13 +20,23 @@ from colonnade.core import Ciphertext, Message, Organisation, Released, Request,
 from colonnade.core.message import Done
 from colonnade.encryption import PublicKey, read_public_key
 from colonnade.selection.neighbours import Columns, Numbers, shuffled, standardised
-from colonnade.selection.sorting import ORDER, Orders, Sorted, SortingParty, limit, packs
+from colonnade.selection.sorting import (
+    ORDER,
+    Orders,
+    Sorted,
+    SortingParty,
+    limit,
+    packs,
+)
 
-RANKING, DISTANCES, REACH = "ranking", "distances", "reach"
+RANKING = "ranking"
+DISTANCES = "distances"
+REACH = "reach"
 
 
 class Joined(Message):
-    """How many rows it has, how many columns that vary, and the power of two above all its partial distances."""
+    """How many rows it has, how many columns that vary, and the power of two above all
+    its partial distances."""
 
     rows: int
     columns: int
@@ -38,7 +50,8 @@ class Join(Request[Joined]):
 
 
 class Prepare(Request[Done]):
-    """The public keys of those who may sort, and the factor of partial distances before they are encrypted."""
+    """The public keys of those who may sort, and the factor of partial distances before
+    they are encrypted."""
 
     keys: dict[str, Released]
     unit: float
@@ -51,7 +64,8 @@ class Ranking(Message):
 
 
 class RankRows(Request[Ranking]):
-    """The participant's own nearest rows of each query, from the start-th to the stop-th."""
+    """The participant's own nearest rows of each query, from the start-th to the
+    stop-th."""
 
     queries: Released
     start: int
@@ -63,7 +77,8 @@ class Partial(Message):
 
 
 class Distances(Request[Partial]):
-    """Partial distances of candidates, encrypted for the `reader`; without ids, of all rows but the query."""
+    """Partial distances of candidates, encrypted for the `reader`; without ids, of all
+    rows but the query."""
 
     queries: Released
     ids: Released | None
@@ -72,7 +87,8 @@ class Distances(Request[Partial]):
 
 
 class SortOwn(Request[Sorted]):
-    """For a group of one, the participant sorts its own distances, and nobody needs to decrypt them."""
+    """For a group of one, the participant sorts its own distances, and nobody needs to
+    decrypt them."""
 
     queries: Released
     ids: Released | None
@@ -89,9 +105,10 @@ class FurtherOwn(Request[Sorted]):
 
 
 class Participant(SortingParty):
-    """Holds columns [N, F]. Its own settings say with which scheme it encrypts, who may decrypt (`readers`), how many
-    participants' distances are added up (`parties`), and for how many rows it ranks the neighbours (`queries`). With
-    keys of its own, it may be drawn to sort."""
+    """Holds columns [N, F]. Its own settings say with which scheme it encrypts, who may
+    decrypt (`readers`), how many participants' distances are added up (`parties`), and
+    for how many rows it ranks the neighbours (`queries`). With keys of its own, it may
+    be drawn to sort."""
 
     _columns: Columns | None = None
     _own: Orders | None = None
@@ -110,28 +127,52 @@ class Participant(SortingParty):
         super().__init__(organisation)
         self._features = standardised(features) if scaling == "standard" else features
         self._readers = frozenset(readers)
-        self._keys_as: dict[str, Any] = {"scheme": scheme, "use": "sums", "limit": limit(scheme, parties)}
+        self._keys_as: dict[str, Any] = {
+            "scheme": scheme,
+            "use": "sums",
+            "limit": limit(scheme, parties),
+        }
         self._keys: dict[str, PublicKey] = {}
-        self._most, self._asked = queries, np.empty(0, dtype=np.int64)
-        self._unit, self.operations = 1.0, Counter[str]()
+        self._most = queries
+        self._asked = np.empty(0, dtype=np.int64)
+        self._unit = 1.0
+        self.operations = Counter[str]()
 
     @serves
     def join(self, request: Join) -> Joined:
-        """Answered once: after another shuffle the same rows would have other pseudo ids, to be asked for anew."""
-        self.expect(self._columns is None, "it was told how rows are shuffled, and keeps to it")
-        self._columns = Columns(self._features[shuffled(len(self._features), request.seed)])
+        """Answered once: after another shuffle the same rows would have other pseudo
+        ids, to be asked for anew."""
+        self.expect(
+            self._columns is None, "it was told how rows are shuffled, and keeps to it"
+        )
+        self._columns = Columns(
+            self._features[shuffled(len(self._features), request.seed)]
+        )
         reach = self.outbox.release(torch.tensor([self._columns.reach()]), REACH)
-        return Joined(len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach)
+        return Joined(
+            len(self._features), int((np.ptp(self._features, axis=0) > 0).sum()), reach
+        )
 
     @serves
     def prepare(self, request: Prepare) -> Done:
-        """Answered once: a key or a scale that changes on the way would let a reader compare what it should not."""
+        """Answered once: a key or a scale that changes on the way would let a reader
+        compare what it should not."""
         self.expect(not self._keys, "it was given keys before, and keeps to them")
         strangers = sorted(request.keys.keys() - self._readers)
-        self.expect(not strangers, f"{strangers} may not decrypt by its own settings; {sorted(self._readers)} may")
+        self.expect(
+            not strangers,
+            f"{strangers} may not decrypt by its own settings;"
+            f" {sorted(self._readers)} may",
+        )
         most = self._keys_as["limit"] / self._joined().reach()
-        self.expect(0 < request.unit <= most, "a distance times this unit would not fit what the keys are made for")
-        self._keys = {name: read_public_key(key, **self._keys_as) for name, key in request.keys.items()}
+        self.expect(
+            0 < request.unit <= most,
+            "a distance times this unit would not fit what the keys are made for",
+        )
+        self._keys = {
+            name: read_public_key(key, **self._keys_as)
+            for name, key in request.keys.items()
+        }
         self._unit = request.unit
         return Done()
 
@@ -139,32 +180,50 @@ class Participant(SortingParty):
     def rank_rows(self, request: RankRows) -> Ranking:
         columns = self._joined()
         fits = 0 <= request.start < request.stop < columns.rows
-        self.expect(fits, f"it has no rows {request.start} to {request.stop} of {columns.rows - 1}")
-        nearest = columns.ranking(self._queries(request.queries), request.start, request.stop)
+        self.expect(
+            fits,
+            f"it has no rows {request.start} to {request.stop} of {columns.rows - 1}",
+        )
+        nearest = columns.ranking(
+            self._queries(request.queries), request.start, request.stop
+        )
         return Ranking(self.outbox.release(torch.from_numpy(nearest), RANKING))
 
     @serves
     def distances(self, request: Distances) -> Partial:
-        otherwise = f"it was given no key of {request.reader!r}; there are {sorted(self._keys)}"
+        otherwise = (
+            f"it was given no key of {request.reader!r}; there are {sorted(self._keys)}"
+        )
         key = self.needed(self._keys.get(request.reader), otherwise)
-        values = self._partial(request.queries, request.ids, request.counts) * self._unit
+        values = (
+            self._partial(request.queries, request.ids, request.counts) * self._unit
+        )
         sent = self.outbox.encrypt(torch.from_numpy(values), DISTANCES, key=key)
         self.operations["encryptions"] += packs(sent.encrypted)
         return Partial(sent)
 
     @serves
     def sort_own(self, request: SortOwn) -> Sorted:
-        self._own = Orders(self._partial(request.queries, request.ids, request.counts), request.counts.tensor.numpy())
+        self._own = Orders(
+            self._partial(request.queries, request.ids, request.counts),
+            request.counts.tensor.numpy(),
+        )
         return Sorted(self.outbox.release(self._own.part(0, request.first), ORDER))
 
     @serves
     def further_own(self, request: FurtherOwn) -> Sorted:
-        own = self.needed(self._own, "it has sorted no distances of its own, so there are no more of them")
+        own = self.needed(
+            self._own,
+            "it has sorted no distances of its own, so there are no more of them",
+        )
         part = own.part(request.start, request.stop, request.queries.tensor.numpy())
         return Sorted(self.outbox.release(part, ORDER))
 
     def _joined(self) -> Columns:
-        return self.needed(self._columns, "it was not told how rows are shuffled; a selection starts with join")
+        return self.needed(
+            self._columns,
+            "it was not told how rows are shuffled; a selection starts with join",
+        )
 
     def _numbers(self, released: Released) -> NDArray[np.int64]:
         numbers: NDArray[np.int64] = released.tensor.to(torch.int64).numpy()
@@ -174,20 +233,35 @@ class Participant(SortingParty):
         return numbers
 
     def _queries(self, released: Released) -> NDArray[np.int64]:
-        """The rows whose neighbours are asked for: over all requests no more than the owner allows."""
+        """The rows whose neighbours are asked for: over all requests no more than the
+        owner allows."""
         queries = self._numbers(released)
-        self.expect(queries.ndim == 1 and len(np.unique(queries)) == len(queries), "each query is asked for once")
+        self.expect(
+            queries.ndim == 1 and len(np.unique(queries)) == len(queries),
+            "each query is asked for once",
+        )
         if self._most is not None:
             asked = np.union1d(self._asked, queries)
             allowed = f"its owner lets the neighbours of {self._most} rows be ranked"
-            self.expect(len(asked) <= self._most, f"{allowed}, and it was asked for those of {len(asked)}")
+            self.expect(
+                len(asked) <= self._most,
+                f"{allowed}, and it was asked for those of {len(asked)}",
+            )
             self._asked = asked
         return queries
 
-    def _partial(self, queries: Released, ids: Released | None, counts: Released) -> Numbers:
+    def _partial(
+        self, queries: Released, ids: Released | None, counts: Released
+    ) -> Numbers:
         candidates = None if ids is None else self._numbers(ids).astype(np.int32)
-        asked, columns = self._queries(queries), self._joined()
+        asked = self._queries(queries)
+        columns = self._joined()
         sizes = counts.tensor.numpy()
-        expected = len(asked) * (columns.rows - 1) if candidates is None else len(candidates)
-        self.expect(len(sizes) == len(asked) and int(sizes.sum()) == expected, "counts and candidates do not fit")
+        expected = (
+            len(asked) * (columns.rows - 1) if candidates is None else len(candidates)
+        )
+        self.expect(
+            len(sizes) == len(asked) and int(sizes.sum()) == expected,
+            "counts and candidates do not fit",
+        )
         return columns.distances(asked, candidates, sizes)

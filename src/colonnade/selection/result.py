@@ -1,4 +1,5 @@
-"""The result of a selection: who was chosen, by which scores, at what cost, and who learned what, in words."""
+"""The result of a selection: who was chosen, by which scores, at what cost, and who
+learned what, in words."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Cost:
-    """Ciphertexts are packed; `encryptions`, `additions` and `decryptions` count packed ones."""
+    """Ciphertexts are packed; `encryptions`, `additions` and `decryptions` count packed
+    ones."""
 
     seconds: float = 0.0
     bytes: int = 0  # sent by all parties together, by their ledgers
@@ -38,8 +40,17 @@ class Cost:
     @classmethod
     def of(cls, seconds: float, sent: int, counted: Counter[str], queries: int) -> Cost:
         """The cost of what all parties counted for so many queries."""
-        encryptions, additions, decryptions = counted["encryptions"], counted["additions"], counted["decryptions"]
-        return cls(seconds, sent, encryptions, additions, decryptions, counted["candidates"] / queries)
+        encryptions = counted["encryptions"]
+        additions = counted["additions"]
+        decryptions = counted["decryptions"]
+        return cls(
+            seconds,
+            sent,
+            encryptions,
+            additions,
+            decryptions,
+            counted["candidates"] / queries,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,15 +61,20 @@ class Selection:
     chosen: tuple[str, ...]  # best first
     ranking: tuple[str, ...]  # all participants, best first
     scores: dict[str, float]
-    groups: dict[tuple[str, ...], float]  # what each tested group knows about the label together
+    # what each tested group knows about the label together
+    groups: dict[tuple[str, ...], float]
     cost: Cost
     learned: dict[str, str]
     ledgers: dict[str, Ledger] = field(default_factory=dict, repr=False)
     recording: Recording | None = field(default=None, repr=False)
-    entropy: float | None = None  # of the label, in nats: the highest that mutual information with it can be
-    errors: dict[str, float] = field(default_factory=dict)  # standard errors of the scores, where queries were drawn
-    level: tuple[str, ...] = ()  # left out, though their scores are within error of the last that is kept
-    each: dict[str, Selection] = field(default_factory=dict, repr=False)  # of several label owners, by whom
+    # of the label, in nats: the highest that mutual information with it can be
+    entropy: float | None = None
+    # standard errors of the scores, where queries were drawn
+    errors: dict[str, float] = field(default_factory=dict)
+    # left out, though their scores are within error of the last that is kept
+    level: tuple[str, ...] = ()
+    # of several label owners, by whom
+    each: dict[str, Selection] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without ledgers and transcripts."""
@@ -67,12 +83,27 @@ class Selection:
             "chosen": list(self.chosen),
             "ranking": list(self.ranking),
             "scores": self.scores,
-            "groups": [{"participants": list(group), "information": value} for group, value in self.groups.items()],
+            "groups": [
+                {"participants": list(group), "information": value}
+                for group, value in self.groups.items()
+            ],
             **({} if self.entropy is None else {"entropy": self.entropy}),
-            **({"errors": self.errors, "level": list(self.level)} if self.errors else {}),
+            **(
+                {"errors": self.errors, "level": list(self.level)}
+                if self.errors
+                else {}
+            ),
             "cost": asdict(self.cost),
             "learned": self.learned,
-            **({"label_owners": {name: part.to_json() for name, part in self.each.items()}} if self.each else {}),
+            **(
+                {
+                    "label_owners": {
+                        name: part.to_json() for name, part in self.each.items()
+                    }
+                }
+                if self.each
+                else {}
+            ),
         }
 
     @classmethod
@@ -84,21 +115,37 @@ class Selection:
                 tuple(given["chosen"]),
                 tuple(given["ranking"]),
                 dict(given["scores"]),
-                {tuple(test["participants"]): float(test["information"]) for test in given["groups"]},
+                {
+                    tuple(test["participants"]): float(test["information"])
+                    for test in given["groups"]
+                },
                 Cost(**given["cost"]),
                 dict(given["learned"]),
                 entropy=given.get("entropy"),
                 errors=dict(given.get("errors", {})),
                 level=tuple(given.get("level", ())),
-                each={name: cls.from_json(part) for name, part in given.get("label_owners", {}).items()},
+                each={
+                    name: cls.from_json(part)
+                    for name, part in given.get("label_owners", {}).items()
+                },
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"This is no result of `colonnade select` ({type(error).__name__}: {error}).") from None
+            raise ConfigError(
+                f"This is no result of `colonnade select` ({type(error).__name__}:"
+                f" {error})."
+            ) from None
 
 
 def ranked(scores: dict[str, float], first: Group = ()) -> tuple[str, ...]:
-    """Those that come `first`, and the others: best first, and equal ones in the order given."""
-    return (*first, *sorted((name for name in scores if name not in first), key=lambda name: -scores[name]))
+    """Those that come `first`, and the others: best first, and equal ones in the order
+    given."""
+    return (
+        *first,
+        *sorted(
+            (name for name in scores if name not in first),
+            key=lambda name: -scores[name],
+        ),
+    )
 
 
 Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, float]]
@@ -106,43 +153,87 @@ Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, f
 
 
 def within_error(
-    terms: Mapping[Group, NDArray[np.float64]], scored: Scored, chosen: Sequence[str], seed: int
+    terms: Mapping[Group, NDArray[np.float64]],
+    scored: Scored,
+    chosen: Sequence[str],
+    seed: int,
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The standard error of each score, by drawing queries again (a bootstrap); and who is left out though its score is
-    within two standard errors of the last that is kept. These are errors of the difference, as both share queries."""
+    """The standard error of each score, by drawing queries again (a bootstrap); and who
+    is left out though its score is within two standard errors of the last that is kept.
+    These are errors of the difference, as both share queries."""
     random = np.random.default_rng(seed)
     count = len(next(iter(terms.values())))
     draws = []
     for _ in range(DRAWS):
         rows = random.integers(0, count, count)
-        draws.append(scored(lambda wanted, rows=rows: {group: float(terms[group][rows].mean()) for group in wanted}))  # type: ignore[misc]
-    errors = {name: float(np.std([draw[name] for draw in draws], ddof=1)) for name in draws[0]}
-    scores = scored(lambda wanted: {group: float(terms[group].mean()) for group in wanted})
+        draws.append(
+            scored(
+                lambda wanted, rows=rows: {  # type: ignore[misc]
+                    group: float(terms[group][rows].mean()) for group in wanted
+                }
+            )
+        )
+    errors = {
+        name: float(np.std([draw[name] for draw in draws], ddof=1)) for name in draws[0]
+    }
+    scores = scored(
+        lambda wanted: {group: float(terms[group].mean()) for group in wanted}
+    )
     last = min(chosen, key=lambda name: scores[name])
-    gaps = {name: np.std([draw[last] - draw[name] for draw in draws], ddof=1) for name in scores if name not in chosen}
-    return errors, tuple(name for name, gap in gaps.items() if scores[last] - scores[name] < 2 * gap)
+    gaps = {
+        name: np.std([draw[last] - draw[name] for draw in draws], ddof=1)
+        for name in scores
+        if name not in chosen
+    }
+    return errors, tuple(
+        name for name, gap in gaps.items() if scores[last] - scores[name] < 2 * gap
+    )
 
 
 REVEALS = {
-    RANKING: "which pseudo ids are nearest to a query in this participant's columns, in order",
-    DISTANCES: "nothing: encrypted for whoever decrypts, who is given sums of two or more participants only",
+    RANKING: (
+        "which pseudo ids are nearest to a query in this participant's columns, in"
+        " order"
+    ),
+    DISTANCES: (
+        "nothing: encrypted for whoever decrypts, who is given sums of two or more"
+        " participants only"
+    ),
     REACH: "the power of two above this participant's largest partial distance",
-    ORDER: "the nearest of a query's candidates by a group's distance, in order; not the distances",
+    ORDER: (
+        "the nearest of a query's candidates by a group's distance, in order; not the"
+        " distances"
+    ),
     SEEN: "which pseudo ids are near a query in the columns of all participants",
-    SORTED: "the nearest pseudo ids of a query in a group's columns, in order, as many as were asked for",
+    SORTED: (
+        "the nearest pseudo ids of a query in a group's columns, in order, as many as"
+        " were asked for"
+    ),
     TOTAL: "to who has the key: a group's distances",
-    CANDIDATES: "which pseudo ids are candidates of a query, so also how deep its scan went",
+    CANDIDATES: (
+        "which pseudo ids are candidates of a query, so also how deep its scan went"
+    ),
     QUERIES: "which pseudo ids are queries",
-    STOPS: "at which instance a query's scan stopped, so which of those seen has the query's label",
-    UNFINISHED: "for which queries more of an order is needed, since few near instances have their label",
+    STOPS: (
+        "at which instance a query's scan stopped, so which of those seen has the"
+        " query's label"
+    ),
+    UNFINISHED: (
+        "for which queries more of an order is needed, since few near instances have"
+        " their label"
+    ),
 }
 COMMON = "about how common the labels are, by how many places are asked for first"
 
 
 def by_information(driver: Leader) -> dict[str, str]:
-    """What each party knows after VF-MINE with the groups that a leader tested, and did not know before."""
-    settings, leader, groups = driver.settings, driver.name, driver.tested
-    decryptor, shared = settings.decryptor, [group for group in groups if len(group) > 1]
+    """What each party knows after VF-MINE with the groups that a leader tested, and did
+    not know before."""
+    settings = driver.settings
+    leader = driver.name
+    groups = driver.tested
+    decryptor = settings.decryptor
+    shared = [group for group in groups if len(group) > 1]
     learned = {SERVER: _server(settings), leader: _leader(settings, leader, shared)}
     scan = settings.fagin and decryptor != "leader"
     by_participant = (
@@ -157,44 +248,62 @@ def by_information(driver: Leader) -> dict[str, str]:
             parts.append(COMMON)
         if decryptor == "participants":
             parts.append(
-                "of queries it was drawn for, the distances summed over groups of two or more participants; "
-                + _solved(shared, known=[name])
+                "of queries it was drawn for, the distances summed over groups of two"
+                " or more participants; " + _solved(shared, known=[name])
             )
         learned[name] = "; ".join(parts)
     if decryptor == "key_server":
         learned[KEYS] = (
-            "distances summed over groups of two or more participants, of rows without any name; "
-            f"{_solved(shared)}; {COMMON}. It is trusted to work with nobody"
+            "distances summed over groups of two or more participants, of rows without"
+            f" any name; {_solved(shared)}; {COMMON}. It is trusted to work with nobody"
         )
     if settings.scheme == "plain":
-        learned = {name: f"{text}. Nothing was encrypted: distances crossed readable" for name, text in learned.items()}
+        learned = {
+            name: f"{text}. Nothing was encrypted: distances crossed readable"
+            for name, text in learned.items()
+        }
     return learned
 
 
 def _server(settings: SelectionSettings) -> str:
     if settings.decryptor == "leader":
-        return "which pseudo ids are queries; never a distance, an order, a label or a row's identity"
-    order = f"each group's nearest candidates, in order; {COMMON}; never a distance, a label or a row's identity"
+        return (
+            "which pseudo ids are queries; never a distance, an order, a label or a"
+            " row's identity"
+        )
+    order = (
+        f"each group's nearest candidates, in order; {COMMON}; never a distance, a"
+        " label or a row's identity"
+    )
     if not settings.fagin:
         return order
     return (
-        f"each participant's nearest pseudo ids of each query, in order; {order}; of one instance per query, that it "
-        "has the query's label, whichever that is"
+        f"each participant's nearest pseudo ids of each query, in order; {order}; of"
+        " one instance per query, that it has the query's label, whichever that is"
     )
 
 
 def _leader(settings: SelectionSettings, leader: str, groups: Sequence[Group]) -> str:
-    powers = "how many columns each participant has that vary, and the power of two above its distances"
+    powers = (
+        "how many columns each participant has that vary, and the power of two above"
+        " its distances"
+    )
     if settings.decryptor == "leader":
         return (
-            "the joint mutual information of each tested group; the distance of each group's columns from every query "
-            "to every row, by which, with enough queries, the group's columns can be rebuilt but for a rotation (with "
-            f"classes and a key server it would learn orders alone); {_solved(groups, known=[leader])}; {powers}"
+            "the joint mutual information of each tested group; the distance of each"
+            " group's columns from every query to every row, by which, with enough"
+            " queries, the group's columns can be rebuilt but for a rotation (with"
+            " classes and a key server it would learn orders alone);"
+            f" {_solved(groups, known=[leader])}; {powers}"
         )
-    near = ", and which are near in the columns of all participants" if settings.fagin else ""
+    near = (
+        ", and which are near in the columns of all participants"
+        if settings.fagin
+        else ""
+    )
     return (
-        "the joint mutual information of each tested group; per query and group, which rows are nearest, in order, as "
-        f"far as it asked{near}; {powers}"
+        "the joint mutual information of each tested group; per query and group, which"
+        f" rows are nearest, in order, as far as it asked{near}; {powers}"
     )
 
 
@@ -202,15 +311,25 @@ def _solved(groups: Sequence[Group], known: Sequence[str] = ()) -> str:
     alone = solvable(groups, known)
     if not alone:
         return "no single participant's distances follow from these sums"
-    return f"from these sums follow, by solving for them, the distances of {', '.join(sorted(alone))} alone"
+    return (
+        "from these sums follow, by solving for them, the distances of"
+        f" {', '.join(sorted(alone))} alone"
+    )
 
 
 def solvable(groups: Sequence[Group], known: Sequence[str] = ()) -> list[str]:
-    """The parties whose own distances follow from the groups' sums, for a reader that knows those of `known`."""
-    names = list(dict.fromkeys(name for group in groups for name in group if name not in known))
+    """The parties whose own distances follow from the groups' sums, for a reader that
+    knows those of `known`."""
+    names = list(
+        dict.fromkeys(name for group in groups for name in group if name not in known)
+    )
     if not names:
         return []
-    member = np.array([[name in group for name in names] for group in groups], dtype=np.float64)
+    member = np.array(
+        [[name in group for name in names] for group in groups], dtype=np.float64
+    )
     rank = np.linalg.matrix_rank(member)
     units = zip(names, np.eye(len(names)), strict=True)
-    return [name for name, unit in units if np.linalg.matrix_rank([*member, unit]) == rank]
+    return [
+        name for name, unit in units if np.linalg.matrix_rank([*member, unit]) == rank
+    ]

@@ -1,8 +1,10 @@
-"""The party that can decrypt sorts, and tells only the order. It is the key server, which has no data and does not know
-which rows these are, or, as in Algorithm 1 of the paper, a participant. (A leader who decrypts tells nobody.)
+"""The party that can decrypt sorts, and tells only the order. It is the key server,
+which has no data and does not know which rows these are, or, as in Algorithm 1 of the
+paper, a participant. (A leader who decrypts tells nobody.)
 
-In Algorithm 1 all participants hold one secret key. Here a secret key never leaves the party that made it: every
-participant makes its own, and a query's distances are encrypted for the participant drawn to sort them.
+In Algorithm 1 all participants hold one secret key. Here a secret key never leaves the
+party that made it: every participant makes its own, and a query's distances are
+encrypted for the participant drawn to sort them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core import Ciphertext, Encrypted, Message, Organisation, Party, Released, Request, serves
+from colonnade.core import (
+    Ciphertext,
+    Encrypted,
+    Message,
+    Organisation,
+    Party,
+    Released,
+    Request,
+    serves,
+)
 from colonnade.core.party import Refused
 from colonnade.encryption import make_keys
 from colonnade.selection.neighbours import Ids, Numbers, ordered
@@ -25,8 +36,10 @@ PACK = {"ckks": 4096, "bfv": 8192}
 """Values that share a ciphertext, in keys for sums."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28}
 """The largest sum; without encryption it is scaled like CKKS."""
-FEW, UNEVEN = 1 << 24, 64
-"""How many places an order may always have; and beyond, for each candidate: queries have about as many candidates."""
+FEW = 1 << 24
+UNEVEN = 64
+"""How many places an order may always have; and beyond, for each candidate: queries
+have about as many candidates."""
 
 
 class Key(Message):
@@ -44,7 +57,8 @@ class Sorted(Message):
 
 
 class Sort(Request[Sorted]):
-    """Decrypt a group's sum of distances and sort it, query by query; `counts` says how many candidates each has."""
+    """Decrypt a group's sum of distances and sort it, query by query; `counts` says how
+    many candidates each has."""
 
     group: int
     total: Ciphertext
@@ -65,17 +79,27 @@ class Orders:
     """Candidates in the order of their distance, [queries, most candidates]."""
 
     def __init__(self, values: Numbers, counts: Ids, tolerance: float = 0.0) -> None:
-        fits = counts.ndim == 1 and counts.min(initial=0) >= 0 and counts.sum(dtype=np.int64) == len(values)
+        fits = (
+            counts.ndim == 1
+            and counts.min(initial=0) >= 0
+            and counts.sum(dtype=np.int64) == len(values)
+        )
         places = len(counts) * int(counts.max(initial=0)) if fits else 0
-        if not fits or places > max(FEW, UNEVEN * len(values)):  # before memory is taken for them
-            raise Refused("the counts are not of the candidates that came, or differ too much: ask for fewer queries")
+        # before memory is taken for them
+        if not fits or places > max(FEW, UNEVEN * len(values)):
+            raise Refused(
+                "the counts are not of the candidates that came, or differ too much:"
+                " ask for fewer queries"
+            )
         padded = np.full((len(counts), int(counts.max(initial=0))), np.inf)
         present = np.arange(padded.shape[1]) < counts[:, None]
         padded[present] = values
         self._order = ordered(padded, tolerance).astype(np.int32)
         self._order[~present] = -1
 
-    def part(self, start: int, stop: int, queries: NDArray[np.int64] | None = None) -> Tensor:
+    def part(
+        self, start: int, stop: int, queries: NDArray[np.int64] | None = None
+    ) -> Tensor:
         rows = self._order if queries is None else self._order[queries]
         return torch.from_numpy(np.ascontiguousarray(rows[:, start:stop]))
 
@@ -96,7 +120,9 @@ class Sorter:
         if not request.group:
             self._orders.clear()
         values, noise = self.open(request.total)
-        orders = self._orders[request.group] = Orders(values, request.counts.tensor.numpy(), noise)
+        orders = self._orders[request.group] = Orders(
+            values, request.counts.tensor.numpy(), noise
+        )
         return orders.part(0, request.first)
 
     def open(self, total: Ciphertext) -> tuple[Numbers, float]:
@@ -107,8 +133,13 @@ class Sorter:
 
     def further(self, request: Further) -> Tensor:
         if request.group not in self._orders:
-            raise Refused(f"it has sorted nothing of group {request.group}, so there is no more of it")
-        return self._orders[request.group].part(request.start, request.stop, request.queries.tensor.numpy())
+            raise Refused(
+                f"it has sorted nothing of group {request.group}, so there is no more"
+                " of it"
+            )
+        return self._orders[request.group].part(
+            request.start, request.stop, request.queries.tensor.numpy()
+        )
 
     def parties(self, total: Ciphertext) -> int:
         """How many parties' values a sum has, by the bound that it carries."""
@@ -116,7 +147,8 @@ class Sorter:
 
 
 def limit(scheme: str, most: int) -> float:
-    """The largest value of each of `most` participants whose sum fits: a power of two, so that scaling is exact."""
+    """The largest value of each of `most` participants whose sum fits: a power of two,
+    so that scaling is exact."""
     return 2.0 ** math.floor(math.log2(CAPACITY.get(scheme, 2.0**16) / most))
 
 
@@ -126,7 +158,8 @@ def packs(encrypted: Encrypted) -> int:
 
 
 class SortingParty(Party):
-    """A party that may have a key, and then decrypts and sorts sums of two or more participants."""
+    """A party that may have a key, and then decrypts and sorts sums of two or more
+    participants."""
 
     sorter: Sorter | None = None
 
@@ -136,12 +169,17 @@ class SortingParty(Party):
 
     @serves
     def ask_public_key(self, request: AskPublicKey) -> Key:  # noqa: ARG002
-        return Key(self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key"))
+        return Key(
+            self.outbox.publish(self._sorter().secret.public.to_bytes(), "public_key")
+        )
 
     @serves
     def sort(self, request: Sort) -> Sorted:
         parties = self._sorter().parties(request.total)
-        self.expect(parties >= LEAST, f"it sorts sums of {LEAST} or more participants, and this is of {parties}")
+        self.expect(
+            parties >= LEAST,
+            f"it sorts sums of {LEAST} or more participants, and this is of {parties}",
+        )
         return Sorted(self.outbox.release(self._sorter().sort(request), ORDER))
 
     @serves
@@ -149,7 +187,9 @@ class SortingParty(Party):
         return Sorted(self.outbox.release(self._sorter().further(request), ORDER))
 
     def _sorter(self) -> Sorter:
-        return self.needed(self.sorter, "it has made no keys, so nothing was encrypted for it")
+        return self.needed(
+            self.sorter, "it has made no keys, so nothing was encrypted for it"
+        )
 
 
 class KeyServer(SortingParty):
@@ -157,6 +197,8 @@ class KeyServer(SortingParty):
 
     sorter: Sorter
 
-    def __init__(self, organisation: Organisation, *, scheme: str = "ckks", most: int) -> None:
+    def __init__(
+        self, organisation: Organisation, *, scheme: str = "ckks", most: int
+    ) -> None:
         super().__init__(organisation)
         self.make_keys(scheme, most)

@@ -1,19 +1,22 @@
-"""Where requests wait: those that come together are asked together, and a row just answered is not asked for again.
+"""Where requests wait: those that come together are asked together, and a row just
+answered is not asked for again.
 
     ask(ids) ──▶ memory ──▶ has all rows: answered at once
                    └──▶ queue ──▶ all that come within `window` are one batch ──▶ the parties, once
 
-A row that is answered from memory crosses nothing and costs no budget. A row is not kept in memory if a party was
-missing for it, so that its answer is complete as soon as the party is back.
+A row that is answered from memory crosses nothing and costs no budget. A row is not
+kept in memory if a party was missing for it, so that its answer is complete as soon as
+the party is back.
 
-One caller's error is no other's: a batch that fails is asked for in halves, and each half again, until the requests
-that cannot be answered are alone. An id whose budget is spent is found the same way; for a while it is then refused
-before it joins a batch.
+One caller's error is no other's: a batch that fails is asked for in halves, and each
+half again, until the requests that cannot be answered are alone. An id whose budget is
+spent is found the same way; for a while it is then refused before it joins a batch.
 
-Where parties count the ids that are compared with theirs (`align = "private"`), made-up ids would use up the day's
-allowance for everybody. Whether anybody holds an id is known only once it was asked for. So a caller may have at most
-`unknown` ids under way or found unknown in a day, and all callers together a few times that; ids that were found once
-are free.
+Where parties count the ids that are compared with theirs (`align = "private"`), made-up
+ids would use up the day's allowance for everybody. Whether anybody holds an id is known
+only once it was asked for. So a caller may have at most `unknown` ids under way or
+found unknown in a day, and all callers together a few times that; ids that were found
+once are free.
 """
 
 from __future__ import annotations
@@ -34,17 +37,24 @@ MOST_ROWS = 4096
 MOST_KEPT = 100_000
 """Rows in memory."""
 REFUSED = 60.0
-"""Seconds for which an id whose budget is spent is refused without asking: its owner may raise the budget."""
+"""Seconds for which an id whose budget is spent is refused without asking: its owner
+may raise the budget."""
 MOST_FAILURES = 64
-"""Questions of one batch that may fail before the remaining requests are refused: each question takes time."""
+"""Questions of one batch that may fail before the remaining requests are refused: each
+question takes time."""
 
 
 class Unknown(DataError):  # noqa: N818 - the name of the condition
-    """Some ids cannot be predicted. It says how many, not which: whether a party knows somebody is information."""
+    """Some ids cannot be predicted. It says how many, not which: whether a party knows
+    somebody is information."""
 
     def __init__(self, unknown: int, asked: int) -> None:
-        self.unknown, self.asked = unknown, asked
-        super().__init__(f"{unknown} of the {asked} ids asked for cannot be predicted: not all parties hold them.")
+        self.unknown = unknown
+        self.asked = asked
+        super().__init__(
+            f"{unknown} of the {asked} ids asked for cannot be predicted: not all"
+            " parties hold them."
+        )
 
 
 class Busy(ColonnadeError):  # noqa: N818 - the name of the condition
@@ -58,12 +68,14 @@ class PendingRequest:
     ids: tuple[str, ...]
     until: float  # when its caller stops waiting
     caller: str = ""
-    unseen: frozenset[str] = frozenset()  # ids that count against its caller until they are found
+    # ids that count against its caller until they are found
+    unseen: frozenset[str] = frozenset()
     answer: Future[list[Row]] = field(default_factory=Future)
 
 
 class Batcher:
-    """Asks one source for many callers, in many threads. With a `window` of 0 each request is a batch of its own."""
+    """Asks one source for many callers, in many threads. With a `window` of 0 each
+    request is a batch of its own."""
 
     def __init__(
         self,
@@ -76,9 +88,13 @@ class Batcher:
         metrics: Metrics | None = None,
         unknown: int = 0,
     ) -> None:
-        self.source, self.window, self.cache, self.patience = source, window, cache, patience
+        self.source = source
+        self.window = window
+        self.cache = cache
+        self.patience = patience
         self.metrics = metrics or Metrics()
-        self.most_waiting, self.waiting = waiting, 0
+        self.most_waiting = waiting
+        self.waiting = 0
         self._memory: dict[str, tuple[float, Row]] = {}
         self._spent: dict[str, tuple[float, BudgetExhausted]] = {}
         self.quota = Quota(unknown if source.comparing_is_counted else 0)
@@ -103,7 +119,11 @@ class Batcher:
             return request.answer
         with self._lock:
             if self._closed or self.waiting >= self.most_waiting:
-                raise Busy("The service is stopping." if self._closed else f"{self.waiting} requests wait already.")
+                raise Busy(
+                    "The service is stopping."
+                    if self._closed
+                    else f"{self.waiting} requests wait already."
+                )
             request.unseen = self.quota.take(caller, request.ids)
             self.waiting += 1
             self._queue.put(request)
@@ -135,7 +155,9 @@ class Batcher:
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
-            batch, rows, until = [first], len(first.ids), time.monotonic() + self.window
+            batch = [first]
+            rows = len(first.ids)
+            until = time.monotonic() + self.window
             while rows < MOST_ROWS and (seconds := until - time.monotonic()) > 0:
                 try:
                     request = self._queue.get(timeout=seconds)
@@ -147,42 +169,65 @@ class Batcher:
                 batch.append(request)
                 rows += len(request.ids)
             now = time.monotonic()
-            wanted = [request for request in batch if request.answer.set_running_or_notify_cancel()]
+            wanted = [
+                request
+                for request in batch
+                if request.answer.set_running_or_notify_cancel()
+            ]
             self._answer([request for request in wanted if request.until > now])
             for request in wanted:
                 if request.until <= now:
-                    request.answer.set_exception(Busy(f"It was not answered within {self.patience:g} seconds."))
+                    request.answer.set_exception(
+                        Busy(f"It was not answered within {self.patience:g} seconds.")
+                    )
 
     def _answer(self, requests: list[PendingRequest]) -> None:
-        """Give each request its rows or an error, whatever happens: the only worker must go on."""
+        """Give each request its rows or an error, whatever happens: the only worker
+        must go on."""
         self._failures = 0
         self._refused.clear()
         self._isolate_failures(self._refuse_unknown, requests)
         for request, error in self._refused:  # when everybody has an answer
             self._remember_spent(request, error)
 
-    def _isolate_failures(self, step: Callable[[list[PendingRequest]], None], requests: list[PendingRequest]) -> None:
-        """Do a step for all requests at once; if it fails, for each half, until only the failing requests get an error.
-        Where a party does not answer there are no halves: they would only wait again."""
+    def _isolate_failures(
+        self,
+        step: Callable[[list[PendingRequest]], None],
+        requests: list[PendingRequest],
+    ) -> None:
+        """Do a step for all requests at once; if it fails, for each half, until only
+        the failing requests get an error. Where a party does not answer there are no
+        halves: they would only wait again."""
         try:
             step(requests)
         except Exception as error:
             unanswered = [request for request in requests if not request.answer.done()]
             self._failures += 1
-            if len(unanswered) > 1 and self._failures < MOST_FAILURES and not isinstance(error, NoAnswer):
+            if (
+                len(unanswered) > 1
+                and self._failures < MOST_FAILURES
+                and not isinstance(error, NoAnswer)
+            ):
                 half = len(unanswered) // 2
                 self._isolate_failures(step, unanswered[:half])
                 self._isolate_failures(step, unanswered[half:])
                 return
-            unclear = len(unanswered) > 1 and isinstance(error, BudgetExhausted)  # it may be any request's row
+            # it may be any request's row
+            unclear = len(unanswered) > 1 and isinstance(error, BudgetExhausted)
             for request in unanswered:
-                request.answer.set_exception(Busy("Too much of its batch failed.") if unclear else error)
+                request.answer.set_exception(
+                    Busy("Too much of its batch failed.") if unclear else error
+                )
             if len(unanswered) == 1 and isinstance(error, BudgetExhausted):
                 self._refused.append((unanswered[0], error))
 
     def _refuse_unknown(self, requests: list[PendingRequest]) -> None:
-        """Refuse requests with ids that cannot be predicted, and predict for the others."""
-        new = _ids_to_ask(requests, self._from_memory(id_ for request in requests for id_ in request.ids))
+        """Refuse requests with ids that cannot be predicted, and predict for the
+        others."""
+        new = _ids_to_ask(
+            requests,
+            self._from_memory(id_ for request in requests for id_ in request.ids),
+        )
         lost = self.source.lacking(new) if new else set()
         answerable = []
         for request in requests:
@@ -202,8 +247,13 @@ class Batcher:
             self._resolve(request, kept | answered, kept)
 
     def _remember_spent(self, request: PendingRequest, error: BudgetExhausted) -> None:
-        """Find by bisection an id of a refused request whose budget is spent, and refuse it for a while."""
-        ids = [] if self._refusal(request.ids) else _ids_to_ask([request], self._from_memory(request.ids))
+        """Find by bisection an id of a refused request whose budget is spent, and
+        refuse it for a while."""
+        ids = (
+            []
+            if self._refusal(request.ids)
+            else _ids_to_ask([request], self._from_memory(request.ids))
+        )
         while len(ids) > 1:
             half = len(ids) // 2
             try:
@@ -218,14 +268,21 @@ class Batcher:
                 return
         now = time.monotonic()
         with self._lock:
-            self._spent = {id_: refusal for id_, refusal in self._spent.items() if refusal[0] > now}
+            self._spent = {
+                id_: refusal for id_, refusal in self._spent.items() if refusal[0] > now
+            }
             self._spent |= dict.fromkeys(ids, (now + REFUSED, error))
 
     def _refusal(self, ids: Iterable[str]) -> BudgetExhausted | None:
-        """The error for ids of which one is known to have spent its budget; None where none has."""
+        """The error for ids of which one is known to have spent its budget; None where
+        none has."""
         now = time.monotonic()
         with self._lock:
-            refusals = [self._spent[id_] for id_ in ids if id_ in self._spent] if self._spent else []
+            refusals = (
+                [self._spent[id_] for id_ in ids if id_ in self._spent]
+                if self._spent
+                else []
+            )
         return next((error for until, error in refusals if until > now), None)
 
     def _ask(self, ids: list[str]) -> dict[str, Row]:
@@ -237,7 +294,8 @@ class Batcher:
                 self.metrics.count("party_missing", party=party)
         until = time.monotonic() + self.cache
         with self._lock:
-            current = federation is self.source.federation  # else a file has changed meanwhile
+            # else a file has changed meanwhile
+            current = federation is self.source.federation
             for id_, row in rows.items():
                 if self.cache and current and not row.missing:
                     self._memory.pop(id_, None)
@@ -252,7 +310,9 @@ class Batcher:
             remembered = {id_: self._memory[id_] for id_ in ids if id_ in self._memory}
         return {id_: row for id_, (until, row) in remembered.items() if until > now}
 
-    def _resolve(self, request: PendingRequest, rows: dict[str, Row], kept: dict[str, Row]) -> None:
+    def _resolve(
+        self, request: PendingRequest, rows: dict[str, Row], kept: dict[str, Row]
+    ) -> None:
         remembered = sum(id_ in kept for id_ in request.ids)
         self.metrics.count("rows", remembered, source="memory")
         self.metrics.count("rows", len(request.ids) - remembered, source="parties")
@@ -261,4 +321,8 @@ class Batcher:
 
 def _ids_to_ask(requests: Iterable[PendingRequest], kept: Container[str]) -> list[str]:
     """The ids of these requests that are not kept, each once."""
-    return list(dict.fromkeys(id_ for request in requests for id_ in request.ids if id_ not in kept))
+    return list(
+        dict.fromkeys(
+            id_ for request in requests for id_ in request.ids if id_ not in kept
+        )
+    )

@@ -1,4 +1,5 @@
-"""Where a service listens, and what callers must send: checked before anything is loaded."""
+"""Where a service listens, and what callers must send: checked before anything is
+loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def check_libraries() -> None:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise ConfigError('colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".') from None
+        raise ConfigError(
+            'colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".'
+        ) from None
 
 
 def token_in(file: Path, where: str) -> str:
@@ -32,10 +35,15 @@ def token_in(file: Path, where: str) -> str:
 
 def checked_token(text: str, where: str) -> str:
     token = text.strip()
-    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+    if (
+        len(token) < SHORTEST
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
         raise ConfigError(
-            f"{where} must hold one word of at least {SHORTEST} ASCII characters; found {len(token)}. "
-            "Make one: openssl rand -hex 32."
+            f"{where} must hold one word of at least {SHORTEST} ASCII characters; found"
+            f" {len(token)}. Make one: openssl rand -hex 32."
         )
     return token
 
@@ -44,8 +52,9 @@ def check_reach(host: str, token: str | None, where: str, cure: str) -> None:
     """Raise where other machines can reach the service and there is no token."""
     if token is None and not loopback(host):
         raise ConfigError(
-            f"{where} can be reached from other machines, and there is no token. Make one with openssl rand -hex "
-            f"32 > token.txt and {cure}; put something that speaks TLS in front."
+            f"{where} can be reached from other machines, and there is no token. Make"
+            f" one with openssl rand -hex 32 > token.txt and {cure}; put something that"
+            " speaks TLS in front."
         )
 
 
@@ -61,8 +70,11 @@ def listen(host: str, port: int, where: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigError(f"{where} cannot be listened on: {error.strerror or error}. Choose another.") from None
-    # connections inherit it; else an answer's body waits 40 ms until the caller has acknowledged its headers
+        raise ConfigError(
+            f"{where} cannot be listened on: {error.strerror or error}. Choose another."
+        ) from None
+    # connections inherit it; else an answer's body waits 40 ms until the caller has
+    # acknowledged its headers
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

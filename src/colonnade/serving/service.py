@@ -1,10 +1,13 @@
-"""The HTTP service in front of a batcher: POST /predict, GET /health, /metrics, /openapi.json and a page that says so.
+"""The HTTP service in front of a batcher: POST /predict, GET /health, /metrics,
+/openapi.json and a page that says so.
 
-There is no Swagger page: it would be loaded from somewhere else. Needs the extra `serve`.
+There is no Swagger page: it would be loaded from somewhere else. Needs the extra
+`serve`.
 
-Status: 403 a privacy budget is spent, and asking again changes nothing; 404 some ids cannot be predicted (how many, not
-which); 429 a caller asked for too many ids that nobody holds; 502 a party failed; 503 one did not answer, or too many
-requests wait: ask again later.
+Status: 403 a privacy budget is spent, and asking again changes nothing; 404 some ids
+cannot be predicted (how many, not which); 429 a caller asked for too many ids that
+nobody holds; 502 a party failed; 503 one did not answer, or too many requests wait: ask
+again later.
 """
 
 import asyncio
@@ -26,7 +29,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from starlette.exceptions import HTTPException
 
 from colonnade import __version__
-from colonnade.errors import BudgetExhausted, ColonnadeError, DataError, NoAnswer, PartyError
+from colonnade.errors import (
+    BudgetExhausted,
+    ColonnadeError,
+    DataError,
+    NoAnswer,
+    PartyError,
+)
 from colonnade.serving.batcher import Batcher, Busy, Unknown
 from colonnade.serving.connections import Connection, OpenConnections, address_group
 from colonnade.serving.limits import App, Gate, Limits, Probing, Problem, internal
@@ -34,23 +43,33 @@ from colonnade.serving.source import repeating
 
 
 def not_blank(text: str) -> str:
-    """Refuse an id of nothing but spaces, which no table has; Python knows more of them than a regular expression."""
+    """Refuse an id of nothing but spaces, which no table has; Python knows more of them
+    than a regular expression."""
     if not text.strip():
         raise ValueError("an id is not blank")
     return text
 
 
-Text = Annotated[StrictStr, Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$"), AfterValidator(not_blank)]
+Text = Annotated[
+    StrictStr,
+    Field(min_length=1, max_length=256, pattern=r"^[^\x00]+$"),
+    AfterValidator(not_blank),
+]
 Id = Text | StrictInt
-"""Without NUL: arrays of text drop it at an end, so "17" and "17" with NULs would be the same row."""
+"""Without NUL: arrays of text drop it at an end, so "17" and "17" with NULs would be
+the same row."""
 
 
 class Asked(BaseModel):
     """Rows to predict."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"ids": ["17", "23"]}]})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"ids": ["17", "23"]}]}
+    )
 
-    ids: list[Id] = Field(min_length=1, description="Their ids; whole numbers stand for their digits.")
+    ids: list[Id] = Field(
+        min_length=1, description="Their ids; whole numbers stand for their digits."
+    )
 
 
 class Prediction(BaseModel):
@@ -58,9 +77,13 @@ class Prediction(BaseModel):
 
     id: str
     prediction: Any = Field(description="The predicted label, or the value itself.")
-    scores: dict[str, float | None] = Field(description="A score per class; empty where the label is a number.")
+    scores: dict[str, float | None] = Field(
+        description="A score per class; empty where the label is a number."
+    )
     answered: list[str] = Field(description="The parties that answered for this row.")
-    missing: list[str] = Field(description="Those that did not: the prediction is degraded.")
+    missing: list[str] = Field(
+        description="Those that did not: the prediction is degraded."
+    )
 
 
 class Answer(BaseModel):
@@ -81,9 +104,18 @@ class Trouble(BaseModel):
 class Health(BaseModel):
     """Alive is who answers; ready is who can predict."""
 
-    status: str = Field(description="ready, degraded (a party is missing, which is allowed), or unavailable")
-    parties: dict[str, bool] | None = Field(default=None, description="Who answers; told to those with the token.")
-    tables: str | None = Field(default=None, description="current; or old, where a changed file cannot be used.")
+    status: str = Field(
+        description=(
+            "ready, degraded (a party is missing, which is allowed), or unavailable"
+        )
+    )
+    parties: dict[str, bool] | None = Field(
+        default=None, description="Who answers; told to those with the token."
+    )
+    tables: str | None = Field(
+        default=None,
+        description="current; or old, where a changed file cannot be used.",
+    )
 
 
 HEARTBEAT = 2.0
@@ -111,7 +143,13 @@ def application(batcher: Batcher, limits: Limits) -> App:
         yield
         await asyncio.to_thread(batcher.close)
 
-    app = FastAPI(title="Colonnade", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="Colonnade",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
     _add_errors(app)
     _add_predict(app, batcher, limits)
     _add_state(app, batcher)
@@ -132,10 +170,18 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(error.body, error.status)
 
     @app.exception_handler(RequestValidationError)
-    async def bad_request(asked: Request, _: RequestValidationError) -> JSONResponse:  # its own text quotes it
-        rule = 'The body is JSON with a list of ids, each text or a whole number: {"ids": ["17", "23"]}.'
+    # its own text quotes it
+    async def bad_request(asked: Request, _: RequestValidationError) -> JSONResponse:
+        rule = (
+            'The body is JSON with a list of ids, each text or a whole number: {"ids":'
+            ' ["17", "23"]}.'
+        )
         is_json = "json" in asked.headers.get("content-type", "")
-        cure = "See /openapi.json." if is_json else "Send it with the header Content-Type: application/json."
+        cure = (
+            "See /openapi.json."
+            if is_json
+            else "Send it with the header Content-Type: application/json."
+        )
         body = {"error": "this is no request of ours", "rule": rule, "cure": cure}
         return JSONResponse(body, 422)
 
@@ -149,53 +195,90 @@ def _add_errors(app: FastAPI) -> None:
 def _add_predict(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
     """Add POST /predict."""
     troubles: dict[int | str, dict[str, Any]] = {
-        status: {"model": Trouble} for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
+        status: {"model": Trouble}
+        for status in (401, 403, 404, 408, 413, 422, 429, 500, 502, 503)
     }
 
-    @app.post("/predict", response_model=Answer, responses=troubles, operation_id="predict")
+    @app.post(
+        "/predict", response_model=Answer, responses=troubles, operation_id="predict"
+    )
     async def predict(asked: Asked, request: Request) -> JSONResponse:
         """Predict rows by id."""
         ids = [str(id_) for id_ in asked.ids]
         request.scope["rows"] = len(ids)
         if len(ids) > limits.rows:
             rule = f"A request has at most {limits.rows} rows."
-            raise Problem(413, f"{len(ids)} rows are too many", rule, "Ask in several requests.")
-        caller = address_group(request.client.host) if request.client is not None else ""
+            raise Problem(
+                413, f"{len(ids)} rows are too many", rule, "Ask in several requests."
+            )
+        caller = (
+            address_group(request.client.host) if request.client is not None else ""
+        )
         try:
             keys = batcher.source.settings.names_of(ids)
-            rows = await asyncio.wait_for(asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience)
+            rows = await asyncio.wait_for(
+                asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience
+            )
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
-        predictions = [asdict(row) | {"id": id_} for id_, row in zip(ids, rows, strict=True)]
-        return JSONResponse({"predictions": predictions, "degraded": sum(bool(row.missing) for row in rows)})
+        predictions = [
+            asdict(row) | {"id": id_} for id_, row in zip(ids, rows, strict=True)
+        ]
+        return JSONResponse(
+            {
+                "predictions": predictions,
+                "degraded": sum(bool(row.missing) for row in rows),
+            }
+        )
 
 
 def _add_state(app: FastAPI, batcher: Batcher) -> None:
     """Add GET /health and /metrics."""
     source, pulse = batcher.source, Pulse(batcher.source.heartbeat)
 
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}}, operation_id="health")
+    @app.get(
+        "/health",
+        response_model=Health,
+        responses={503: {"model": Health}},
+        operation_id="health",
+    )
     async def health(request: Request) -> JSONResponse:
         """Whether rows can be predicted now; with the token, who answers."""
         parties = await asyncio.to_thread(pulse.now)
         allowed = source.settings.may_lack
         ready = all(parties.values()) or (allowed and any(parties.values()))
-        status = "ready" if all(parties.values()) else "degraded" if ready else "unavailable"
+        status = (
+            "ready" if all(parties.values()) else "degraded" if ready else "unavailable"
+        )
         answer: dict[str, Any] = {"status": status}
         if request.scope["trusted"]:
-            answer |= {"parties": parties, "tables": "old" if source.failed else "current"}
+            answer |= {
+                "parties": parties,
+                "tables": "old" if source.failed else "current",
+            }
         return JSONResponse(answer, 200 if ready else 503)
 
-    @app.get("/metrics", response_class=PlainTextResponse, responses={401: {"model": Trouble}}, operation_id="metrics")
+    @app.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses={401: {"model": Trouble}},
+        operation_id="metrics",
+    )
     async def metrics() -> PlainTextResponse:
         """Counters for Prometheus."""
         up = await asyncio.to_thread(pulse.now)
         gauges: dict[str, list[tuple[dict[str, str], float]]] = {
-            "party_up": [({"party": name}, float(answers)) for name, answers in up.items()],
-            "budget_left_epsilon": [({"party": name}, left) for name, left in source.budgets().items()],
+            "party_up": [
+                ({"party": name}, float(answers)) for name, answers in up.items()
+            ],
+            "budget_left_epsilon": [
+                ({"party": name}, left) for name, left in source.budgets().items()
+            ],
             "waiting": [({}, float(batcher.waiting))],
         }
-        return PlainTextResponse(batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(
+            batcher.metrics.text(gauges), media_type="text/plain; version=0.0.4"
+        )
 
 
 def _add_page(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
@@ -212,61 +295,121 @@ def _add_page(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
             "url": str(request.base_url).rstrip("/"),
             "token": " -H 'Authorization: Bearer TOKEN'" if limits.token else "",
         }
-        return HTMLResponse(PAGE.format(**{name: html.escape(text, quote=False) for name, text in words.items()}))
+        return HTMLResponse(
+            PAGE.format(
+                **{name: html.escape(text, quote=False) for name, text in words.items()}
+            )
+        )
 
 
 def as_problem(error: Exception) -> Problem:
     """The answer to a caller for an error; never with a text that may quote data."""
     if isinstance(error, Unknown):
-        rule = "A row is predicted where every party holds it, or somebody where the model can do without the others."
-        cure = "Ask for rows that all parties hold. Ask one at a time to find out; such requests are counted."
-        return Problem(404, str(error), rule, cure, unknown=error.unknown, asked=error.asked)
+        rule = (
+            "A row is predicted where every party holds it, or somebody where the model"
+            " can do without the others."
+        )
+        cure = (
+            "Ask for rows that all parties hold. Ask one at a time to find out; such"
+            " requests are counted."
+        )
+        return Problem(
+            404, str(error), rule, cure, unknown=error.unknown, asked=error.asked
+        )
     if isinstance(error, BudgetExhausted):
         rule = "A party releases what its budget covers, row by row, and no more."
-        cure = "These rows cannot be asked for again. The party's owner may raise its budget."
+        cure = (
+            "These rows cannot be asked for again. The party's owner may raise its"
+            " budget."
+        )
         return Problem(403, "a privacy budget is spent", rule, cure)
     if isinstance(error, Probing):
-        rule = "Parties let so many ids a day be compared with theirs, so a caller may ask for few that nobody holds."
-        cure = "Ask for fewer new ids at a time, and for ids that all parties hold; or tomorrow (UTC)."
-        return Problem(429, "too many ids that may be unknown", rule, cure, {"Retry-After": "3600"})
+        rule = (
+            "Parties let so many ids a day be compared with theirs, so a caller may ask"
+            " for few that nobody holds."
+        )
+        cure = (
+            "Ask for fewer new ids at a time, and for ids that all parties hold; or"
+            " tomorrow (UTC)."
+        )
+        return Problem(
+            429, "too many ids that may be unknown", rule, cure, {"Retry-After": "3600"}
+        )
     if isinstance(error, (Busy, TimeoutError)):
-        rule = "A request waits for its turn, as long as not too many others do, and not for ever."
-        return Problem(503, "too busy, or stopping", rule, "Ask again later.", {"Retry-After": "1"})
+        rule = (
+            "A request waits for its turn, as long as not too many others do, and not"
+            " for ever."
+        )
+        return Problem(
+            503, "too busy, or stopping", rule, "Ask again later.", {"Retry-After": "1"}
+        )
     if isinstance(error, NoAnswer):
-        rule = 'Every party must answer, unless [federation] on_missing is "skip" or "stale".'
-        return Problem(503, f"'{error.party}' does not answer", rule, "Ask again later.", {"Retry-After": "5"})
+        rule = (
+            'Every party must answer, unless [federation] on_missing is "skip" or'
+            ' "stale".'
+        )
+        return Problem(
+            503,
+            f"'{error.party}' does not answer",
+            rule,
+            "Ask again later.",
+            {"Retry-After": "5"},
+        )
     if isinstance(error, PartyError):
         rule = "Every party must answer. Its own log says why it did not."
-        return Problem(502, f"'{error.party}' failed", rule, "Tell whoever runs the service.")
-    if isinstance(error, DataError):  # a table has changed between the question and the answer
-        return Problem(404, "some ids cannot be predicted any more", "A table has changed.", "Ask again.")
+        return Problem(
+            502, f"'{error.party}' failed", rule, "Tell whoever runs the service."
+        )
+    # a table has changed between the question and the answer
+    if isinstance(error, DataError):
+        return Problem(
+            404,
+            "some ids cannot be predicted any more",
+            "A table has changed.",
+            "Ask again.",
+        )
     raise error
 
 
 class Pulse:
     """Which parties answer; they are asked again only after a while."""
 
-    def __init__(self, beat: Callable[[], dict[str, bool]], every: float = HEARTBEAT) -> None:
-        self.beat, self.every, self.at, self.last = beat, every, -every, dict[str, bool]()
+    def __init__(
+        self, beat: Callable[[], dict[str, bool]], every: float = HEARTBEAT
+    ) -> None:
+        self.beat = beat
+        self.every = every
+        self.at = -every
+        self.last = dict[str, bool]()
 
     def now(self) -> dict[str, bool]:
         if time.monotonic() - self.at >= self.every or not self.last:
-            self.last, self.at = self.beat(), time.monotonic()
+            self.last = self.beat()
+            self.at = time.monotonic()
         return self.last
 
 
 def serve(batcher: Batcher, limits: Limits, listener: socket.socket) -> None:
     """Answer until SIGTERM or SIGINT; then finish what is under way and return."""
-    before = {signal_: signal.signal(signal_, lambda *_: None) for signal_ in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        signal_: signal.signal(signal_, lambda *_: None)
+        for signal_ in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
-        _server(batcher, limits, GRACE).run(sockets=[listener])  # in the end it gives the signal on to our handlers
+        # in the end it gives the signal on to our handlers
+        _server(batcher, limits, GRACE).run(sockets=[listener])
     finally:
         for signal_, handler in before.items():
             signal.signal(signal_, handler)
 
 
 def serve_until(
-    batcher: Batcher, limits: Limits, listener: socket.socket, over: Callable[[], bool], *, grace: int = GRACE
+    batcher: Batcher,
+    limits: Limits,
+    listener: socket.socket,
+    over: Callable[[], bool],
+    *,
+    grace: int = GRACE,
 ) -> None:
     """Answer as `serve` does, in any thread, until `over()`."""
     server = _server(batcher, limits, grace)

@@ -1,1 +1,2 @@
-"""What a federation and its organisations say in their files, checked before anything is read or sent."""
+"""What a federation and its organisations say in their files, checked before anything
+is read or sent."""

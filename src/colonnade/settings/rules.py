@@ -1,7 +1,7 @@
 """An owner's outbox rules, from its own settings.
 
-[parties.clinic.outbox]
-embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = "auto" }, codec = "identity" }
+[parties.clinic.outbox] embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma
+= "auto" }, codec = "identity" }
 "test.embedding" = { mechanism = "plain" }                # another rule for one purpose
 labels = { mechanism = { name = "randomized_response", epsilon = 2.0 } }                # where labels are held
 """
@@ -23,7 +23,9 @@ from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
 from colonnade.settings.sections import place_of
 
-CODECS: dict[str, Callable[..., Codec]] = {codec.name: type(codec) for codec in (Identity(), *READERS)}
+CODECS: dict[str, Callable[..., Codec]] = {
+    codec.name: type(codec) for codec in (Identity(), *READERS)
+}
 LABELS = "labels"
 PURPOSES = ("train", "validation", "test", "predict")
 
@@ -40,12 +42,14 @@ def rules_from(
     known_to: int = 1,
     section: str = "parties",
 ) -> dict[str, Rule]:
-    """Release name -> rule; a rule for something that the algorithm never releases would protect nothing.
+    """Release name -> rule; a rule for something that the algorithm never releases
+    would protect nothing.
 
-    `from_columns` are those that a budget is for: the owner makes them of every row that it is asked about.
-    `classes` is given where the owner holds the labels (0: they are numbers, not classes). `budget` and `epochs`
-    decide about sigma = "auto", with the number of label owners that a row is `known_to` at most. `section` is where
-    the owner stands in the file.
+    `from_columns` are those that a budget is for: the owner makes them of every row
+    that it is asked about. `classes` is given where the owner holds the labels (0: they
+    are numbers, not classes). `budget` and `epochs` decide about sigma = "auto", with
+    the number of label owners that a row is `known_to` at most. `section` is where the
+    owner stands in the file.
     """
     where = place_of(section, owner, "outbox")
     for name in settings:
@@ -54,16 +58,24 @@ def rules_from(
             continue
         if release not in releases or (purpose and purpose not in PURPOSES):
             own = [LABELS] if classes is not None else []
-            hint = did_you_mean(name, [*own, *releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)])
+            hint = did_you_mean(
+                name,
+                [*own, *releases, *(f"{p}.{r}" for p in PURPOSES for r in releases)],
+            )
             raise ConfigError(
-                f"{where} has a rule for {name!r}, which is never released{hint}. This algorithm "
-                f"releases {', '.join(releases)}; a purpose may come before, as in test.{next(iter(releases))}."
+                f"{where} has a rule for {name!r}, which is never released{hint}. This"
+                f" algorithm releases {', '.join(releases)}; a purpose may come before,"
+                f" as in test.{next(iter(releases))}."
             )
     appearances = {k: n * known_to for k, n in planned(epochs).items()}
     budget_at = place_of(section, owner, "budget")
     noise = {"sigma": _automatic(settings, where, budget_at, budget, appearances)}
     noise["trials"] = _automatic_trials(settings, where, budget_at, budget, appearances)
-    rules = {name: _rule(given, f"{where} {name}", noise) for name, given in settings.items() if name != LABELS}
+    rules = {
+        name: _rule(given, f"{where} {name}", noise)
+        for name, given in settings.items()
+        if name != LABELS
+    }
     if LABELS in settings:
         rules[LABELS] = _label_rule(settings[LABELS], f"{where} {LABELS}", classes or 0)
     if budget is not None:
@@ -77,16 +89,23 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
 
 
 def is_made_for_budget(settings: Mapping[str, Any]) -> bool:
-    """Whether some rule leaves open how much noise there is: then it is the least with which all epochs fit."""
-    return any("auto" in (_spec(given).get("sigma"), _spec(given).get("trials")) for given in settings.values())
+    """Whether some rule leaves open how much noise there is: then it is the least with
+    which all epochs fit."""
+    return any(
+        "auto" in (_spec(given).get("sigma"), _spec(given).get("trials"))
+        for given in settings.values()
+    )
 
 
-def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[str]) -> None:
+def _coverable(
+    rules: Mapping[str, Rule], where: str, from_columns: Collection[str]
+) -> None:
     """Refuse a budget that no release could ever fit into."""
     if not from_columns:
         raise ConfigError(
-            f"{where} can never be kept: nothing that this algorithm releases of columns has a line for each row, so "
-            "no noise protects a row. Remove the budget, or choose another algorithm."
+            f"{where} can never be kept: nothing that this algorithm releases of"
+            " columns has a line for each row, so no noise protects a row. Remove the"
+            " budget, or choose another algorithm."
         )
     for name in from_columns:
         for purpose in PURPOSES:
@@ -95,27 +114,43 @@ def _coverable(rules: Mapping[str, Rule], where: str, from_columns: Collection[s
             if not is_private(event):
                 raise ConfigError(
                     f"{where} can never be kept: {purpose}.{name} is released with "
-                    f"{rule.mechanism!r}, which promises nothing (epsilon is infinite). Give every purpose a "
+                    f"{rule.mechanism!r}, which promises nothing (epsilon is infinite)."
+                    " Give every purpose a "
                     f"mechanism with noise, as in outbox = {{ {name} = "
-                    f'{{ mechanism = {{ name = "gaussian", clip = 1.0, sigma = "auto" }} }} }}, or remove the budget.'
+                    f'{{ mechanism = {{ name = "gaussian", clip = 1.0, sigma = "auto"'
+                    f" }} }} }}, or remove the budget."
                 )
 
 
 def _automatics(
-    key: str, settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None
+    key: str,
+    settings: Mapping[str, Any],
+    where: str,
+    budget_at: str,
+    budget: Budget | None,
 ) -> dict[str, Mapping[str, Any]]:
-    """The mechanisms in which sigma or trials is "auto", by the name of their rule; raise without a budget for it."""
-    autos = {name: _spec(given) for name, given in settings.items() if _spec(given).get(key) == "auto"}
+    """The mechanisms in which sigma or trials is "auto", by the name of their rule;
+    raise without a budget for it."""
+    autos = {
+        name: _spec(given)
+        for name, given in settings.items()
+        if _spec(given).get(key) == "auto"
+    }
     if autos and budget is None:
         raise ConfigError(
-            f'{where} {min(autos)} has {key} = "auto", which is the smallest noise for a budget, and there is none. '
-            f"Add {budget_at} epsilon = 8.0, or give {key} a number."
+            f'{where} {min(autos)} has {key} = "auto", which is the smallest noise for'
+            f" a budget, and there is none. Add {budget_at} epsilon = 8.0, or give"
+            f" {key} a number."
         )
     return autos
 
 
 def _automatic(
-    settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None, appearances: Mapping[str, int]
+    settings: Mapping[str, Any],
+    where: str,
+    budget_at: str,
+    budget: Budget | None,
+    appearances: Mapping[str, int],
 ) -> float | None:
     """What sigma = "auto" is for this owner; None where no rule says so."""
     if not _automatics("sigma", settings, where, budget_at, budget) or budget is None:
@@ -127,39 +162,57 @@ def _automatic(
         rest = [spec for spec in specs if spec.get("sigma") != "auto"]
         if mine and any(spec.get("name") == "binomial" for spec in rest):
             raise ConfigError(
-                f'{where} has sigma = "auto" beside binomial noise for the same rows; how they add up '
-                "is known only for numbers. Give sigma a number."
+                f'{where} has sigma = "auto" beside binomial noise for the same rows;'
+                " how they add up is known only for numbers. Give sigma a number."
             )
-        sigmas = [spec["sigma"] for spec in rest if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0]
+        sigmas = [
+            spec["sigma"]
+            for spec in rest
+            if isinstance(spec.get("sigma"), (int, float)) and spec["sigma"] > 0
+        ]
         rows.append((mine * times, sum(times / sigma**2 for sigma in sigmas)))
     return smallest_sigma(budget, rows, where=budget_at)
 
 
 def _automatic_trials(
-    settings: Mapping[str, Any], where: str, budget_at: str, budget: Budget | None, appearances: Mapping[str, int]
+    settings: Mapping[str, Any],
+    where: str,
+    budget_at: str,
+    budget: Budget | None,
+    appearances: Mapping[str, int],
 ) -> int | None:
-    """What trials = "auto" is for this owner's binomial noise; None where no rule says so."""
+    """What trials = "auto" is for this owner's binomial noise; None where no rule says
+    so."""
     autos = _automatics("trials", settings, where, budget_at, budget)
     if not autos or budget is None:
         return None
-    where, name = f"{where} {min(autos)}", min(autos)
-    spec, values = autos[name], autos[name].get("values")
+    where = f"{where} {min(autos)}"
+    name = min(autos)
+    spec = autos[name]
+    values = autos[name].get("values")
     if not isinstance(values, int) or isinstance(values, bool) or values < 1:
         raise ConfigError(
-            f'{where}: trials = "auto" needs values, how many numbers a row of {name.rpartition(".")[2]} has (the '
-            f"width of an embedding); found {values!r}. The budget counts how many it really has."
+            f'{where}: trials = "auto" needs values, how many numbers a row of'
+            f" {name.rpartition('.')[2]} has (the width of an embedding); found"
+            f" {values!r}. The budget counts how many it really has."
         )
-    mine, times = {n.rpartition(".")[2] for n in autos}, [0]
+    mine = {n.rpartition(".")[2] for n in autos}
+    times = [0]
     for purpose, often in appearances.items():
         specs = _used(settings, purpose)
         same = [other for other in specs if other == spec]
-        if same and (len(mine) > 1 or len([other for other in specs if other.get("name") != "plain"]) > len(same)):
+        if same and (
+            len(mine) > 1
+            or len([other for other in specs if other.get("name") != "plain"])
+            > len(same)
+        ):
             raise ConfigError(
-                f'{where} has trials = "auto" beside other noise for the same rows; how they add up is known only for '
-                "numbers. Give trials a number."
+                f'{where} has trials = "auto" beside other noise for the same rows; how'
+                " they add up is known only for numbers. Give trials a number."
             )
         times.append(often * len(same))
-    levels, p = spec.get("levels"), spec.get("p", 0.5)
+    levels = spec.get("levels")
+    p = spec.get("p", 0.5)
     Binomial(levels, 0, p)  # type: ignore[arg-type]  # says what is wrong with them
     assert isinstance(levels, int)
     return smallest_trials(budget, levels, p, values, max(times), where=budget_at)
@@ -168,7 +221,9 @@ def _automatic_trials(
 def _used(settings: Mapping[str, Any], purpose: str) -> list[Mapping[str, Any]]:
     """The mechanisms of what is released of columns for a purpose."""
     names = {name.rpartition(".")[2] for name in settings} - {LABELS}
-    return [_spec(given) for name in names if (given := chosen(settings, name, purpose))]
+    return [
+        _spec(given) for name in names if (given := chosen(settings, name, purpose))
+    ]
 
 
 def _spec(given: Any) -> Mapping[str, Any]:
@@ -178,32 +233,45 @@ def _spec(given: Any) -> Mapping[str, Any]:
 
 def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
     if not isinstance(given, Mapping) or not set(given) <= {"mechanism", "codec"}:
-        raise ConfigError(f'{where} must look like {{ mechanism = "plain", codec = "identity" }}; found {given!r}.')
+        raise ConfigError(
+            f'{where} must look like {{ mechanism = "plain", codec = "identity" }};'
+            f" found {given!r}."
+        )
     spec = given.get("mechanism", "plain")
     for name, amount in noise.items():
         if _spec(given).get(name) == "auto":
-            spec = {key: value for key, value in spec.items() if key != "values"} | {name: amount}
+            spec = {key: value for key, value in spec.items() if key != "values"} | {
+                name: amount
+            }
     mechanism = _built(MECHANISMS, spec, f"{where}: mechanism")
-    codec = _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else None
+    codec = (
+        _built(CODECS, given["codec"], f"{where}: codec") if "codec" in given else None
+    )
     if codec is None:  # values that lie on a grid are sent as the grid's numbers
-        codec = Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
+        codec = (
+            Integers(*mechanism.grid) if isinstance(mechanism, Binomial) else Identity()
+        )
     return Rule(mechanism, codec)
 
 
 def _label_rule(given: Any, where: str, classes: int) -> Rule:
     if not isinstance(given, Mapping) or set(given) != {"mechanism"}:
         raise ConfigError(
-            f'{where} must look like {{ mechanism = {{ name = "randomized_response", epsilon = 2.0 }} }}; '
-            f"found {given!r}."
+            f'{where} must look like {{ mechanism = {{ name = "randomized_response",'
+            f" epsilon = 2.0 }} }}; found {given!r}."
         )
     if classes < 2:
-        raise ConfigError(f"{where}: randomized response needs classes, and this label is a number. Remove the rule.")
+        raise ConfigError(
+            f"{where}: randomized response needs classes, and this label is a number."
+            " Remove the rule."
+        )
     spec = given["mechanism"]
     if isinstance(spec, Mapping):
         if "classes" in spec:
             raise ConfigError(
-                f"{where}: how many classes there are is taken from the labels ({classes}), since a wrong number would "
-                f"leave some of them unprotected; found classes = {spec['classes']!r}. Remove it."
+                f"{where}: how many classes there are is taken from the labels"
+                f" ({classes}), since a wrong number would leave some of them"
+                f" unprotected; found classes = {spec['classes']!r}. Remove it."
             )
         spec = {**spec, "classes": classes}
     return Rule(_built(LABEL_MECHANISMS, spec, f"{where}: mechanism"))
@@ -214,12 +282,17 @@ def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> An
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(str(name), list(known))
-        raise ConfigError(f"{where} {name!r} is not known{hint}; there are {', '.join(known)}.")
+        raise ConfigError(
+            f"{where} {name!r} is not known{hint}; there are {', '.join(known)}."
+        )
     takes = [key for key in inspect.signature(known[name]).parameters if key != "name"]
     for key in settings:
         if key not in takes:
             has = ", ".join(takes) or "none"
-            raise ConfigError(f"{where} {name!r} has no setting {key!r}{did_you_mean(key, takes)}; it has {has}.")
+            raise ConfigError(
+                f"{where} {name!r} has no setting {key!r}{did_you_mean(key, takes)}; it"
+                f" has {has}."
+            )
     try:
         return known[name](**settings)
     except TypeError as error:
@@ -229,5 +302,6 @@ def _built(known: Mapping[str, Callable[..., Any]], spec: Any, where: str) -> An
 
 
 def planned(epochs: int) -> dict[str, int]:
-    """How often a run releases a row, by what it is for. A prediction is not planned; one of a new row always fits."""
+    """How often a run releases a row, by what it is for. A prediction is not planned;
+    one of a new row always fits."""
     return {"train": epochs, "validation": max(epochs, 1), "test": 1, "predict": 1}

@@ -1,8 +1,11 @@
-"""The role that answers at a site what is not about the algorithm: is it there, what did it agree to, its part in runs.
+"""The role that answers at a site what is not about the algorithm: is it there, what
+did it agree to, its part in runs.
 
-A `ColumnHost` stands for a party with columns. Label owners ask it; where there are several, the first is obeyed and
-the others are compared, since what every label owner passes on is done once. A `LabelHost` stands for one of several
-label owners: the aggregation server asks it, and it asks those with columns in turn. `sites.site` orders the calls.
+A `ColumnHost` stands for a party with columns. Label owners ask it; where there are
+several, the first is obeyed and the others are compared, since what every label owner
+passes on is done once. A `LabelHost` stands for one of several label owners: the
+aggregation server asks it, and it asks those with columns in turn. `sites.site` orders
+the calls.
 """
 
 from __future__ import annotations
@@ -16,7 +19,16 @@ from pathlib import Path
 from typing import Protocol
 
 from colonnade.alignment import Alignment
-from colonnade.core import Done, Ledger, Organisation, Party, Peers, Request, Transport, serves
+from colonnade.core import (
+    Done,
+    Ledger,
+    Organisation,
+    Party,
+    Peers,
+    Request,
+    Transport,
+    serves,
+)
 from colonnade.core.message import Ping, Pong
 from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, ConfigError, DataError
@@ -47,7 +59,8 @@ from colonnade.sites.participant import Participant, numbers
 
 MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40
-"""Of a model: whoever asks says how many, and a party makes that much room, in its model and for every row."""
+"""Of a model: whoever asks says how many, and a party makes that much room, in its
+model and for every row."""
 
 
 def check_run(run: str) -> None:
@@ -64,12 +77,15 @@ class Home(Protocol):
     participant: Participant | None
     roles: list[Party]
     table: Table | None
-    moments: Collection[str]  # of an audit that it takes part in; none where it takes part in no audit
+    # of an audit that it takes part in; none where it takes part in no audit
+    moments: Collection[str]
 
     def read(self) -> None: ...
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None: ...
     def leave(self) -> None: ...
-    def peers(self, names: Sequence[str], organisation: Organisation | None = None) -> Peers: ...
+    def peers(
+        self, names: Sequence[str], organisation: Organisation | None = None
+    ) -> Peers: ...
     def partners(self) -> Peers: ...
     def meet(self) -> Peers: ...
     def align(self) -> None: ...
@@ -77,9 +93,13 @@ class Home(Protocol):
     def labels_alone(self) -> Holdings: ...
     def digest(self, run: str, ids: Ids) -> str: ...
     def carrier(self, here: Transport | None = None) -> Transport: ...
-    def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation: ...
+    def get_ready(
+        self, folder: Path, resumed: int | None, moment: str
+    ) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
-    def shared_with(self, label_owner: str, holdings: Holdings | None = None) -> Ids: ...
+    def shared_with(
+        self, label_owner: str, holdings: Holdings | None = None
+    ) -> Ids: ...
     def are_same(self, ids: Ids, run: str, digest: str) -> bool: ...
     def keep_crossed(self, run: Path, *more: Ledger) -> None: ...
 
@@ -88,8 +108,9 @@ def check_same(own: str, here: int, other: str, there: int, same: bool) -> None:
     """Check that another organisation holds the same rows, of so many here and there."""
     if not same or there != here:
         raise DataError(
-            f"'{other}' and '{own}' hold different ids, {there} there and {here} here. Give both the same ids, or set "
-            'align = "private" under [data] in the agreed file.'
+            f"'{other}' and '{own}' hold different ids, {there} there and {here} here."
+            ' Give both the same ids, or set align = "private" under [data] in the'
+            " agreed file."
         )
 
 
@@ -98,9 +119,13 @@ class Host(Party):
 
     aside = (Ping,)
 
-    def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
+    def __init__(
+        self, organisation: Organisation, site: Home, askers: Collection[str]
+    ) -> None:
         super().__init__(organisation)
-        self.site, self.own, self.serves_for = site, site.own, frozenset(askers)
+        self.site = site
+        self.own = site.own
+        self.serves_for = frozenset(askers)
 
     @serves
     def ping(self, request: Ping) -> Pong:  # noqa: ARG002
@@ -109,12 +134,18 @@ class Host(Party):
     def check_agreed(self, agreed: str) -> None:
         """Refuse to join unless both agreed to the same file."""
         mine = self.own.agreed
-        self.expect(agreed == mine, f"it agreed to {mine}, and was asked to join {agreed[:64]!r}")
+        self.expect(
+            agreed == mine,
+            f"it agreed to {mine}, and was asked to join {agreed[:64]!r}",
+        )
         self.check_open()
 
     def check_open(self) -> None:
         """Refuse what would begin while its owner is draining it."""
-        self.expect(not (self.own.runs / DRAINING).exists(), "it takes no new runs now: its owner is draining it")
+        self.expect(
+            not (self.own.runs / DRAINING).exists(),
+            "it takes no new runs now: its owner is draining it",
+        )
 
     def folder(self, run: str) -> Path:
         """Give this organisation's own folder of a run."""
@@ -122,7 +153,8 @@ class Host(Party):
         return self.own.runs / run
 
     def check_moment(self, folder: Path, asked: Prepare | GetReady) -> None:
-        """Check, before the last moment is left, that an audit may repeat this one from a checkpoint that is here."""
+        """Check, before the last moment is left, that an audit may repeat this one from
+        a checkpoint that is here."""
         if not asked.moment:
             return
         if not self.site.moments:
@@ -135,11 +167,15 @@ class Host(Party):
     def participant(self) -> Participant:
         """Give this organisation's part of the run that it was prepared for."""
         participant = self.site.participant
-        return self.needed(participant if participant and participant.trains else None, "it was not prepared for a run")
+        return self.needed(
+            participant if participant and participant.trains else None,
+            "it was not prepared for a run",
+        )
 
 
 class TakingPart(Host):
-    """The host of an organisation that takes part in runs; a label owner passes on what it is asked."""
+    """The host of an organisation that takes part in runs; a label owner passes on what
+    it is asked."""
 
     def pass_on(self, request: Request[Done]) -> None:
         """Ask the same of those who hold columns, before it is done here."""
@@ -153,10 +189,15 @@ class TakingPart(Host):
 
     @serves
     def save(self, request: Save) -> Done:
-        """Save a checkpoint; where another label owner asks for the same one again, it is there."""
+        """Save a checkpoint; where another label owner asks for the same one again, it
+        is there."""
         participant, mark = self.participant(), self.participant().run.mark()
         self.pass_on(request)
-        again = request.number == mark["number"] and request.step == mark["step"] and len(self.serves_for or ()) > 1
+        again = (
+            request.number == mark["number"]
+            and request.step == mark["step"]
+            and len(self.serves_for or ()) > 1
+        )
         why = f"it saved {mark['number']} last, and was asked to save {request.number}"
         self.expect(again or request.number > mark["number"], why)
         if not again:
@@ -181,7 +222,9 @@ class TakingPart(Host):
 class ColumnHost(TakingPart):
     """The host of an organisation that holds columns; label owners ask it."""
 
-    def __init__(self, organisation: Organisation, site: Home, askers: Collection[str]) -> None:
+    def __init__(
+        self, organisation: Organisation, site: Home, askers: Collection[str]
+    ) -> None:
         super().__init__(organisation, site, askers)
         self.prepared: dict[str, Prepare] = {}
         self.closed = False
@@ -195,27 +238,43 @@ class ColumnHost(TakingPart):
         site = self.site
         self.check_open()
         folder = self.folder(request.run)
-        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
-        self.expect(0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows")
-        self.expect(site.participant is None or not site.participant.predicts, "it answers a prediction now")
+        self.expect(
+            0 < request.outputs <= MOST_OUTPUTS,
+            f"a model cannot have {request.outputs} outputs",
+        )
+        self.expect(
+            0 <= request.rows <= MOST_ROWS, f"nobody trains {request.rows} rows"
+        )
+        self.expect(
+            site.participant is None or not site.participant.predicts,
+            "it answers a prediction now",
+        )
         self.check_moment(folder, request)
         before = self.prepared.get(asker)
-        if before is not None and before.moment and request.moment:  # the next part of an audit
+        # the next part of an audit
+        if before is not None and before.moment and request.moment:
             site.leave()
             self.prepared = {}
         self.expect(asker not in self.prepared, "it takes part in a run already")
         first = next(iter(self.prepared.values()), request)
         self.expect(
             replace(request, ids=first.ids) == first,  # each has ids of its own
-            f"another label owner asked for the run {first.run!r}, from checkpoint {first.number}",
+            f"another label owner asked for the run {first.run!r}, from checkpoint"
+            f" {first.number}",
         )
         if site.participant is None:
             site.take_part(folder, request.number if request.resume else None, request)
-        participant, ids = site.participant, site.shared_with(asker)
+        participant = site.participant
+        ids = site.shared_with(asker)
         assert participant is not None
         self.prepared = {**self.prepared, asker: request}
         same = site.are_same(ids, request.run, request.ids)
-        return Prepared(len(ids), same, participant.federation.batches.done, bool(participant.accounts))
+        return Prepared(
+            len(ids),
+            same,
+            participant.federation.batches.done,
+            bool(participant.accounts),
+        )
 
     @serves
     def close(self, request: Close) -> Done:
@@ -242,26 +301,41 @@ class LabelHost(TakingPart):
 
     @serves
     def kept(self, request: Kept) -> Numbers:
-        """List the checkpoints that this label owner has, and everybody with columns too."""
+        """List the checkpoints that this label owner has, and everybody with columns
+        too."""
         mine = numbers(RunDirectory(self.folder(request.run)))
         others = self.site.partners().ask(request).values()
-        return Numbers(tuple(n for n in mine if all(n in other.numbers for other in others)))
+        return Numbers(
+            tuple(n for n in mine if all(n in other.numbers for other in others))
+        )
 
     @serves
     def get_ready(self, request: GetReady) -> Ready:
-        folder, before = self.folder(request.run), self.site.participant
+        folder = self.folder(request.run)
+        before = self.site.participant
         self.check_moment(folder, request)
-        if before is not None and before.moment and request.moment:  # the next part of an audit
+        # the next part of an audit
+        if before is not None and before.moment and request.moment:
             self.site.leave()
         self.expect(self.site.participant is None, "it takes part in a run already")
-        federation = self.site.get_ready(folder, request.number if request.resume else None, request.moment)
+        federation = self.site.get_ready(
+            folder, request.number if request.resume else None, request.moment
+        )
         labelled = federation.holdings.label_owners[self.name]
         rows = {split: len(rows) for split, rows in labelled.splits.items()}
-        return Ready(rows, federation.holdings.encoder.task, federation.batches.done, federation.elsewhere.counts)
+        return Ready(
+            rows,
+            federation.holdings.encoder.task,
+            federation.batches.done,
+            federation.elsewhere.counts,
+        )
 
     @serves
     def measure(self, request: Measure) -> Measured:
-        self.expect(request.model in ("aggregated", "own"), f"there is no model {request.model[:40]!r}")
+        self.expect(
+            request.model in ("aggregated", "own"),
+            f"there is no model {request.model[:40]!r}",
+        )
         scores, rows = self.participant().measure(request.split, request.model)
         return Measured(scores, rows)
 
@@ -273,14 +347,17 @@ class LabelHost(TakingPart):
 
 
 MOST = 10 << 20
-"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond, calls are only counted."""
+"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond,
+calls are only counted."""
 
 
 class Refusals:
-    """Calls that an organisation did not answer, one line each in its own folder of runs, for whoever runs it."""
+    """Calls that an organisation did not answer, one line each in its own folder of
+    runs, for whoever runs it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.count = folder, 0
+        self.folder = folder
+        self.count = 0
         self._lock = threading.Lock()
 
     def __call__(self, caller: str, why: str) -> None:

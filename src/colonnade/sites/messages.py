@@ -1,4 +1,5 @@
-"""What organisations on different machines ask each other about a run, beside the algorithm's own requests."""
+"""What organisations on different machines ask each other about a run, beside the
+algorithm's own requests."""
 
 from __future__ import annotations
 
@@ -26,10 +27,17 @@ class Prepare(Request[Prepared]):
     outputs: int  # of the joint model: how wide a local head must be
     resume: bool
     number: int = 0  # of the checkpoint to resume from; 0: none was saved by all
-    rows: int = 0  # that train, also such as this party lacks ([data] rows = "label_owner"); 0: those it shares
-    numbers: Released | None = None  # that put its rows into batches, where several keys are compared (`core.by_id`)
-    sides: str = ""  # which rows train, where that does not follow from their ids (`rows.sides.sides_to_tell`)
-    ids: str = ""  # a digest of all the asker's ids (`Site.digest`); none where they were compared privately
+    # that train, also such as this party lacks ([data] rows = "label_owner"); 0: those
+    # it shares
+    rows: int = 0
+    # that put its rows into batches, where several keys are compared (`core.by_id`)
+    numbers: Released | None = None
+    # which rows train, where that does not follow from their ids
+    # (`rows.sides.sides_to_tell`)
+    sides: str = ""
+    # a digest of all the asker's ids (`Site.digest`); none where they were compared
+    # privately
+    ids: str = ""
     moment: str = ""  # of an audit that repeats some of a run; "": the run itself
 
 

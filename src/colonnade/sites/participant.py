@@ -1,4 +1,5 @@
-"""An organisation's own part of a run at its site: its folder of the run, its checkpoints, its summary.
+"""An organisation's own part of a run at its site: its folder of the run, its
+checkpoints, its summary.
 
 Each saves itself, and a run continues from what all have:
 
@@ -8,10 +9,11 @@ Each saves itself, and a run continues from what all have:
     when all have answered, m = n
     KeepBest, at the end TakeBest           ->   its models when validation rows scored best, part of its checkpoints
 
-m is the last one that all are known to have. So wherever a run breaks off, everybody still has m, and at most one newer
-one besides: whoever is killed while it saves, two are enough. To resume, the driver asks who has which (`Kept`) and all
-go back to the newest that all have; what lies after it is trained again, from the same state, to the same bits. What a
-budget spent stays spent: accounts are never taken back.
+m is the last one that all are known to have. So wherever a run breaks off, everybody
+still has m, and at most one newer one besides: whoever is killed while it saves, two
+are enough. To resume, the driver asks who has which (`Kept`) and all go back to the
+newest that all have; what lies after it is trained again, from the same state, to the
+same bits. What a budget spent stays spent: accounts are never taken back.
 """
 
 from __future__ import annotations
@@ -49,52 +51,77 @@ from colonnade.sites.messages import Close, KeepBest, Kept, Save, TakeBest
 
 
 def as_trained(settings: Settings, run: RunDirectory) -> Settings:
-    """Give an organisation's own settings the algorithm and the models that a run was trained with: its files may say
-    something else by now, and so may what is suggested where they say nothing."""
+    """Give an organisation's own settings the algorithm and the models that a run was
+    trained with: its files may say something else by now, and so may what is suggested
+    where they say nothing."""
     if not (run.path / SETTINGS).exists():
         return settings
     then = run.settings(settings.allow_models)
     parties = {
-        name: dataclasses.replace(party, model=then.parties[name].model) if name in then.parties else party
+        name: (
+            dataclasses.replace(party, model=then.parties[name].model)
+            if name in then.parties
+            else party
+        )
         for name, party in settings.parties.items()
     }
     return dataclasses.replace(
-        settings, algorithm=then.algorithm, config=then.config, model=then.model, label_model=then.label_model,
-        preprocess=then.preprocess, train=then.train, parties=parties,
-    )  # fmt: skip
+        settings,
+        algorithm=then.algorithm,
+        config=then.config,
+        model=then.model,
+        label_model=then.label_model,
+        preprocess=then.preprocess,
+        train=then.train,
+        parties=parties,
+    )
 
 
-def keep_start(run: RunDirectory, federation: Federation, owner: str, *, resumed: bool) -> None:
-    """Keep, when a label owner's training begins, what it takes to predict later, and to explain: what everybody sends
-    for a row, which of its rows are held out, and its heads as they are before it trains."""
+def keep_start(
+    run: RunDirectory, federation: Federation, owner: str, *, resumed: bool
+) -> None:
+    """Keep, when a label owner's training begins, what it takes to predict later, and
+    to explain: what everybody sends for a row, which of its rows are held out, and its
+    heads as they are before it trains."""
     held = federation.holdings.label_owners[owner]
     place = run.party(owner)
     place.mkdir(parents=True, exist_ok=True)
     run.keep_widths(federation.shapes)
     if resumed:
         return
-    held_out = {split: held.ids[rows.numpy()].tolist() for split, rows in held.splits.items() if split != "train"}
+    held_out = {
+        split: held.ids[rows.numpy()].tolist()
+        for split, rows in held.splits.items()
+        if split != "train"
+    }
     write_text(place / HELD_OUT, files.json_with_digest(held_out))
     if (heads := federation.heads) is not None:
         files.write_state(place / STARTED, {"heads": heads.detach().cpu().clone()})
 
 
-def started(folder: Path, owner: str) -> tuple[dict[str, list[str]], torch.Tensor | None]:
+def started(
+    folder: Path, owner: str
+) -> tuple[dict[str, list[str]], torch.Tensor | None]:
     """Read what `keep_start` kept."""
     place = RunDirectory(folder).party(owner)
     try:
         held_out = files.read_json(place / HELD_OUT, "Restore it from a copy")
     except FileNotFoundError:
         raise CheckpointError(
-            f"{place} does not say which rows were held out ({HELD_OUT}): the run was not trained from here, or by an "
-            "earlier version. Train it again."
+            f"{place} does not say which rows were held out ({HELD_OUT}): the run was"
+            " not trained from here, or by an earlier version. Train it again."
         ) from None
-    return held_out, files.read_state(place / STARTED)["heads"] if (place / STARTED).exists() else None
+    return held_out, (
+        files.read_state(place / STARTED)["heads"]
+        if (place / STARTED).exists()
+        else None
+    )
 
 
 def stand(run: RunDirectory, federation: Federation, number: int) -> None:
-    """Let a federation be as that checkpoint of a run left it, or with 0 as before training, to release more of its
-    rows. What is spent counts, and the run stays as it is."""
+    """Let a federation be as that checkpoint of a run left it, or with 0 as before
+    training, to release more of its rows. What is spent counts, and the run stays as it
+    is."""
     if number:
         mark = run.marked(number)
         run.load(federation, mark)
@@ -108,24 +135,39 @@ R = TypeVar("R", bound=Message)
 
 
 class Listener(Protocol):
-    """Hears what an organisation is asked while it repeats some of a run, and what it answers."""
+    """Hears what an organisation is asked while it repeats some of a run, and what it
+    answers."""
 
     def asked(self, envelope: Envelope[Any]) -> None: ...
     def answered(self, envelope: Envelope[Any], reply: Message) -> None: ...
 
 
 class Participant:
-    """One organisation while it takes part in a run that another drives, or answers for rows to predict."""
+    """One organisation while it takes part in a run that another drives, or answers for
+    rows to predict."""
 
     def __init__(
-        self, own: SiteConfig, federation: Federation, folder: Path, *, predicts_for: str = "", moment: str = ""
+        self,
+        own: SiteConfig,
+        federation: Federation,
+        folder: Path,
+        *,
+        predicts_for: str = "",
+        moment: str = "",
     ) -> None:
-        self.own, self.federation, self.predicts_for, self.moment = own, federation, predicts_for, moment
+        self.own = own
+        self.federation = federation
+        self.predicts_for = predicts_for
+        self.moment = moment
         self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
-        self.organisation.bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
+        self.organisation.bounds = Bounds(
+            federation.holdings.outputs, own.memory_per_call
+        )
         ids = federation.settings.counted_by
-        self.budget = BudgetOverRuns(own.name, own.runs, folder.name, federation.accounts, ids)
+        self.budget = BudgetOverRuns(
+            own.name, own.runs, folder.name, federation.accounts, ids
+        )
         self.run = RunDirectory(folder, self.budget)
         self.measured: dict[str, dict[str, float]] = {}
 
@@ -139,7 +181,8 @@ class Participant:
         return not self.predicts and not self.moment
 
     def answer(self, envelope: Envelope[Any]) -> Message:
-        """Have the algorithm's role answer; where an audit listens, it hears question and answer."""
+        """Have the algorithm's role answer; where an audit listens, it hears question
+        and answer."""
         if self.listener is not None:
             self.listener.asked(envelope)
         reply: Message = self.role.handle(envelope)
@@ -161,14 +204,19 @@ class Participant:
         return self.federation.holdings.ids
 
     def begin(self, resumed: int | None) -> None:
-        """Open this organisation's folder of the run: a new one, or as the checkpoint `resumed` left it, which is 0
-        where nobody had trained yet."""
-        if self.own.name in self.own.feature_owners:  # its owner may have a rule for one purpose later
-            UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(self.own.runs / USED)
+        """Open this organisation's folder of the run: a new one, or as the checkpoint
+        `resumed` left it, which is 0 where nobody had trained yet."""
+        # its owner may have a rule for one purpose later
+        if self.own.name in self.own.feature_owners:
+            UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(
+                self.own.runs / USED
+            )
         if resumed is not None:
             self.run.back_to(resumed)
         if resumed:
-            self.federation.settings.check_continues(self.run.settings(), self.run.path / SETTINGS)
+            self.federation.settings.check_continues(
+                self.run.settings(), self.run.path / SETTINGS
+            )
             self.run.restore(self.federation)
             self.run.keep(self.federation.settings)
         else:
@@ -179,18 +227,26 @@ class Participant:
             keep_start(self.run, self.federation, self.own.name, resumed=bool(resumed))
 
     def ask(self, rows: torch.Tensor) -> None:
-        """Let `predict` be these rows of those that were looked for. They are refused where the budget does not cover
-        them, before any other party is asked for its own."""
+        """Let `predict` be these rows of those that were looked for. They are refused
+        where the budget does not cover them, before any other party is asked for its
+        own."""
         with self.role.undisturbed():
-            check_affordable(self.federation, self.predicts_for, self.federation.agreed[self.predicts_for].ask(rows))
+            check_affordable(
+                self.federation,
+                self.predicts_for,
+                self.federation.agreed[self.predicts_for].ask(rows),
+            )
 
     def save(self, step: int, number: int, common: int | None = None) -> None:
-        """Save a checkpoint, where the driver says that training stands; `common` is kept as well."""
-        self.federation.batches.done, self.run.common = step, common
+        """Save a checkpoint, where the driver says that training stands; `common` is
+        kept as well."""
+        self.federation.batches.done = step
+        self.run.common = common
         self.run.checkpoint(self.federation, number=number)
 
     def best(self, take: bool) -> None:
-        """Remember the models as they are, as the driver found none better on validation rows; or have them again."""
+        """Remember the models as they are, as the driver found none better on
+        validation rows; or have them again."""
         with self.role.undisturbed():
             (take_best if take else keep_best)(self.federation)
 
@@ -204,20 +260,29 @@ class Participant:
 
     def close(self, outcome: str, refused: int) -> None:
         """Write this organisation's own summary; another run may begin."""
-        name, book, federation = self.own.name, self.organisation.ledger, self.federation
+        name = self.own.name
+        book = self.organisation.ledger
+        federation = self.federation
         is_one = federation.algorithm.nested is None and federation.algorithm.trains
-        constant = silent(federation.owners) if is_one else {}  # numbers a row that are the same in all training rows
+        # numbers a row that are the same in all training rows
+        constant = silent(federation.owners) if is_one else {}
         summary: dict[str, Any] = {
             "party": name,
             "algorithm": federation.settings.algorithm,
             "parties": {name: list(self.organisation.roles)},
             "models": models_told(federation.settings, federation.organisations),
-            "rows": {split: len(rows) for split, rows in federation.batches.splits.items()},
+            "rows": {
+                split: len(rows) for split, rows in federation.batches.splits.items()
+            },
             "rounds": federation.batches.done,
             "stopped": outcome,
             "bytes": {name: {"out": book.total("out"), "in": book.total("in")}},
             "refused_calls": refused,
-            **({"constant_outputs": constant, "findings": say_nothing(constant)} if constant else {}),
+            **(
+                {"constant_outputs": constant, "findings": say_nothing(constant)}
+                if constant
+                else {}
+            ),
             "privacy": [guarantee.to_json() for guarantee in guarantees(federation)],
         }
         if "labels" in self.organisation.roles:
@@ -236,15 +301,21 @@ log = logging.getLogger("colonnade.party")
 
 
 class Saves:
-    """The driver's side of checkpoints. It is `lenient` where it goes on without who does not answer, as [federation]
-    on_missing may say."""
+    """The driver's side of checkpoints. It is `lenient` where it goes on without who
+    does not answer, as [federation] on_missing may say."""
 
-    def __init__(self, run: RunDirectory, others: Peers, *, lenient: bool = False) -> None:
-        self.run, self.others, self.lenient = run, others, lenient
-        run.common = 1  # the state before training, which everybody saves when it is prepared
+    def __init__(
+        self, run: RunDirectory, others: Peers, *, lenient: bool = False
+    ) -> None:
+        self.run = run
+        self.others = others
+        self.lenient = lenient
+        # the state before training, which everybody saves when it is prepared
+        run.common = 1
 
     def go_back(self) -> int:
-        """Find where all can continue. This organisation goes back there, and the others when they are prepared."""
+        """Find where all can continue. This organisation goes back there, and the
+        others when they are prepared."""
         number = newest_of(self.run, self.others)
         self.run.back_to(number)
         self.run.common = number or 1
@@ -252,14 +323,15 @@ class Saves:
 
     def save(self, step: int) -> None:
         """Have everybody else save, after this organisation's own checkpoint."""
-        number, common = self.run.mark()["number"], self.run.common
+        number = self.run.mark()["number"]
+        common = self.run.common
         assert common is not None
         if self._all(Save(number, step, common)):
             self.run.common = number
 
     def after(self, every: int, watch: Watch | None) -> Watch:
-        """Pass on to `watch` what `fit` tells; whenever `fit` has saved, which is every so many epochs, so do the
-        others."""
+        """Pass on to `watch` what `fit` tells; whenever `fit` has saved, which is every
+        so many epochs, so do the others."""
 
         def watched(event: Step | Record) -> None:
             if isinstance(event, dict) and every and event["epoch"] % every == 0:
@@ -270,7 +342,8 @@ class Saves:
         return watched
 
     def best(self, take: bool) -> bool:
-        """Everybody else keeps its model as the best, or has it again; False where somebody could not be told."""
+        """Everybody else keeps its model as the best, or has it again; False where
+        somebody could not be told."""
         return self._all(TakeBest() if take else KeepBest())
 
     def close(self, outcome: Outcome) -> None:
@@ -282,11 +355,16 @@ class Saves:
             self.others.ask(request)
             return True
         requests = dict.fromkeys(self.others, request)
-        return len(those_who_answer(self.others, requests, "The run goes on without it.")) == len(requests)
+        return len(
+            those_who_answer(self.others, requests, "The run goes on without it.")
+        ) == len(requests)
 
 
-def those_who_answer(others: Peers, requests: Mapping[str, Request[R]], consequence: str = "") -> dict[str, R]:
-    """Ask where others may be missing: give the answers of those who do answer. Any other failure is raised."""
+def those_who_answer(
+    others: Peers, requests: Mapping[str, Request[R]], consequence: str = ""
+) -> dict[str, R]:
+    """Ask where others may be missing: give the answers of those who do answer. Any
+    other failure is raised."""
     answers, failures = others.attempt(requests)
     for error in failures.values():
         if not isinstance(error, NoAnswer):
@@ -303,19 +381,25 @@ def numbers(run: RunDirectory) -> tuple[int, ...]:
 def newest_of(run: RunDirectory, others: Peers) -> int:
     """The newest checkpoint of a run that this organisation and these others have."""
     answers = others.ask(Kept(run.path.name))
-    return newest_common({others.owner: numbers(run)} | {name: answer.numbers for name, answer in answers.items()})
+    return newest_common(
+        {others.owner: numbers(run)}
+        | {name: answer.numbers for name, answer in answers.items()}
+    )
 
 
 def newest_common(kept: Mapping[str, Sequence[int]]) -> int:
-    """Find the newest checkpoint that all organisations have; 0 where not all have saved even once, so that nobody has
-    trained."""
+    """Find the newest checkpoint that all organisations have; 0 where not all have
+    saved even once, so that nobody has trained."""
     common = set.intersection(*(set(numbers) for numbers in kept.values()))
     if common:
         return max(common)
     if all(number <= 1 for numbers in kept.values() for number in numbers):
         return 0
-    named = "; ".join(f"'{name}' {' and '.join(map(str, numbers)) or 'none'}" for name, numbers in kept.items())
+    named = "; ".join(
+        f"'{name}' {' and '.join(map(str, numbers)) or 'none'}"
+        for name, numbers in kept.items()
+    )
     raise CheckpointError(
-        f"There is no checkpoint that all have: {named}. Somebody's folder of this run is missing or of another run. "
-        "Put it back, or start a new run."
+        f"There is no checkpoint that all have: {named}. Somebody's folder of this run"
+        " is missing or of another run. Put it back, or start a new run."
     )

@@ -1,4 +1,5 @@
-"""The driver's side of predictions across machines: a session, opened once, then asked batch by batch.
+"""The driver's side of predictions across machines: a session, opened once, then asked
+batch by batch.
 
     driver                                          every other organisation
     Join      the same agreed file?            ->   refuses another one
@@ -11,11 +12,13 @@
     in the end:
     Enough                                     ->   its account and its ledger are written
 
-Which ids are asked for, a party learns as far as it holds them: it has to look them up. With `align = "exact"`, where
-all hold the same ids, they travel as digests keyed with the agreed file's fingerprint, which hide nothing from whoever
-guesses ids; with `align = "private"` only what is common is learned.
+Which ids are asked for, a party learns as far as it holds them: it has to look them up.
+With `align = "exact"`, where all hold the same ids, they travel as digests keyed with
+the agreed file's fingerprint, which hide nothing from whoever guesses ids; with `align
+= "private"` only what is common is learned.
 
-A file of ids is in the driver's own folder of the run, `rows/`, and what comes of it is written to `predictions/`.
+A file of ids is in the driver's own folder of the run, `rows/`, and what comes of it is
+written to `predictions/`.
 """
 
 from __future__ import annotations
@@ -39,7 +42,14 @@ from colonnade.core.files import replaced
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import packed
 from colonnade.datasets.table_files import for_spreadsheets
-from colonnade.errors import BoundaryError, CheckpointError, ConfigError, DataError, NoAnswer, PartyError
+from colonnade.errors import (
+    BoundaryError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    NoAnswer,
+    PartyError,
+)
 from colonnade.federation.federation import Elsewhere, Federation
 from colonnade.federation.organisation import agreed_on
 from colonnade.rows.asked import asked_by
@@ -68,10 +78,14 @@ from colonnade.sites.site import Site
 
 
 class Introduced:
-    """A transport that knows how wide everybody's embeddings were in training, and does not ask again."""
+    """A transport that knows how wide everybody's embeddings were in training, and does
+    not ask again."""
 
-    def __init__(self, inner: Transport, introductions: Mapping[str, roles.Introduction]) -> None:
-        self.inner, self.introductions = inner, introductions
+    def __init__(
+        self, inner: Transport, introductions: Mapping[str, roles.Introduction]
+    ) -> None:
+        self.inner = inner
+        self.introductions = introductions
 
     def exchange(self, to: str, envelope: Any) -> Any:
         if isinstance(envelope.message, roles.Introduce) and to in self.introductions:
@@ -79,8 +93,11 @@ class Introduced:
         return self.inner.exchange(to, envelope)
 
     def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
-        known = {to: self.introductions[to] for to, e in envelopes.items()
-                 if isinstance(e.message, roles.Introduce) and to in self.introductions}  # fmt: skip
+        known = {
+            to: self.introductions[to]
+            for to, e in envelopes.items()
+            if isinstance(e.message, roles.Introduce) and to in self.introductions
+        }
         others = {to: envelope for to, envelope in envelopes.items() if to not in known}
         answers = self.inner.exchange_each(others) if others else {}
         return {to: known[to] if to in known else answers[to] for to in envelopes}
@@ -88,7 +105,8 @@ class Introduced:
 
 @dataclass
 class Rows:
-    """Rows that are asked for: what the driver holds of them, who lacks which, and the places of those held."""
+    """Rows that are asked for: what the driver holds of them, who lacks which, and the
+    places of those held."""
 
     holdings: Holdings
     places: dict[str, torch.Tensor]
@@ -98,7 +116,8 @@ class Rows:
         return self.holdings.ids
 
     def lacking(self, names: Collection[str], *, lenient: bool) -> torch.Tensor:
-        """Tell which rows cannot be predicted: not all hold them, or, where parties may be missing, nobody does."""
+        """Tell which rows cannot be predicted: not all hold them, or, where parties may
+        be missing, nobody does."""
         away = list(self.holdings.away.values())
         if not away or (lenient and len(away) < len(names)):
             return torch.zeros(len(self.ids), dtype=torch.bool)
@@ -106,38 +125,62 @@ class Rows:
 
 
 class Session:
-    """Predictions with one run, at a label owner. `model` says with which, where label owners have one of their own
-    beside the aggregated one; `engine` how long it waits, where not as agreed."""
+    """Predictions with one run, at a label owner. `model` says with which, where label
+    owners have one of their own beside the aggregated one; `engine` how long it waits,
+    where not as agreed."""
 
-    def __init__(self, site: Site, run: str, *, model: str | None = None, engine: EngineSettings | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        run: str,
+        *,
+        model: str | None = None,
+        engine: EngineSettings | None = None,
+    ) -> None:
         check_asks(site.own, run)
-        self.site, self.own, self.run, self.model = site, site.own, run, model
+        self.site = site
+        self.own = site.own
+        self.run = run
+        self.model = model
         self.engine = engine or site.own.settings.engine
         self.lenient = self.engine.on_missing in ("stale", "skip")
         self.host = site.host
         self.folder = RunDirectory(site.host.folder(run))
-        self.local = replace(as_trained(self.own.local, self.folder), engine=self.engine)
-        self.may_lack = self.local.may_lack  # a row may be predicted without who lacks it
+        self.local = replace(
+            as_trained(self.own.local, self.folder), engine=self.engine
+        )
+        # a row may be predicted without who lacks it
+        self.may_lack = self.local.may_lack
         carrier = self.engine.around(site.carrier(engine=self.engine))
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()
         self._meet()
-        asked = Peers(self.own.name, [name for name in self.there if name in self.met], carrier, site.host.ledger)
+        asked = Peers(
+            self.own.name,
+            [name for name in self.there if name in self.met],
+            carrier,
+            site.host.ledger,
+        )
         self.mark = self.folder.marked(newest_of(self.folder, asked))
         self.fitted = self.folder.fitted(self.own.name)
         self.encoder = Labels.from_state(self.fitted["labels"])
         self.shapes = self.folder.widths()
         if not self.shapes:
-            raise CheckpointError(f"{self.folder.path} has no {WIDTHS}, so it was not trained from here. Train it.")
+            raise CheckpointError(
+                f"{self.folder.path} has no {WIDTHS}, so it was not trained from here."
+                " Train it."
+            )
         self.names = list(self.shapes)
         self.own_rows = OwnRows(self.own)
         self._with_columns = has_columns(self.own, self.fitted)
 
     def own_part(self, ids: Strings) -> Rows:
-        """Collect what the driver holds of some ids, its own columns zero where it lacks a row; nobody is asked."""
+        """Collect what the driver holds of some ids, its own columns zero where it
+        lacks a row; nobody is asked."""
         own = self.own.name
-        mine, away = {}, {}
+        mine = {}
+        away = {}
         if self._with_columns:
             known, columns = self.own_rows.now(self.fitted)
             held = torch.from_numpy(np.isin(ids, known))
@@ -148,10 +191,16 @@ class Session:
             mine[own], away = Columns(features), {} if held.all() else {own: ~held}
         settings = self.own.settings
         asks = asked_by(settings, own, [own], ids)
-        return Rows(Holdings(mine, asks, packed(ids), self.encoder, server=settings.server, away=away), {})
+        return Rows(
+            Holdings(
+                mine, asks, packed(ids), self.encoder, server=settings.server, away=away
+            ),
+            {},
+        )
 
     def look(self, rows: Rows) -> None:
-        """Ask each party which of these rows it holds; who does not answer holds none, where parties may be missing."""
+        """Ask each party which of these rows it holds; who does not answer holds none,
+        where parties may be missing."""
         self._meet()
         rows.places = self._places(rows.ids, rows.holdings.loss.outputs)
         for name in self.names:
@@ -162,19 +211,26 @@ class Session:
                 if mask.any():
                     rows.holdings.away[name] = mask
 
-    def ask(self, rows: Rows, wanted: torch.Tensor | None = None) -> list[tuple[torch.Tensor, Predictions]]:
-        """Predict rows that were looked for, or some of them, in groups by who lacks them, with their places."""
-        opened, predictions = self.opened(rows), []
+    def ask(
+        self, rows: Rows, wanted: torch.Tensor | None = None
+    ) -> list[tuple[torch.Tensor, Predictions]]:
+        """Predict rows that were looked for, or some of them, in groups by who lacks
+        them, with their places."""
+        opened = self.opened(rows)
+        predictions = []
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         for places, away in rows.holdings.by_absence(wanted):
             group = wanted[places]
             self.take(rows, group, away)
             ids = rows.ids[group.numpy()].tolist()
-            predictions.append((group, opened.predict(ids, owner=self.own.name, model=self.model)))
+            predictions.append(
+                (group, opened.predict(ids, owner=self.own.name, model=self.model))
+            )
         return predictions
 
     def warm(self) -> None:
-        """Have everybody read its table now, so that the first batch need not wait for it; no id is asked for."""
+        """Have everybody read its table now, so that the first batch need not wait for
+        it; no id is asked for."""
         none = self.own_part(np.array([], dtype=np.str_))
         if not self.own.private:
             with suppress(NoAnswer):  # who is slow goes on reading
@@ -186,11 +242,17 @@ class Session:
         self.site.keep_crossed(self.folder.path)
 
     def opened(self, rows: Rows) -> Federation:
-        """Build the federation that predicts some of these rows, as the checkpoint has it. The others have looked for
-        them, and need not introduce themselves again: what they send was written down in training."""
-        own, settings = self.own.name, self.local
+        """Build the federation that predicts some of these rows, as the checkpoint has
+        it. The others have looked for them, and need not introduce themselves again:
+        what they send was written down in training."""
+        own = self.own.name
+        settings = self.local
         introductions = {
-            name: roles.Introduction(shape, len(rows.ids), agreed_on(settings, rows.holdings, name)[own].fingerprint())
+            name: roles.Introduction(
+                shape,
+                len(rows.ids),
+                agreed_on(settings, rows.holdings, name)[own].fingerprint(),
+            )
             for name, shape in self.shapes.items()
             if name != own
         }
@@ -198,29 +260,52 @@ class Session:
         def reach(_: str, here: Transport) -> Transport:
             return Introduced(self.site.carrier(here, self.engine), introductions)
 
-        federation = Federation(settings, rows.holdings, between=reach, elsewhere=Elsewhere({own}, self.names))
+        federation = Federation(
+            settings,
+            rows.holdings,
+            between=reach,
+            elsewhere=Elsewhere({own}, self.names),
+        )
         self.folder.load(federation, self.mark)
         self.folder.follow(federation)
         return federation
 
     def _asked(self, requests: Mapping[str, Request[Any]]) -> dict[str, Any]:
-        """Give the answers; where parties may be missing, those who do not answer have none."""
+        """Give the answers; where parties may be missing, those who do not answer have
+        none."""
         if not requests:
             return {}
-        return those_who_answer(self.there, requests) if self.lenient else self.there.ask_each(requests)
+        return (
+            those_who_answer(self.there, requests)
+            if self.lenient
+            else self.there.ask_each(requests)
+        )
 
     def _meet(self) -> None:
-        """Have partners join that have not agreed to the same yet, as after they were away."""
-        self.met |= self._asked({name: Join(self.own.agreed) for name in self.there if name not in self.met}).keys()
+        """Have partners join that have not agreed to the same yet, as after they were
+        away."""
+        self.met |= self._asked(
+            {name: Join(self.own.agreed) for name in self.there if name not in self.met}
+        ).keys()
 
     def _places(self, ids: Strings, outputs: int) -> dict[str, torch.Tensor]:
-        """Give, by party, the places in `ids` of the rows that it holds, in its own order of them."""
-        number, present = self.mark["number"], [name for name in self.there if name in self.met]
+        """Give, by party, the places in `ids` of the rows that it holds, in its own
+        order of them."""
+        number = self.mark["number"]
+        present = [name for name in self.there if name in self.met]
         if not self.own.private:
-            digests = np.frombuffer(b"".join(digests_of(self.own, ids)), dtype=np.uint8).reshape(len(ids), DIGEST)
-            asked = self.host.outbox.release(torch.from_numpy(digests.copy()), ASKED_IDS)
-            answers = self._asked({name: Look(self.run, number, outputs, asked) for name in present})
-            return {name: _held(name, answer, len(ids)) for name, answer in answers.items()}
+            digests = np.frombuffer(
+                b"".join(digests_of(self.own, ids)), dtype=np.uint8
+            ).reshape(len(ids), DIGEST)
+            asked = self.host.outbox.release(
+                torch.from_numpy(digests.copy()), ASKED_IDS
+            )
+            answers = self._asked(
+                {name: Look(self.run, number, outputs, asked) for name in present}
+            )
+            return {
+                name: _held(name, answer, len(ids)) for name, answer in answers.items()
+            }
         places = {}
         for name in present:
             try:
@@ -236,23 +321,39 @@ class Session:
 
     def _in_common(self, name: str, ids: Strings) -> torch.Tensor:
         """Find which of these ids a party holds, too: it learns these and no others."""
-        held, settings = self._keys_of(ids), self.own.settings.alignment
+        held = self._keys_of(ids)
+        settings = self.own.settings.alignment
         mine = IdOwner(self.site.seat(), held, settings, among=(self.own.name, name))
-        align(mine, Peers(self.own.name, [name], self.there.transport, self.host.ledger), predict=True)
+        align(
+            mine,
+            Peers(self.own.name, [name], self.there.transport, self.host.ledger),
+            predict=True,
+        )
         rows = mine.common_rows
-        return torch.empty(0, dtype=torch.int64) if rows is None else torch.from_numpy(rows.astype(np.int64))
+        return (
+            torch.empty(0, dtype=torch.int64)
+            if rows is None
+            else torch.from_numpy(rows.astype(np.int64))
+        )
 
     def _keys_of(self, ids: Strings) -> tuple[Ids, ...]:
-        """Give what is compared of these ids: all keys that the own table has of a row; else its first."""
+        """Give what is compared of these ids: all keys that the own table has of a row;
+        else its first."""
         own, keys = self.own.name, len(self.own.settings.keys)
         if keys == 1:
             return (Ids.of(own, [ids.tolist()]),)
         self.site.read()
         table = self.site.table
-        texts = [ids.copy(), *(np.full(len(ids), "", dtype=ids.dtype) for _ in range(keys - 1))]
+        texts = [
+            ids.copy(),
+            *(np.full(len(ids), "", dtype=ids.dtype) for _ in range(keys - 1)),
+        ]
         if table is not None and table.keys:
             rows, there = table.find(ids)
-            texts = [np.where(there, key[rows], text) for key, text in zip(table.keys, texts, strict=True)]
+            texts = [
+                np.where(there, key[rows], text)
+                for key, text in zip(table.keys, texts, strict=True)
+            ]
         return tuple(Ids.of_texts(own, text) for text in texts)
 
     def take(self, rows: Rows, group: torch.Tensor, away: Collection[str]) -> None:
@@ -263,16 +364,18 @@ class Session:
                 at = torch.full((len(rows.ids),), -1, dtype=torch.int64)
                 at[places] = torch.arange(len(places))
                 takes[name] = Take(self.host.outbox.release(at[group], ASKED_ROWS))
-        for name in takes.keys() - self._asked(takes).keys():  # it would answer for other rows
+        # it would answer for other rows
+        for name in takes.keys() - self._asked(takes).keys():
             rows.holdings.away[name] = torch.ones(len(rows.ids), dtype=torch.bool)
 
 
 def check_asks(own: SiteConfig, run: str) -> None:
-    """Check that this organisation may ask for columns to predict, and that this names a run."""
+    """Check that this organisation may ask for columns to predict, and that this names
+    a run."""
     if own.name not in own.label_owners:
         raise BoundaryError(
-            f"'{own.name}' does not predict; in the federation it agreed to, who holds labels does: "
-            f"{', '.join(own.label_owners)}."
+            f"'{own.name}' does not predict; in the federation it agreed to, who holds"
+            f" labels does: {', '.join(own.label_owners)}."
         )
     check_run(run)
 
@@ -280,8 +383,15 @@ def check_asks(own: SiteConfig, run: str) -> None:
 def _held(name: str, answer: Looked, size: int) -> torch.Tensor:
     held = None if answer.held is None else answer.held.tensor.cpu()
     fits = held is not None and held.dtype == torch.int64 and held.dim() == 1
-    if held is None or not fits or not bool(((held >= 0) & (held < size)).all()) or len(torch.unique(held)) < len(held):
-        raise PartyError(name, Look.kind, None, "it did not say which of the rows it holds")
+    if (
+        held is None
+        or not fits
+        or not bool(((held >= 0) & (held < size)).all())
+        or len(torch.unique(held)) < len(held)
+    ):
+        raise PartyError(
+            name, Look.kind, None, "it did not say which of the rows it holds"
+        )
     return held
 
 
@@ -289,13 +399,20 @@ FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
 def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
-    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file with the predictions."""
+    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file
+    with the predictions."""
     own = site.own
     check_asks(own, run)
     find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
     column = own.settings.id_column_of(own.name)
-    spelled = list(dict.fromkeys(written_ids(asked_in, own.settings.keys_at(own.name), whose="what to predict")))
+    spelled = list(
+        dict.fromkeys(
+            written_ids(
+                asked_in, own.settings.keys_at(own.name), whose="what to predict"
+            )
+        )
+    )
     if not spelled:
         raise DataError(f"{asked_in} has no rows to predict.")
     keys = own.settings.names_of(spelled)
@@ -312,11 +429,18 @@ def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
 
 
 def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
-    """Give where the ids are and where predictions go. The name comes from elsewhere: it must be no path."""
+    """Give where the ids are and where predictions go. The name comes from elsewhere:
+    it must be no path."""
     if not FILE.fullmatch(rows) or ".." in rows:
-        raise ConfigError(f"What to predict is the name of a .csv or .parquet file, and no path; found {rows[:120]!r}.")
+        raise ConfigError(
+            "What to predict is the name of a .csv or .parquet file, and no path;"
+            f" found {rows[:120]!r}."
+        )
     if not (run / ROWS / rows).is_file():
-        raise DataError(f"There is no file {run / ROWS / rows} with the ids to predict. Put it there.")
+        raise DataError(
+            f"There is no file {run / ROWS / rows} with the ids to predict. Put it"
+            " there."
+        )
     return run / ROWS / rows, run / PREDICTIONS / rows
 
 
@@ -325,25 +449,43 @@ def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
     if not session.may_lack:
         settings = session.local
         may = "skip" in find(settings.algorithm).missing(settings.config)
-        cure = '; or set on_missing = "skip" under [federation] in the agreed file.' if may else "."
+        cure = (
+            '; or set on_missing = "skip" under [federation] in the agreed file.'
+            if may
+            else "."
+        )
         for name, away in rows.holdings.away.items():
-            lost = np.flatnonzero(away.numpy())  # by place: the message goes into this site's log
+            # by place: the message goes into this site's log
+            lost = np.flatnonzero(away.numpy())
             raise DataError(
-                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, the first of them number {lost[0] + 1} in "
-                f"the file. Predict ids that every table holds{cure}"
+                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, the first of"
+                f" them number {lost[0] + 1} in the file. Predict ids that every table"
+                f" holds{cure}"
             )
     elif names and (nobody := rows.lacking(names, lenient=True).numpy()).any():
         first = np.flatnonzero(nobody)[0] + 1
         raise DataError(
-            f"{nobody.sum()} of {len(ids)} ids are in no party's table, the first of them number {first} in the file."
+            f"{nobody.sum()} of {len(ids)} ids are in no party's table, the first of"
+            f" them number {first} in the file."
         )
 
 
-def _write(out: Path, column: str, groups: Sequence[Predictions], spelled: Sequence[str], keys: Sequence[str]) -> Path:
+def _write(
+    out: Path,
+    column: str,
+    groups: Sequence[Predictions],
+    spelled: Sequence[str],
+    keys: Sequence[str],
+) -> Path:
     """Write one line per id as it was spelled; `keys` are what ids are compared by."""
     import pandas as pd
 
-    frame = pd.concat([group.to_frame("id") for group in groups]).set_index("id").loc[list(keys)].reset_index()
+    frame = (
+        pd.concat([group.to_frame("id") for group in groups])
+        .set_index("id")
+        .loc[list(keys)]
+        .reset_index()
+    )
     frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
     out.parent.mkdir(exist_ok=True)
     with replaced(out) as fresh:

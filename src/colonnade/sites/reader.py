@@ -1,7 +1,9 @@
-"""A party's side of a prediction across machines: which of the rows asked for it holds, and its columns of them.
+"""A party's side of a prediction across machines: which of the rows asked for it holds,
+and its columns of them.
 
-`prediction` has the protocol. Nothing is learned from it, and no labels are needed: columns are prepared as in
-training, from the organisation's table as it is at each batch, and its account and ledger go on.
+`prediction` has the protocol. Nothing is learned from it, and no labels are needed:
+columns are prepared as in training, from the organisation's table as it is at each
+batch, and its account and ledger go on.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError, DataError, InputError
 from colonnade.rows.asked import asked_by
-from colonnade.rows.holdings import NOBODY, Columns, Holdings, Ids, State, read_own, read_own_labels
+from colonnade.rows.holdings import (
+    NOBODY,
+    Columns,
+    Holdings,
+    Ids,
+    State,
+    read_own,
+    read_own_labels,
+)
 from colonnade.rows.making import from_tables, place, with_labels
 from colonnade.rows.making import own_columns as columns_of
 from colonnade.rows.public import from_dataset
@@ -46,9 +56,13 @@ Prepare = Callable[[Ids], torch.Tensor]
 
 def read_own_table(own: SiteConfig) -> Table:
     """Read this organisation's table, in the order of its ids."""
-    table = (read_own_labels if own.section == "label_owners" else read_own)(own.settings, own.name)
+    table = (read_own_labels if own.section == "label_owners" else read_own)(
+        own.settings, own.name
+    )
     if own.name in own.feature_owners and not table.columns:
-        raise DataError(f"'{own.name}' holds no feature columns, and no labels. Name some columns.")
+        raise DataError(
+            f"'{own.name}' holds no feature columns, and no labels. Name some columns."
+        )
     if table.label is not None and own.private:
         table = with_labels(table)  # nobody need know of the others
     return table.in_order(np.sort(table.ids))
@@ -63,35 +77,55 @@ def own_columns(
     rows: int = 0,
     numbers: torch.Tensor | None = None,
 ) -> Holdings:
-    """Of one that holds columns: by label owner the rows they share, and its columns of all of them. Without a table,
-    its part of a public data set. `sides` and `numbers` are of the one label owner's rows, where it told them; of other
-    rows they change nothing, and the label owner sees that these are others. `rows` is how many train, where told."""
+    """Of one that holds columns: by label owner the rows they share, and its columns of
+    all of them. Without a table, its part of a public data set. `sides` and `numbers`
+    are of the one label owner's rows, where it told them; of other rows they change
+    nothing, and the label owner sees that these are others. `rows` is how many train,
+    where told."""
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
         if name not in whole.columns:
-            raise ConfigError(f"{name!r} holds no columns of this data set; there are {', '.join(whole.columns)}.")
-        owners = {k: replace(held, labels=NOBODY) for k, held in whole.label_owners.items()}
+            raise ConfigError(
+                f"{name!r} holds no columns of this data set; there are"
+                f" {', '.join(whole.columns)}."
+            )
+        owners = {
+            k: replace(held, labels=NOBODY) for k, held in whole.label_owners.items()
+        }
         part = replace(whole, columns={name: whole.columns[name]}, label_owners=owners)
     else:
         divided = None
         if sides and len(ids) == 1:
             ((owner, known),) = ids.items()
             if (understood := sides_heard(sides, known)) is not None:
-                ids, divided = {owner: understood[0]}, understood[1]
+                ids = {owner: understood[0]}
+                divided = understood[1]
         part = replace(place(own.settings, ids, divided), outputs_elsewhere=outputs)
         if numbers is not None and len(ids) == 1:
             (held,) = part.label_owners.values()
-            if numbers.dtype != torch.int64 or tuple(numbers.shape) != (len(held.ids),) or bool((numbers < 0).any()):
-                raise DataError(f"'{name}' was told numbers of other rows than the {len(held.ids)} that it shares.")
+            if (
+                numbers.dtype != torch.int64
+                or tuple(numbers.shape) != (len(held.ids),)
+                or bool((numbers < 0).any())
+            ):
+                raise DataError(
+                    f"'{name}' was told numbers of other rows than the {len(held.ids)}"
+                    " that it shares."
+                )
             held.numbers = numbers.cpu()
-        part = replace(part, columns={name: columns_of(own.settings, name, table, part)})
+        part = replace(
+            part, columns={name: columns_of(own.settings, name, table, part)}
+        )
     return replace(part, outputs_elsewhere=outputs, trained=rows)
 
 
-def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = "") -> Holdings:
-    """Build what a label owner holds: its rows, and the columns that it has beside its labels. Several agree on an
-    `encoder`; one draws its split with a `salt` of its own."""
+def own_labels(
+    own: SiteConfig, table: Table | None, encoder: Labels | None, salt: str = ""
+) -> Holdings:
+    """Build what a label owner holds: its rows, and the columns that it has beside its
+    labels. Several agree on an `encoder`; one draws its split with a `salt` of its own.
+    """
     name = own.name
     if table is None:
         whole = from_dataset(own.settings)
@@ -99,17 +133,25 @@ def own_labels(own: SiteConfig, table: Table | None, encoder: Labels | None, sal
         held = whole.label_owners[name]
         if held.rows is not None:  # of all rows it knows its own alone
             held = replace(held, rows=torch.arange(len(held.packed)))
-        return replace(whole, columns=mine, label_owners={name: held}, packed=held.packed, known_to=1)
+        return replace(
+            whole,
+            columns=mine,
+            label_owners={name: held},
+            packed=held.packed,
+            known_to=1,
+        )
     exact = replace(own.local, data=replace(own.settings.data, align="exact"))
     return from_tables(exact, {name: table}, {name: table}, salt=salt, encoder=encoder)
 
 
 class OwnRows:
-    """An organisation's table, read once, and again when its file has changed; one that cannot be read, such as one
-    that is half-written, changes nothing."""
+    """An organisation's table, read once, and again when its file has changed; one that
+    cannot be read, such as one that is half-written, changes nothing."""
 
     def __init__(self, own: SiteConfig) -> None:
-        self.own, self._seen, self._fitted = own, written(own), State()
+        self.own = own
+        self._seen = written(own)
+        self._fitted = State()
         self._rows: tuple[Ids, Prepare] | None = None
 
     def now(self, fitted: State) -> tuple[Ids, Prepare]:
@@ -122,24 +164,35 @@ class OwnRows:
                 self._rows = rows_of(self.own, fitted)
             except InputError as error:
                 kind = type(error).__name__
-                log.warning("%s: its table changed and cannot be read (%s); the old rows stay", self.own.name, kind)
-        self._seen, self._fitted = seen, fitted
+                log.warning(
+                    "%s: its table changed and cannot be read (%s); the old rows stay",
+                    self.own.name,
+                    kind,
+                )
+        self._seen = seen
+        self._fitted = fitted
         return self._rows
 
 
 def written(own: SiteConfig) -> tuple[tuple[int, int], ...]:
-    """Tell when an organisation's tables were written, and their sizes; nothing where it has none."""
+    """Tell when an organisation's tables were written, and their sizes; nothing where
+    it has none."""
     party = own.settings.parties.get(own.name)
     if party is None or party.table is None:
         return ()
-    return tuple(stamp(Path(path)) for path in (party.table, *(more["table"] for more in party.tables.values())))
+    return tuple(
+        stamp(Path(path))
+        for path in (party.table, *(more["table"] for more in party.tables.values()))
+    )
 
 
 def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
-    """Give the ids in an organisation's table as it is now, and what prepares columns of some as in training."""
+    """Give the ids in an organisation's table as it is now, and what prepares columns
+    of some as in training."""
     if own.settings.data.dataset is not None:
         whole = from_dataset(own.settings)
-        index, features = {name: at for at, name in enumerate(whole.ids.tolist())}, whole.columns[own.name].features
+        index = {name: at for at, name in enumerate(whole.ids.tolist())}
+        features = whole.columns[own.name].features
         return whole.ids, lambda ids: features[[index[name] for name in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
@@ -158,12 +211,20 @@ def has_columns(own: SiteConfig, fitted: State) -> bool:
 def digests_of(own: SiteConfig, ids: NDArray[Any]) -> list[bytes]:
     """Digests of ids, keyed with the agreed file's fingerprint."""
     key = own.agreed.encode()
-    return [hashlib.blake2b(name.encode(), key=key, digest_size=DIGEST).digest() for name in ids.tolist()]
+    return [
+        hashlib.blake2b(name.encode(), key=key, digest_size=DIGEST).digest()
+        for name in ids.tolist()
+    ]
 
 
-ASKED_IDS, HELD, ASKED_ROWS = "asked_ids", "held", "asked_rows"
+ASKED_IDS = "asked_ids"
+HELD = "held"
+ASKED_ROWS = "asked_rows"
 REVEALS = {
-    ASKED_IDS: "which ids are to be predicted: digests, which whoever guesses an id can compare",
+    ASKED_IDS: (
+        "which ids are to be predicted: digests, which whoever guesses an id can"
+        " compare"
+    ),
     HELD: "which of the ids asked for this party holds",
     ASKED_ROWS: "which of this party's rows are to be predicted next",
 }
@@ -171,7 +232,8 @@ REVEALS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """Rows of an organisation's that `by` is to predict, and with which checkpoint of the run."""
+    """Rows of an organisation's that `by` is to predict, and with which checkpoint of
+    the run."""
 
     by: str
     ids: Ids
@@ -181,10 +243,21 @@ class Asked:
 
     def holdings(self, own: SiteConfig, run: RunDirectory) -> Holdings:
         """Build holdings of these rows alone, as the organisation holds them."""
-        columns, asked = {own.name: Columns(self.columns)}, asked_by(own.settings, self.by, own.label_owners, self.ids)
-        known_to, server = int(run.fitted(own.name).get("known_to", 1)), own.settings.server
-        encoder = Labels(", ".join(own.label_owners), "classification")  # what labels mean is known elsewhere
-        return Holdings(columns, asked, packed(self.ids), encoder, known_to, server, outputs_elsewhere=self.outputs)
+        columns = {own.name: Columns(self.columns)}
+        asked = asked_by(own.settings, self.by, own.label_owners, self.ids)
+        known_to = int(run.fitted(own.name).get("known_to", 1))
+        server = own.settings.server
+        # what labels mean is known elsewhere
+        encoder = Labels(", ".join(own.label_owners), "classification")
+        return Holdings(
+            columns,
+            asked,
+            packed(self.ids),
+            encoder,
+            known_to,
+            server,
+            outputs_elsewhere=self.outputs,
+        )
 
 
 class Shelf(Home, Protocol):
@@ -197,7 +270,9 @@ class Shelf(Home, Protocol):
 
 
 class Looked(Message):
-    held: Released | None  # the places in what was asked for, of the rows that it holds; None where it was not told
+    # the places in what was asked for, of the rows that it holds; None where it was not
+    # told
+    held: Released | None
 
 
 class Look(Request[Looked]):
@@ -216,15 +291,20 @@ class Enough(Request[Done]):
 
 
 class Reader(Party):
-    """Answers for an organisation which rows it holds, and makes its feature owner answer for some of them. Of several
-    who may ask, it answers one at a time; another takes over when that one has not asked for so many seconds, as where
-    it died, and never while it is being answered."""
+    """Answers for an organisation which rows it holds, and makes its feature owner
+    answer for some of them. Of several who may ask, it answers one at a time; another
+    takes over when that one has not asked for so many seconds, as where it died, and
+    never while it is being answered."""
 
     patience = GONE
 
-    def __init__(self, organisation: Organisation, site: Shelf, askers: Collection[str]) -> None:
+    def __init__(
+        self, organisation: Organisation, site: Shelf, askers: Collection[str]
+    ) -> None:
         super().__init__(organisation)
-        self.site, self.serves_for, self.table = site, frozenset(askers), OwnRows(site.own)
+        self.site = site
+        self.serves_for = frozenset(askers)
+        self.table = OwnRows(site.own)
         self.by: str | None = None  # for whom it answered last
         self._calls: Counter[str] = Counter()  # of whom calls are being answered
         self._heard: dict[str, float] = {}  # when whose last call was answered
@@ -233,45 +313,79 @@ class Reader(Party):
     @serves
     def look(self, request: Look, asker: str) -> Looked:
         site = self.site
-        self.expect(site.participant is None or site.participant.predicts, "it takes part in a run already")
+        self.expect(
+            site.participant is None or site.participant.predicts,
+            "it takes part in a run already",
+        )
         if site.participant is not None:
             self._take_over(site.participant, asker)
         self.leave()  # the batch before, of which the asker had enough
         self.by = asker
-        self.expect(0 < request.outputs <= MOST_OUTPUTS, f"a model cannot have {request.outputs} outputs")
+        self.expect(
+            0 < request.outputs <= MOST_OUTPUTS,
+            f"a model cannot have {request.outputs} outputs",
+        )
         folder = site.host.folder(request.run)
-        self.expect(request.number in numbers(RunDirectory(folder)), f"it has no checkpoint {request.number} of it")
+        self.expect(
+            request.number in numbers(RunDirectory(folder)),
+            f"it has no checkpoint {request.number} of it",
+        )
         known, columns = self.table.now(RunDirectory(folder).fitted(site.own.name))
         if request.digests is None:
-            wanted = self.needed(site.common_ids(asker), "it was given no ids, and no alignment found any")
+            wanted = self.needed(
+                site.common_ids(asker),
+                "it was given no ids, and no alignment found any",
+            )
             places = None
-            self.expect(bool(np.isin(wanted, known).all()), "its table has changed since ids were compared; ask again")
+            self.expect(
+                bool(np.isin(wanted, known).all()),
+                "its table has changed since ids were compared; ask again",
+            )
         else:
-            self.expect(not site.own.private, 'ids are compared privately, by its [data] align = "private"')
-            mine = {digest: place for place, digest in enumerate(digests_of(site.own, known))}
+            self.expect(
+                not site.own.private,
+                'ids are compared privately, by its [data] align = "private"',
+            )
+            mine = {
+                digest: place
+                for place, digest in enumerate(digests_of(site.own, known))
+            }
             asked = request.digests.tensor
-            fits = asked.dtype == torch.uint8 and asked.dim() == 2 and asked.shape[1] == DIGEST
+            fits = (
+                asked.dtype == torch.uint8
+                and asked.dim() == 2
+                and asked.shape[1] == DIGEST
+            )
             self.expect(fits, f"digests are {DIGEST} bytes each")
             wished = [bytes(digest) for digest in asked.cpu().numpy()]
             self._each_once(asker, len(wished), len(set(wished)))
             rows = [mine.get(digest, -1) for digest in wished]
             wanted = known[[place for place in rows if place >= 0]]
-            held = torch.tensor([place for place, row in enumerate(rows) if row >= 0], dtype=torch.int64)
+            held = torch.tensor(
+                [place for place, row in enumerate(rows) if row >= 0], dtype=torch.int64
+            )
             places = self.outbox.release(held, HELD)
         self._each_once(asker, len(wanted), len(np.unique(wanted)))
         if len(wanted):
-            site.answer(Asked(asker, wanted, columns(wanted), request.number, request.outputs), folder)
+            site.answer(
+                Asked(asker, wanted, columns(wanted), request.number, request.outputs),
+                folder,
+            )
         return Looked(places)
 
     @serves
     def take(self, request: Take, asker: str) -> Done:
-        why, rows = "it holds no row that was asked for", request.rows.tensor.cpu()
+        why = "it holds no row that was asked for"
+        rows = request.rows.tensor.cpu()
         participant = self.needed(self.site.participant, why)
         self.expect(participant.predicts, why)
         self._by_the_same(asker)
         known = len(participant.ids)
         fits = rows.dtype == torch.int64 and rows.dim() == 1 and len(rows) > 0
-        self.expect(fits and bool(((rows >= 0) & (rows < known)).all()), f"it has rows 0 to {known - 1}")
+        self.expect(
+            fits and bool(((rows >= 0) & (rows < known)).all()),
+            f"it has rows 0 to {known - 1}",
+        )
         self._each_once(asker, len(rows), len(torch.unique(rows)))
         participant.ask(rows)
         return Done()
@@ -292,7 +406,8 @@ class Reader(Party):
 
     @contextmanager
     def answering(self, asker: str) -> Iterator[None]:
-        """Surround every call that this organisation answers, whichever of its roles does."""
+        """Surround every call that this organisation answers, whichever of its roles
+        does."""
         with self._counting:
             self._calls[asker] += 1
         try:
@@ -303,8 +418,12 @@ class Reader(Party):
                 self._heard[asker] = time.monotonic()
 
     def _each_once(self, asker: str, asked: int, different: int) -> None:
-        """Refuse rows asked for twice: each copy would leave with noise of its own, and their mean has less."""
-        why = f"'{asker}' asked for {asked} rows of which only {different} differ, and each is asked for once"
+        """Refuse rows asked for twice: each copy would leave with noise of its own, and
+        their mean has less."""
+        why = (
+            f"'{asker}' asked for {asked} rows of which only {different} differ, and"
+            " each is asked for once"
+        )
         self.expect(asked == different, why)
 
     def _by_the_same(self, asker: str) -> None:
@@ -318,6 +437,12 @@ class Reader(Party):
             gone = not self._calls[by] and silent >= self.patience
         if asker != self.by:
             self.expect(gone, f"it answers '{self.by}' now")
-            log.warning("%s: '%s' has not asked for %.0f s; '%s' takes over", self.name, by, silent, asker)
+            log.warning(
+                "%s: '%s' has not asked for %.0f s; '%s' takes over",
+                self.name,
+                by,
+                silent,
+                asker,
+            )
             with participant.role.undisturbed():
                 participant.role.serves_for = frozenset()

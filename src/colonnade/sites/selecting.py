@@ -1,11 +1,11 @@
-"""Before anybody trains, a label owner finds out at its site how many rows it shares with the others, and whose columns
-are worth having.
+"""Before anybody trains, a label owner finds out at its site how many rows it shares
+with the others, and whose columns are worth having.
 
     count_at       an alignment that tells nobody which rows are common    runs/RUN/alignment.json
     select_at      a selection, as its leader                              runs/RUN/selection.json
 
-What comes of it stays in that folder of its own: a candidate does not hear whether it was chosen. `sites.candidate` has
-what the others answer.
+What comes of it stays in that folder of its own: a candidate does not hear whether it
+was chosen. `sites.candidate` has what the others answer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from colonnade.sites.label_sets import LARGEST
 from colonnade.transport import InProcess, Recording
 
 LEADERS_OWN = ("k", "queries", "tests", "bins")
-"""Settings that are about labels and how finely they are looked at: a leader may choose them. All others say what
-crosses, and are in the agreed file."""
+"""Settings that are about labels and how finely they are looked at: a leader may choose
+them. All others say what crosses, and are in the agreed file."""
 
 
 class Chosen(Message):
@@ -48,7 +48,8 @@ class Chosen(Message):
 
 
 class SelectFor(Request[Chosen]):
-    """From the aggregation server to one of several label owners: choose for yourself, and tell it."""
+    """From the aggregation server to one of several label owners: choose for yourself,
+    and tell it."""
 
     run: str
     keep: int
@@ -57,18 +58,25 @@ class SelectFor(Request[Chosen]):
 
 
 class LeadingHost(Party):
-    """Stands for one of several label owners where they choose jointly; who drives asks it."""
+    """Stands for one of several label owners where they choose jointly; who drives asks
+    it."""
 
     def __init__(self, organisation: Organisation, site: Home) -> None:
         super().__init__(organisation)
-        self.site, self.serves_for = site, frozenset({site.own.driver} - {site.own.name})
+        self.site = site
+        self.serves_for = frozenset({site.own.driver} - {site.own.name})
 
     @serves
     def select_for(self, request: SelectFor) -> Chosen:
         own = self.site.own
-        self.expect(own.selections is not None, "its owner tells nobody: its party.toml has no [selections]")
+        self.expect(
+            own.selections is not None,
+            "its owner tells nobody: its party.toml has no [selections]",
+        )
         self.expect(is_run(request.run), f"a {A_RUN}")
-        selection, rows = select(self.site, request.run, request.keep, request.method, request.given)
+        selection, rows = select(
+            self.site, request.run, request.keep, request.method, request.given
+        )
         return Chosen(json.dumps(selection.to_json()), rows)
 
 
@@ -87,16 +95,21 @@ class Between:
 
     def cost(self, seconds: float) -> Cost:
         left = self.others.ask(Leave()).values()
-        counted = choosing.counted_by(self.leader, *([] if self.mine is None else [self.mine]))
+        counted = choosing.counted_by(
+            self.leader, *([] if self.mine is None else [self.mine])
+        )
         for done in left:
             counted.update(done.operations)
         sent = self.leader.ledger.total("out") + sum(done.sent for done in left)
         return Cost.of(seconds, sent, counted, len(self.leader.queries))
 
 
-def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> tuple[Selection, int]:
-    """Choose `keep` of those who hold columns, as a label owner, and write it into this organisation's own folder; give
-    it and over how many rows it was. `given` are settings of the leader's own."""
+def select(
+    site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]
+) -> tuple[Selection, int]:
+    """Choose `keep` of those who hold columns, as a label owner, and write it into this
+    organisation's own folder; give it and over how many rows it was. `given` are
+    settings of the leader's own."""
     own = site.own
     check_run(run)
     choosing.check_method(method)
@@ -104,18 +117,34 @@ def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any
     site.meet()
     site.compare()
     holdings = site.labels_alone()
-    held, every = holdings.label_owners[own.name], site.shared_with(own.name, holdings)
-    names = [name for name in own.names if name in own.feature_owners or name in holdings.columns]
+    held = holdings.label_owners[own.name]
+    every = site.shared_with(own.name, holdings)
+    names = [
+        name
+        for name in own.names
+        if name in own.feature_owners or name in holdings.columns
+    ]
     choosing.check_keep(keep, names)
     wanted = asked.for_task(holdings.encoder.task, own.name)
     labels = as_labels(own.name, held.labels, held.splits["train"].numpy(), wanted)
     settled = wanted.settled(numbers=labels.dtype.kind == "f")
-    rows, decryptor = dict.fromkeys(names, len(labels)), asked.reads
+    rows = dict.fromkeys(names, len(labels))
+    decryptor = asked.reads
     check_parties(rows, len(labels), leader=own.name, decryptor=decryptor)
     sides = sides_to_tell(every, held) if held.is_told else ""
     queries = min(settled.queries, len(labels))
-    request = TakePart(run, own.agreed, len(names), queries, sides, site.digest(run, every), holdings.outputs)
-    engine, organisation, mine = own.settings.engine, organisation_of(own), None
+    request = TakePart(
+        run,
+        own.agreed,
+        len(names),
+        queries,
+        sides,
+        site.digest(run, every),
+        holdings.outputs,
+    )
+    engine = own.settings.engine
+    organisation = organisation_of(own)
+    mine = None
     if own.name in names:
         mine = participant(organisation, own, holdings, own.name, request)
         choosing.admit(mine, own.name)
@@ -124,19 +153,36 @@ def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any
     def meet() -> Between:
         servers = [SERVER, *([KEYS] if decryptor == "key_server" else [])]
         there = [name for name in (*names, *servers) if name != own.name]
-        others = Peers(own.name, there, engine.around(site.carrier()), organisation.ledger)
+        others = Peers(
+            own.name, there, engine.around(site.carrier()), organisation.ledger
+        )
         for name, taking in others.ask(request).items():
             if name in names:
                 check_same(own.name, len(every), name, taking.rows, taking.same)
         leader = Leader(organisation, labels, settled)
-        reads = [] if decryptor == "leader" else choosing.readers(decryptor, names, own.name)
+        reads = (
+            []
+            if decryptor == "leader"
+            else choosing.readers(decryptor, names, own.name)
+        )
         here = None if mine is None else InProcess({own.name: mine})
         reached = list(dict.fromkeys([*names, *reads, SERVER]))
-        leader.meet(Peers(own.name, reached, engine.around(site.carrier(here)), organisation.ledger), names, reads)
+        leader.meet(
+            Peers(
+                own.name,
+                reached,
+                engine.around(site.carrier(here)),
+                organisation.ledger,
+            ),
+            names,
+            reads,
+        )
         return Between(leader, others, mine)
 
     try:
-        selection = choosing.choose(names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet)
+        selection = choosing.choose(
+            names, keep, method, settled, leader=own.name, seed=engine.seed, meet=meet
+        )
     finally:
         if mine is not None:
             site.roles.remove(mine)
@@ -146,60 +192,121 @@ def select(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any
     return keep_selection(own.runs / run, selection), len(labels)
 
 
-def select_at(site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]) -> Selection:
-    """Select as who drives: for the label owner that this is, or for several jointly, one after the other."""
+def select_at(
+    site: Home, run: str, keep: int, method: str, given: Mapping[str, Any]
+) -> Selection:
+    """Select as who drives: for the label owner that this is, or for several jointly,
+    one after the other."""
     own = site.own
     if own.name in own.label_owners:
         return select(site, run, keep, method, given)[0]
     if not own.drives:
-        raise BoundaryError(f"'{own.name}' does not select; in the federation it agreed to, label owners do.")
+        raise BoundaryError(
+            f"'{own.name}' does not select; in the federation it agreed to, label"
+            " owners do."
+        )
     check_run(run)
     settings_of(own, given)
     label_owners = site.peers(own.label_owners)
-    answers = {name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given))) for name in label_owners}
+    answers = {
+        name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given)))
+        for name in label_owners
+    }
     selections: dict[str, Selection] = {}
     for name, answer in answers.items():
-        selections[name] = _chosen(name, answer, own, method, next(iter(selections.values()), None))
-    joint = choosing.jointly(selections, {name: answer.rows for name, answer in answers.items()}, keep)
-    learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(". ")
-    return keep_selection(own.runs / run, replace(joint, learned={**joint.learned, own.name: learned}))
+        selections[name] = _chosen(
+            name, answer, own, method, next(iter(selections.values()), None)
+        )
+    joint = choosing.jointly(
+        selections, {name: answer.rows for name, answer in answers.items()}, keep
+    )
+    learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(
+        ". "
+    )
+    return keep_selection(
+        own.runs / run, replace(joint, learned={**joint.learned, own.name: learned})
+    )
 
 
-def _chosen(name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None) -> Selection:
-    """Read what a label owner found: of those who hold columns here, in numbers, by the groups that others tested."""
+def _chosen(
+    name: str, answer: Chosen, own: SiteConfig, method: str, first: Selection | None
+) -> Selection:
+    """Read what a label owner found: of those who hold columns here, in numbers, by the
+    groups that others tested."""
     try:
         selection = Selection.from_json(json.loads(answer.found))
-        numbers = [number for by in (selection.scores, selection.groups, selection.errors) for number in by.values()]
+        numbers = [
+            number
+            for by in (selection.scores, selection.groups, selection.errors)
+            for number in by.values()
+        ]
         numbers += [selection.entropy or 0.0, *asdict(selection.cost).values()]
-        parties, every = set(own.feature_owners), {*own.names, *own.label_owners, SERVER, KEYS}
-        mentioned = {*selection.chosen, *selection.level, *(party for group in selection.groups for party in group)}
-        named = set(selection.scores) == set(selection.ranking) == parties and set(selection.errors) in (set(), parties)
-        known = mentioned <= parties and set(selection.learned) <= every and not selection.each
+        parties = set(own.feature_owners)
+        every = {*own.names, *own.label_owners, SERVER, KEYS}
+        mentioned = {
+            *selection.chosen,
+            *selection.level,
+            *(party for group in selection.groups for party in group),
+        }
+        named = set(selection.scores) == set(selection.ranking) == parties and set(
+            selection.errors
+        ) in (set(), parties)
+        known = (
+            mentioned <= parties
+            and set(selection.learned) <= every
+            and not selection.each
+        )
         same = first is None or selection.groups.keys() == first.groups.keys()
-        fits = named and known and same and selection.method == method and 0 < answer.rows <= MOST_ROWS
+        fits = (
+            named
+            and known
+            and same
+            and selection.method == method
+            and 0 < answer.rows <= MOST_ROWS
+        )
         if not fits or not all(abs(float(number)) <= LARGEST for number in numbers):
             raise ValueError
-        return replace(selection, learned={who: printable(what) for who, what in selection.learned.items()})
-    except (ConfigError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
-        raise PartyError(name, SelectFor.kind, None, "it told of a selection that is none") from None
+        return replace(
+            selection,
+            learned={who: printable(what) for who, what in selection.learned.items()},
+        )
+    except (
+        ConfigError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ):
+        raise PartyError(
+            name, SelectFor.kind, None, "it told of a selection that is none"
+        ) from None
 
 
 def count_at(site: Home, run: str) -> list[Alignment]:
-    """Count, as a label owner, how many rows are common with all who hold columns, or where rows may differ, with each.
-    Nobody learns which they are; each site charges it as an alignment, or refuses."""
+    """Count, as a label owner, how many rows are common with all who hold columns, or
+    where rows may differ, with each. Nobody learns which they are; each site charges it
+    as an alignment, or refuses."""
     own = site.own
     check_run(run)
     if own.name not in own.label_owners:
-        raise BoundaryError(f"'{own.name}' does not ask others for their ids; {', '.join(own.label_owners)} may.")
+        raise BoundaryError(
+            f"'{own.name}' does not ask others for their ids;"
+            f" {', '.join(own.label_owners)} may."
+        )
     if not own.private:
         raise ConfigError(
-            'Rows are counted where ids are compared privately. Set align = "private" under [data] in the agreed file.'
+            'Rows are counted where ids are compared privately. Set align = "private"'
+            " under [data] in the agreed file."
         )
     site.meet()
     alignments = site.compare("count")
     site.keep_crossed(own.runs / run)
     (own.runs / run).mkdir(parents=True, exist_ok=True)
-    written = [asdict(alignment) | {"learned": alignment.learned()} for alignment in alignments]
+    written = [
+        asdict(alignment) | {"learned": alignment.learned()} for alignment in alignments
+    ]
     write_text(own.runs / run / ALIGNMENT, json.dumps(written, indent=2) + "\n")
     return alignments
 
@@ -209,19 +316,21 @@ def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
     agreed = own.settings.selection
     if own.settings.rows_differ:
         raise ConfigError(
-            "A selection between sites compares rows that all hold, and the agreed file has [data] rows = "
-            '"label_owner". Select with a file without it.'
+            "A selection between sites compares rows that all hold, and the agreed file"
+            ' has [data] rows = "label_owner". Select with a file without it.'
         )
     if not agreed.servers:
         raise ConfigError(
-            "A selection between sites takes two servers, which the agreed file does not have. Set [selection] "
-            "servers = true there, and have `colonnade provision` make kits for them."
+            "A selection between sites takes two servers, which the agreed file does"
+            " not have. Set [selection] servers = true there, and have `colonnade"
+            " provision` make kits for them."
         )
     for key in given:
         if key not in LEADERS_OWN:
             raise ConfigError(
-                f"[selection] {key} says what crosses, so it is in the file that all agreed on. Set it there; "
-                f"{', '.join(LEADERS_OWN)} are the label owner's own."
+                f"[selection] {key} says what crosses, so it is in the file that all"
+                f" agreed on. Set it there; {', '.join(LEADERS_OWN)} are the label"
+                " owner's own."
             )
     return from_mapping(SelectionSettings, {**asdict(agreed), **given}, where="select")
 

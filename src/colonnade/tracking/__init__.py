@@ -1,4 +1,5 @@
-"""Services that follow a run: `fit` sends numbers and settings to those that [tracking] names.
+"""Services that follow a run: `fit` sends numbers and settings to those that [tracking]
+names.
 
 [tracking]
 tensorboard = true                  # into the run directory; or a folder
@@ -10,7 +11,15 @@ from __future__ import annotations
 
 from colonnade.tracking.services import TRACKERS, trackers_of
 from colonnade.tracking.settings import TrackingSettings
-from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers, parameters_of
+from colonnade.tracking.trackers import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    About,
+    Tracker,
+    Trackers,
+    parameters_of,
+)
 
 __all__ = [
     "FAILED",

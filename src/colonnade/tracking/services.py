@@ -1,9 +1,11 @@
-"""The services that can follow a run: TensorBoard (`tensorboard --logdir DIR`) and MLflow.
+"""The services that can follow a run: TensorBoard (`tensorboard --logdir DIR`) and
+MLflow.
 
-TensorBoard gets the loss of every batch and each epoch's numbers over batches. MLflow gets one run of an experiment,
-at a server or in a folder, with each epoch's numbers. A resumed run goes on under its own id, which the run directory
-keeps in mlflow.json. MLflow's own reporting about its users is switched off, and a server that does not answer is given
-up soon, unless the environment says otherwise.
+TensorBoard gets the loss of every batch and each epoch's numbers over batches. MLflow
+gets one run of an experiment, at a server or in a folder, with each epoch's numbers. A
+resumed run goes on under its own id, which the run directory keeps in mlflow.json.
+MLflow's own reporting about its users is switched off, and a server that does not
+answer is given up soon, unless the environment says otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import Any
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError
 from colonnade.tracking.settings import TrackingSettings, is_address
-from colonnade.tracking.trackers import FAILED, FINISHED, INTERRUPTED, About, Tracker, Trackers
+from colonnade.tracking.trackers import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    About,
+    Tracker,
+    Trackers,
+)
 
 KEPT = "mlflow.json"
 STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
@@ -26,13 +35,15 @@ AT_ONCE = 100
 """The most settings, or numbers, that a server takes in one call."""
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # its own 7 keep a training waiting for four minutes
+    # its own 7 keep a training waiting for four minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
 }
 
 
 class TensorBoard:
-    """Writes into the run directory, or into a folder of this run's name below the one that the settings give."""
+    """Writes into the run directory, or into a folder of this run's name below the one
+    that the settings give."""
 
     name = "tensorboard"
 
@@ -41,21 +52,35 @@ class TensorBoard:
             import tensorboard  # noqa: F401
         except ImportError:
             raise ConfigError(
-                '[tracking] tensorboard needs TensorBoard. Install it: pip install "colonnade[tracking]".'
+                "[tracking] tensorboard needs TensorBoard. Install it: pip install"
+                ' "colonnade[tracking]".'
             ) from None
         folder = settings.tensorboard
-        self.folder = Path(folder) / run.resolve().name if isinstance(folder, str) else run / self.name
+        self.folder = (
+            Path(folder) / run.resolve().name
+            if isinstance(folder, str)
+            else run / self.name
+        )
         if self.folder.exists() and not self.folder.is_dir():
-            raise ConfigError(f"[tracking] tensorboard needs a folder, and {self.folder} is a file.")
+            raise ConfigError(
+                f"[tracking] tensorboard needs a folder, and {self.folder} is a file."
+            )
         self.writer: Any = None
 
     def begin(self, about: About) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Steps after a killed run's last checkpoint are trained again: what it wrote of them is purged.
-        self.writer = SummaryWriter(self.folder, purge_step=about.step + 1 if about.resumed else None)
+        # Steps after a killed run's last checkpoint are trained again: what it wrote of
+        # them is purged.
+        self.writer = SummaryWriter(
+            self.folder, purge_step=about.step + 1 if about.resumed else None
+        )
         settings = {**about.tags, **about.parameters}
-        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in settings.items())]
+        lines = [
+            "| setting | value |",
+            "|---|---|",
+            *(f"| {key} | {value} |" for key, value in settings.items()),
+        ]
         self.writer.add_text("settings", "\n".join(lines), about.step)
 
     def batch(self, step: int, loss: float) -> None:
@@ -78,32 +103,44 @@ class MLflow:
 
     def __init__(self, settings: TrackingSettings, run: Path) -> None:
         assert settings.mlflow is not None
-        self.kept, self.run = run / KEPT, ""
-        self.where = settings.mlflow if is_address(settings.mlflow) else Path(settings.mlflow).absolute().as_uri()
+        self.kept = run / KEPT
+        self.run = ""
+        self.where = (
+            settings.mlflow
+            if is_address(settings.mlflow)
+            else Path(settings.mlflow).absolute().as_uri()
+        )
         for key, value in ENVIRONMENT.items():
             os.environ.setdefault(key, value)
         if self.where.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the settings name a folder
+            # the settings name a folder
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise ConfigError(
-                '[tracking] mlflow needs MLflow. Install it: pip install "colonnade[tracking]".'
+                "[tracking] mlflow needs MLflow. Install it: pip install"
+                ' "colonnade[tracking]".'
             ) from None
         try:
             self.client: Any = MlflowClient(tracking_uri=self.where)
             known = self.client.get_experiment_by_name(settings.experiment)
-            self.experiment = known.experiment_id if known else self.client.create_experiment(settings.experiment)
+            self.experiment = (
+                known.experiment_id
+                if known
+                else self.client.create_experiment(settings.experiment)
+            )
         except ImportError as error:
             raise ConfigError(
-                f"[tracking] mlflow = {settings.mlflow!r} needs more of MLflow than its client ({error}). Install it: "
-                "pip install mlflow. A folder or a server needs no more."
+                f"[tracking] mlflow = {settings.mlflow!r} needs more of MLflow than its"
+                f" client ({error}). Install it: pip install mlflow. A folder or a"
+                " server needs no more."
             ) from None
         except Exception as error:  # MLflow's own, of requests, of the disk
             cause = (str(error).strip().splitlines() or [""])[0][:300].rstrip(".")
             raise ConfigError(
-                f"[tracking] mlflow = {settings.mlflow!r} cannot be used: {cause}. Start the server, correct the "
-                "address, or leave it out."
+                f"[tracking] mlflow = {settings.mlflow!r} cannot be used: {cause}."
+                " Start the server, correct the address, or leave it out."
             ) from None
 
     def begin(self, about: About) -> None:
@@ -111,18 +148,27 @@ class MLflow:
 
         known = self._resumed() if about.resumed else None
         if known is None:
-            created = self.client.create_run(self.experiment, run_name=about.name, tags=dict(about.tags))
-            self.run, known = created.info.run_id, {}
+            created = self.client.create_run(
+                self.experiment, run_name=about.name, tags=dict(about.tags)
+            )
+            self.run = created.info.run_id
+            known = {}
             write_text(self.kept, json.dumps({"where": self.where, "run": self.run}))
-        new = [Param(key, value) for key, value in about.parameters.items() if key not in known]
+        new = [
+            Param(key, value)
+            for key, value in about.parameters.items()
+            if key not in known
+        ]
         for piece in _pieces(new):
             self.client.log_batch(self.run, params=piece)
-        for key, value in about.parameters.items():  # MLflow never changes a setting: what is new now is a tag
+        # MLflow never changes a setting: what is new now is a tag
+        for key, value in about.parameters.items():
             if known.get(key, value) != value:
                 self.client.set_tag(self.run, f"resumed.{key}", value)
 
     def _resumed(self) -> dict[str, str] | None:
-        """The settings of the run that is resumed; None where it is new, or MLflow no longer knows it."""
+        """The settings of the run that is resumed; None where it is new, or MLflow no
+        longer knows it."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -137,13 +183,16 @@ class MLflow:
         return dict(resumed.data.params)
 
     def batch(self, step: int, loss: float) -> None:
-        """Nothing: a call to a server takes longer than most batches, so MLflow gets epochs alone."""
+        """Nothing: a call to a server takes longer than most batches, so MLflow gets
+        epochs alone."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        for piece in _pieces([Metric(name, value, now, step) for name, value in numbers.items()]):
+        for piece in _pieces(
+            [Metric(name, value, now, step) for name, value in numbers.items()]
+        ):
             self.client.log_batch(self.run, metrics=piece)
 
     def end(self, how: str) -> None:
@@ -156,12 +205,22 @@ def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield items[start : start + AT_ONCE]
 
 
-TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS: dict[str, Callable[[TrackingSettings, Path], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+}
 
 
 def trackers_of(settings: TrackingSettings, run: Path | None) -> Trackers:
-    """The trackers that the settings ask for; none without a run directory. A package that is not installed, or a
-    server that cannot be reached, is an error here, before training."""
+    """The trackers that the settings ask for; none without a run directory. A package
+    that is not installed, or a server that cannot be reached, is an error here, before
+    training."""
     if run is None:
         return Trackers()
-    return Trackers([make(settings, run) for name, make in TRACKERS.items() if getattr(settings, name)])
+    return Trackers(
+        [
+            make(settings, run)
+            for name, make in TRACKERS.items()
+            if getattr(settings, name)
+        ]
+    )

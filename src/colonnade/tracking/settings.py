@@ -14,28 +14,40 @@ SCHEMES = ("file", "databricks", "databricks-uc")
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The services that follow a run; none by default. They may change on resuming, since they change no training."""
+    """The services that follow a run; none by default. They may change on resuming,
+    since they change no training."""
 
-    tensorboard: bool | str = False  # true: into the run directory; or a folder, where each run has one of its own
+    # true: into the run directory; or a folder, where each run has one of its own
+    tensorboard: bool | str = False
     mlflow: str | None = None  # a server's address, or a folder
     experiment: str = "colonnade"  # of MLflow: under which name runs are listed
 
     def __post_init__(self) -> None:
         if not isinstance(self.tensorboard, (bool, str)) or self.tensorboard == "":
-            raise ConfigError(f"[tracking] tensorboard must be true, false, or a folder; found {self.tensorboard!r}.")
+            raise ConfigError(
+                "[tracking] tensorboard must be true, false, or a folder; found"
+                f" {self.tensorboard!r}."
+            )
         if not isinstance(self.mlflow, str | None) or self.mlflow == "":
-            raise ConfigError(f"[tracking] mlflow must be a server's address or a folder; found {self.mlflow!r}.")
+            raise ConfigError(
+                "[tracking] mlflow must be a server's address or a folder; found"
+                f" {self.mlflow!r}."
+            )
         if not isinstance(self.experiment, str) or not self.experiment.strip():
-            raise ConfigError(f"[tracking] experiment must be a name; found {self.experiment!r}.")
+            raise ConfigError(
+                f"[tracking] experiment must be a name; found {self.experiment!r}."
+            )
         if self.mlflow is not None and urlsplit(self.mlflow).password:
             raise ConfigError(
-                "[tracking] mlflow has a password, and a run directory keeps its settings. Leave it out, and set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment."
+                "[tracking] mlflow has a password, and a run directory keeps its"
+                " settings. Leave it out, and set MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD in the environment."
             )
 
     def below(self, folder: Path) -> TrackingSettings:
         """The settings with relative folders resolved below this one."""
-        tensorboard, mlflow = self.tensorboard, self.mlflow
+        tensorboard = self.tensorboard
+        mlflow = self.mlflow
         if isinstance(tensorboard, str):
             tensorboard = str((folder / tensorboard).resolve())
         if mlflow is not None and not is_address(mlflow):

@@ -1,6 +1,8 @@
-"""All the trackers of a run at once. None of them can end it: one that fails is reported once, and stops.
+"""All the trackers of a run at once. None of them can end it: one that fails is
+reported once, and stops.
 
-A tracker gets names and numbers: never ids, rows, labels, columns, their names, or the place of a table.
+A tracker gets names and numbers: never ids, rows, labels, columns, their names, or the
+place of a table.
 """
 
 from __future__ import annotations
@@ -16,15 +18,27 @@ from colonnade.core import Step
 SECTIONS = ("algorithm", "data", "model", "label_model", "train", "federation")
 OWNERS = ("parties", "label_owners", "data_owners")
 OF_AN_OWNER = ("scale", "model", "outbox", "budget", "rows", "classes")
-OF_DATA = ("validation", "test", "task", "align", "dataset", "split", "parts", "patch", "labels_at")
+OF_DATA = (
+    "validation",
+    "test",
+    "task",
+    "align",
+    "dataset",
+    "split",
+    "parts",
+    "patch",
+    "labels_at",
+)
 COUNTED = "who knows the batches"
-"""The adversary that a budget is enforced against; `epsilon` is tracked for it alone, the privacy report has all."""
+"""The adversary that a budget is enforced against; `epsilon` is tracked for it alone,
+the privacy report has all."""
 LONGEST = 500
 """The most characters of a setting that MLflow servers of any version take."""
 
 
 def parameters_of(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Settings, flattened: train.epochs, parties.lab.budget.epsilon. Only what is listed above is included."""
+    """Settings, flattened: train.epochs, parties.lab.budget.epsilon. Only what is
+    listed above is included."""
     settings: dict[str, Any] = {}
     for section in SECTIONS:
         for key, value in tables.get(section, {}).items():
@@ -32,30 +46,53 @@ def parameters_of(tables: Mapping[str, Any]) -> dict[str, str]:
                 settings.update(_leaves(f"{section}.{key}", value))
     for section in OWNERS:
         held = tables.get(section, {})
-        named = held.items() if isinstance(held, Mapping) else ((owner["name"], owner) for owner in held)
+        named = (
+            held.items()
+            if isinstance(held, Mapping)
+            else ((owner["name"], owner) for owner in held)
+        )
         for name, owner in named:
             for key in OF_AN_OWNER:
                 if key in owner:
                     settings.update(_leaves(f"{section}.{name}.{key}", owner[key]))
     texts = {key: str(value) for key, value in settings.items()}
-    return {key: text if len(text) <= LONGEST else text[: LONGEST - 1] + "…" for key, text in texts.items()}
+    return {
+        key: text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+        for key, text in texts.items()
+    }
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one epoch: loss, validation/accuracy, bytes, seconds, epsilon/lab, missing/lab, left_out/north."""
-    numbers: dict[str, Any] = {key: record[key] for key in ("epoch", "loss", "seconds", "bytes") if key in record}
+    """The numbers of one epoch: loss, validation/accuracy, bytes, seconds, epsilon/lab,
+    missing/lab, left_out/north."""
+    numbers: dict[str, Any] = {
+        key: record[key]
+        for key in ("epoch", "loss", "seconds", "bytes")
+        if key in record
+    }
     for group in ("validation", "losses", "epsilon"):
-        numbers |= {f"{group}/{name}": value for name, value in record.get(group, {}).items()}
+        numbers |= {
+            f"{group}/{name}": value for name, value in record.get(group, {}).items()
+        }
     for owner, scores in record.get("validation_each", {}).items():
-        numbers |= {f"validation_each/{owner}/{name}": value for name, value in scores.items()}
-    numbers |= {f"missing/{party}": sum(times.values()) for party, times in record.get("missing", {}).items()}
+        numbers |= {
+            f"validation_each/{owner}/{name}": value for name, value in scores.items()
+        }
+    numbers |= {
+        f"missing/{party}": sum(times.values())
+        for party, times in record.get("missing", {}).items()
+    }
     numbers |= {f"left_out/{owner}": 1 for owner in record.get("left_out", {})}
     return _finite(numbers)
 
 
 def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers at the end: scores of every split, bytes and epsilon of every party, who was missing."""
-    totals: dict[str, Any] = {"rounds": summary["rounds"], "seconds_in_all": summary["seconds"]}
+    """The numbers at the end: scores of every split, bytes and epsilon of every party,
+    who was missing."""
+    totals: dict[str, Any] = {
+        "rounds": summary["rounds"],
+        "seconds_in_all": summary["seconds"],
+    }
     for split, scores in summary["metrics"].items():
         totals |= {f"{split}/{name}": value for name, value in scores.items()}
     for party, traffic in summary["bytes"].items():
@@ -64,9 +101,12 @@ def totals_of(summary: Mapping[str, Any]) -> dict[str, float]:
         totals[f"missing_in_all/{party}"] = sum(times.values())
     for guarantee in summary["privacy"]:
         labels = guarantee["protects"] == "labels"
-        for statement in guarantee["statements"]:  # the first that counts is in the relation of the party's budget
+        # the first that counts is in the relation of the party's budget
+        for statement in guarantee["statements"]:
             if labels or statement["adversary"].startswith(COUNTED):
-                totals[f"{'epsilon_labels' if labels else 'epsilon'}/{guarantee['party']}"] = statement["epsilon"]
+                totals[
+                    f"{'epsilon_labels' if labels else 'epsilon'}/{guarantee['party']}"
+                ] = statement["epsilon"]
                 break
     return _finite(totals)
 
@@ -80,18 +120,26 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers that are finite: without AUC where a class is missing, and without an epsilon that is infinite."""
-    return {key: float(value) for key, value in numbers.items() if value is not None and math.isfinite(value)}
+    """The numbers that are finite: without AUC where a class is missing, and without an
+    epsilon that is infinite."""
+    return {
+        key: float(value)
+        for key, value in numbers.items()
+        if value is not None and math.isfinite(value)
+    }
 
 
 log = logging.getLogger("colonnade.tracking")
 
-FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
+FINISHED = "finished"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
 class About:
-    """What a tracker gets before training: a run's name, its settings, and tags to find it by."""
+    """What a tracker gets before training: a run's name, its settings, and tags to find
+    it by."""
 
     name: str
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +149,8 @@ class About:
 
 
 class Tracker(Protocol):
-    """A service that follows a run. It is made before anything else, so that a missing package or server fails then."""
+    """A service that follows a run. It is made before anything else, so that a missing
+    package or server fails then."""
 
     name: str
 
@@ -115,8 +164,9 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Call `begin`, then this with every step and record, then `finish` with the summary. As a context, it also ends
-    the trackers when training fails or is interrupted."""
+    """Call `begin`, then this with every step and record, then `finish` with the
+    summary. As a context, it also ends the trackers when training fails or is
+    interrupted."""
 
     def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
         self.active = list(trackers)
@@ -134,14 +184,21 @@ class Trackers:
             self.step = event.batch.step + 1
             self._call_all(lambda tracker: tracker.batch(self.step, event.loss))
         else:
-            self.step, numbers = event["step"], numbers_of(event)
+            self.step = event["step"]
+            numbers = numbers_of(event)
             self._call_all(lambda tracker: tracker.log(numbers, self.step))
 
     def __enter__(self) -> Trackers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(FINISHED if kind is None else FAILED if issubclass(kind, Exception) else INTERRUPTED)
+        self.close(
+            FINISHED
+            if kind is None
+            else FAILED
+            if issubclass(kind, Exception)
+            else INTERRUPTED
+        )
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, str]:
         """Send the totals, and return the trackers that failed, each with the reason."""
@@ -160,8 +217,15 @@ class Trackers:
         for tracker in list(self.active):
             try:
                 call(tracker)
-            except Exception as error:  # whatever a server, a disk or a library raises: training goes on
+            # whatever a server, a disk or a library raises: training goes on
+            except Exception as error:
                 self.active.remove(tracker)
                 cause = (str(error).strip().splitlines() or [""])[0][:300]
-                self.failures[tracker.name] = f"stopped at step {self.step}: {type(error).__name__}: {cause}"
-                log.warning("%s %s. Training goes on without it.", tracker.name, self.failures[tracker.name])
+                self.failures[tracker.name] = (
+                    f"stopped at step {self.step}: {type(error).__name__}: {cause}"
+                )
+                log.warning(
+                    "%s %s. Training goes on without it.",
+                    tracker.name,
+                    self.failures[tracker.name],
+                )

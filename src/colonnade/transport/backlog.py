@@ -1,10 +1,12 @@
-"""What parties left to be done, done by threads: each party's tasks in their order, and parties take turns.
+"""What parties left to be done, done by threads: each party's tasks in their order, and
+parties take turns.
 
     ready     clinic, lab, ...        whoever waits longest comes first
     a thread  takes a party, does its next tasks for some milliseconds, and if others wait, puts it behind them
 
-So fourteen parties keep eight cores busy until all of them are nearly done; with a thread for each, six would wait
-until the first eight are done, and two cores for the last six. What a party computes does not depend on who does it.
+So fourteen parties keep eight cores busy until all of them are nearly done; with a
+thread for each, six would wait until the first eight are done, and two cores for the
+last six. What a party computes does not depend on who does it.
 """
 
 from __future__ import annotations
@@ -30,20 +32,26 @@ class Backlog:
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
         self._tasks: dict[str, deque[tuple[Request[Any] | None, Task]]] = {}
-        self._ready: deque[str] = deque()  # as many threads will look here as parties wait
+        # as many threads will look here as parties wait
+        self._ready: deque[str] = deque()
         self._under_way: set[str] = set()  # parties that wait for a thread, or have one
         self._awaited: str | None = None
         self._failures: dict[str, tuple[Request[Any] | None, BaseException]] = {}
         self._ended = threading.Condition()
 
-    def add(self, party: str, request: Request[Any] | None, tasks: Iterable[Task]) -> None:
-        """What a party left when it answered a request, to be done after all that it left before; None: these answer,
-        and say themselves whose failure it is."""
+    def add(
+        self, party: str, request: Request[Any] | None, tasks: Iterable[Task]
+    ) -> None:
+        """What a party left when it answered a request, to be done after all that it
+        left before; None: these answer, and say themselves whose failure it is."""
         with self._ended:
-            self._tasks.setdefault(party, deque()).extend((request, task) for task in tasks)
+            self._tasks.setdefault(party, deque()).extend(
+                (request, task) for task in tasks
+            )
             if party in self._under_way or not self._tasks[party]:
                 return
-            self.threads.submit(self._work)  # first: where there are no threads any more, nobody waits for one
+            # first: where there are no threads any more, nobody waits for one
+            self.threads.submit(self._work)
             self._under_way.add(party)
             self._ready.append(party)
 
@@ -56,8 +64,8 @@ class Backlog:
         self._raise(party)
 
     def finish(self) -> None:
-        """Wait until all is done, also where somebody interrupts, so that nobody computes behind its back. Of what
-        failed, the first party's is raised."""
+        """Wait until all is done, also where somebody interrupts, so that nobody
+        computes behind its back. Of what failed, the first party's is raised."""
         with self._ended:
             try:
                 self._ended.wait_for(lambda: not self._under_way)
@@ -73,15 +81,19 @@ class Backlog:
             if request is None:
                 raise error
             cause = f"{type(error).__name__}: {error}"
-            raise PartyError(party, request.kind, batch_of(request), cause, private=True) from error
+            raise PartyError(
+                party, request.kind, batch_of(request), cause, private=True
+            ) from error
 
     def _work(self) -> None:
         with self._ended:
-            party, since = self._ready.popleft(), time.perf_counter()
+            party = self._ready.popleft()
+            since = time.perf_counter()
         while self._does_one(party):
             if self._ready and time.perf_counter() - since > TURN:
                 self._ready.append(party)
-                party, since = self._ready.popleft(), time.perf_counter()
+                party = self._ready.popleft()
+                since = time.perf_counter()
 
     def _does_one(self, party: str) -> bool:
         """A party's next task; whether there was one."""

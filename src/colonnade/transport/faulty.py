@@ -1,11 +1,14 @@
-"""What networks do, on purpose: delay, drop, duplicate, fail at the n-th call (`Faulty`).
+"""What networks do, on purpose: delay, drop, duplicate, fail at the n-th call
+(`Faulty`).
 
-A rehearsal of a wide-area network in one process: every question and answer takes as long as it would over links of
-a bandwidth and a latency (`colonnade run --network 50ms,100mbit`).
+A rehearsal of a wide-area network in one process: every question and answer takes as
+long as it would over links of a bandwidth and a latency (`colonnade run --network
+50ms,100mbit`).
 
-Whoever asks has one link. Questions leave over it one after the other, and answers come over it one after the other, as
-they are ready; half of the latency is spent each way. Who answers computes meanwhile, and all of them at once. What two
-roles of one organisation tell each other crosses no link.
+Whoever asks has one link. Questions leave over it one after the other, and answers come
+over it one after the other, as they are ready; half of the latency is spent each way.
+Who answers computes meanwhile, and all of them at once. What two roles of one
+organisation tell each other crosses no link.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to the `at`-th call to a party (counted from 1), or to every call when `at` is 0.
+    """Something that happens to the `at`-th call to a party (counted from 1), or to
+    every call when `at` is 0.
 
     delay      it arrives `seconds` later
     drop       it never arrives
@@ -42,31 +46,50 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in ("delay", "drop", "duplicate", "fail"):
-            raise ConfigError(f"A fault is one of delay, drop, duplicate, fail; found {self.kind!r}.")
+            raise ConfigError(
+                f"A fault is one of delay, drop, duplicate, fail; found {self.kind!r}."
+            )
 
 
 class Faulty:
     """Passes calls on, except where a fault says otherwise."""
 
     def __init__(self, inner: Transport, faults: Sequence[Fault]) -> None:
-        self.inner, self.faults = inner, faults
+        self.inner = inner
+        self.faults = faults
         self.calls: dict[str, int] = {}
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         self.calls[to] = self.calls.get(to, 0) + 1
-        active = {fault.kind: fault for fault in self.faults if fault.to == to and fault.at in (0, self.calls[to])}
+        active = {
+            fault.kind: fault
+            for fault in self.faults
+            if fault.to == to and fault.at in (0, self.calls[to])
+        }
         if "delay" in active:
             time.sleep(active["delay"].seconds)
         if "drop" in active:
-            raise NoAnswer(to, envelope.message.kind, batch_of(envelope.message), "the call never arrived")
+            raise NoAnswer(
+                to,
+                envelope.message.kind,
+                batch_of(envelope.message),
+                "the call never arrived",
+            )
         reply = self.inner.exchange(to, envelope)
         if "duplicate" in active:
             reply = self.inner.exchange(to, envelope)
         if "fail" in active:
-            raise NoAnswer(to, envelope.message.kind, batch_of(envelope.message), "the answer was lost")
+            raise NoAnswer(
+                to,
+                envelope.message.kind,
+                batch_of(envelope.message),
+                "the answer was lost",
+            )
         return reply
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
         return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
 
 
@@ -89,42 +112,67 @@ class Network:
         values: dict[str, float] = {}
         for word in filter(None, re.split(r"[,\s]+", text.strip().lower())):
             match = WORD.fullmatch(word)
-            kind = "" if match is None else "bandwidth" if match[2].endswith("bit") else "latency"
+            kind = (
+                ""
+                if match is None
+                else "bandwidth"
+                if match[2].endswith("bit")
+                else "latency"
+            )
             if match is None or kind in values:
-                raise ConfigError(f"--network is a latency and a bandwidth, as in 50ms,100mbit; found {text!r}.")
+                raise ConfigError(
+                    "--network is a latency and a bandwidth, as in 50ms,100mbit; found"
+                    f" {text!r}."
+                )
             values[kind] = float(match[1]) * UNITS[match[2]]
         if not values or values.get("bandwidth") == 0:
-            raise ConfigError(f"--network needs a bandwidth above 0 or a latency, as in 50ms,100mbit; found {text!r}.")
+            raise ConfigError(
+                "--network needs a bandwidth above 0 or a latency, as in 50ms,100mbit;"
+                f" found {text!r}."
+            )
         return cls(values.get("bandwidth", float("inf")), values.get("latency", 0.0))
 
-    def seconds(self, traffic: Mapping[str, Mapping[str, int]], exchanges: float) -> float:
-        """For all of it: the busiest party's link carries what it sends and then what it receives, and every question
-        waits for its answer."""
+    def seconds(
+        self, traffic: Mapping[str, Mapping[str, int]], exchanges: float
+    ) -> float:
+        """For all of it: the busiest party's link carries what it sends and then what
+        it receives, and every question waits for its answer."""
         busiest = max((sum(ways.values()) for ways in traffic.values()), default=0)
         headers = 2 * HEADER * exchanges * max(len(traffic) - 1, 0)
         return (busiest + headers) * 8 / self.bandwidth + exchanges * self.latency
 
 
 class Distant:
-    """Passes calls on, and lets their answers arrive when they would; those in one frame, at once."""
+    """Passes calls on, and lets their answers arrive when they would; those in one
+    frame, at once."""
 
     def __init__(self, owner: str, inner: Transport, network: Network) -> None:
-        self.owner, self.inner, self.network = owner, inner, network
+        self.owner = owner
+        self.inner = inner
+        self.network = network
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         return self.exchange_each({to: envelope})[to]
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
-        begun, away = time.perf_counter(), 0.0
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
+        begun = time.perf_counter()
+        away = 0.0
         arrived = dict[str, float]()
         for to, envelope in envelopes.items():
             if to != self.owner:
                 away += sum(self._carrying(one.message) for one in envelope.in_order)
                 arrived[to] = away + self.network.latency / 2
-        for ahead in zip_longest(*([(to, one) for one in e.ahead] for to, e in envelopes.items())):
+        for ahead in zip_longest(
+            *([(to, one) for one in e.ahead] for to, e in envelopes.items())
+        ):
             self.inner.exchange_each(dict(filter(None, ahead)))
-        replies = self.inner.exchange_each({to: envelope.in_order[-1] for to, envelope in envelopes.items()})
-        computing, back = time.perf_counter() - begun, 0.0
+        replies = self.inner.exchange_each(
+            {to: envelope.in_order[-1] for to, envelope in envelopes.items()}
+        )
+        computing = time.perf_counter() - begun
+        back = 0.0
         for to, arrives in arrived.items():
             back = max(back, arrives + computing) + self._carrying(replies[to])
         if arrived:

@@ -1,15 +1,19 @@
-"""Calls between organisations on different machines: bytes in, bytes out, over any line that says who is calling.
+"""Calls between organisations on different machines: bytes in, bytes out, over any line
+that says who is calling.
 
     asker                                      one call of the line                party
     Remote.exchange  --frame-->  whole: frame | put: piece | run | get: piece  -->  Endpoint
                     <-frame---  frame | how long it is                        <--
 
-The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE (`flare.members`). The channel
-tells an endpoint which site is calling; the name in a frame counts for nothing, and one that differs is refused. Who
-calls and what is asked are checked by a frame's header; only then is it unpacked, to as many bytes as the
-organisation's owner allows. A frame may bring calls that were held back ahead of another one; the answer is that of the
-last, or of the first that failed. A frame above `PIECE` bytes travels in pieces, straight out of the sender's tensors
-and into one buffer at the receiver, which the tensors there go on using: no side ever holds it twice.
+The line is sealed from site to site (`channel`) and carried by NVIDIA FLARE
+(`flare.members`). The channel tells an endpoint which site is calling; the name in a
+frame counts for nothing, and one that differs is refused. Who calls and what is asked
+are checked by a frame's header; only then is it unpacked, to as many bytes as the
+organisation's owner allows. A frame may bring calls that were held back ahead of
+another one; the answer is that of the last, or of the first that failed. A frame above
+`PIECE` bytes travels in pieces, straight out of the sender's tensors and into one
+buffer at the receiver, which the tensors there go on using: no side ever holds it
+twice.
 """
 
 from __future__ import annotations
@@ -31,25 +35,43 @@ from colonnade.core.failure import Failure, failure_of, raised
 from colonnade.core.message import Done, Message, Request, answered_by, batch_of
 from colonnade.core.roles import Transport
 from colonnade.core.wire import Envelope
-from colonnade.errors import BoundaryError, CheckpointError, ColonnadeError, InputError, NoAnswer, PartyError, WireError
+from colonnade.errors import (
+    BoundaryError,
+    CheckpointError,
+    ColonnadeError,
+    InputError,
+    NoAnswer,
+    PartyError,
+    WireError,
+)
 
 R = TypeVar("R", bound=Message)
 Route = Callable[[bytes, float], bytes]
-"""One call to one site: bytes there, bytes back within so many seconds, or an exception."""
+"""One call to one site: bytes there, bytes back within so many seconds, or an
+exception."""
 
 PIECE = 4 << 20
-"""Bytes in one call of the line. FLARE takes bytes up to 10 MB in one go; it stores larger ones away and fetches them
-one by one, which takes longer and twice the memory."""
+"""Bytes in one call of the line. FLARE takes bytes up to 10 MB in one go; it stores
+larger ones away and fetches them one by one, which takes longer and twice the memory.
+"""
 DEADLINE = 600.0
-"""Seconds in which a party must have answered, unless settings say otherwise: above its slowest local training."""
-HEAD = struct.Struct("<c16sQQ")  # what this is, of which transfer, where it starts, and how long the whole is
-WHOLE, PUT, RUN, GET = b"W", b"P", b"R", b"G"
-ANSWER, LONG, PART = b"A", b"L", b"D"
+"""Seconds in which a party must have answered, unless settings say otherwise: above its
+slowest local training."""
+# what this is, of which transfer, where it starts, and how long the whole is
+HEAD = struct.Struct("<c16sQQ")
+WHOLE = b"W"
+PUT = b"P"
+RUN = b"R"
+GET = b"G"
+ANSWER = b"A"
+LONG = b"L"
+PART = b"D"
 NONE = bytes(16)
 
 
 class Remote:
-    """Carries calls to parties elsewhere by their lines, and to this organisation's own roles by `here`."""
+    """Carries calls to parties elsewhere by their lines, and to this organisation's own
+    roles by `here`."""
 
     def __init__(
         self,
@@ -61,25 +83,38 @@ class Remote:
         deadline: float = DEADLINE,
         piece: int = PIECE,
         most: int = wire.UNPACKED,
-        joins: bool = False,  # what is answered by Done may wait for the next call (`transport.holding`)
+        # what is answered by Done may wait for the next call (`transport.holding`)
+        joins: bool = False,
     ) -> None:
-        self.routes, self.here, self.own, self.joins = dict(lines), here, frozenset(own), joins
-        self.device, self.deadline, self.piece, self.most = device, deadline, piece, most
-        self._pool = ThreadPoolExecutor(max(1, len(self.routes)), thread_name_prefix="line")
+        self.routes = dict(lines)
+        self.here = here
+        self.own = frozenset(own)
+        self.joins = joins
+        self.device = device
+        self.deadline = deadline
+        self.piece = piece
+        self.most = most
+        self._pool = ThreadPoolExecutor(
+            max(1, len(self.routes)), thread_name_prefix="line"
+        )
 
     def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
         if to in self.own and self.here is not None:
             return [self.here.exchange(to, one) for one in envelope.in_order][-1]  # type: ignore[no-any-return]
         return self._ask(to, envelope, wire.buffers(envelope))  # type: ignore[return-value]
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def exchange_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R]:
         answers = self._each(envelopes)
         for answer in answers.values():
             if isinstance(answer, BaseException):
                 raise answer
         return answers
 
-    def attempt_each(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R | PartyError]:
+    def attempt_each(
+        self, envelopes: Mapping[str, Envelope[Request[R]]]
+    ) -> dict[str, R | PartyError]:
         """Each answer, or the failure in its place."""
         answers = self._each(envelopes)
         for answer in answers.values():
@@ -89,9 +124,17 @@ class Remote:
 
     def _each(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
         """The others work while this organisation answers itself."""
-        away = {to: envelope for to, envelope in envelopes.items() if to not in self.own}
-        frames = {id(e): wire.buffers(e) for e in {id(e): e for e in away.values()}.values()}  # one question, one frame
-        under_way = {to: self._pool.submit(self._ask, to, e, frames[id(e)]) for to, e in away.items()}
+        away = {
+            to: envelope for to, envelope in envelopes.items() if to not in self.own
+        }
+        # one question, one frame
+        frames = {
+            id(e): wire.buffers(e) for e in {id(e): e for e in away.values()}.values()
+        }
+        under_way = {
+            to: self._pool.submit(self._ask, to, e, frames[id(e)])
+            for to, e in away.items()
+        }
         answers: dict[str, Any] = {}
         for to, envelope in envelopes.items():
             if to in self.own:
@@ -103,8 +146,11 @@ class Remote:
             answers[to] = call.exception() or call.result()
         return {to: answers[to] for to in envelopes}
 
-    def _ask(self, to: str, envelope: Envelope[Request[Any]], frame: list[wire.Buffer]) -> Message:
-        request, expected = envelope.message, answered_by(type(envelope.message))
+    def _ask(
+        self, to: str, envelope: Envelope[Request[Any]], frame: list[wire.Buffer]
+    ) -> Message:
+        request = envelope.message
+        expected = answered_by(type(envelope.message))
 
         def failed(cause: str) -> PartyError:
             return PartyError(to, request.kind, batch_of(request), cause)
@@ -112,25 +158,35 @@ class Remote:
         if to not in self.routes:
             raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
-            answer = wire.read(self._send(to, frame, self.deadline * (1 + len(envelope.ahead))))
+            answer = wire.read(
+                self._send(to, frame, self.deadline * (1 + len(envelope.ahead)))
+            )
             if not issubclass(answer.kind, Failure):
                 if answer.sender != to or answer.number != envelope.number:
                     raise failed(
-                        f"it answered call {answer.number} as {answer.sender[:80]!r}, and was asked call "
-                        f"{envelope.number}"
+                        f"it answered call {answer.number} as {answer.sender[:80]!r},"
+                        f" and was asked call {envelope.number}"
                     )
                 if not issubclass(answer.kind, expected):
-                    raise failed(f"it answered with {answer.kind.kind}, and {expected.kind} answers this")
+                    raise failed(
+                        f"it answered with {answer.kind.kind}, and {expected.kind}"
+                        " answers this"
+                    )
             message: Message = answer.unpack(device=self.device, most=self.most).message
         except PartyError:
             raise
         except WireError as error:
             raise failed(f"its answer cannot be read: {error}") from None
-        except BoundaryError as error:  # it is not who it must be: asking again would not change that
+        # it is not who it must be: asking again would not change that
+        except BoundaryError as error:
             raise failed(str(error)) from None
-        except Exception as error:  # whatever the line makes of a broken connection, or of a deadline
+        # whatever the line makes of a broken connection, or of a deadline
+        except Exception as error:
             raise NoAnswer(
-                to, request.kind, batch_of(request), f"no answer ({type(error).__name__}: {error})"
+                to,
+                request.kind,
+                batch_of(request),
+                f"no answer ({type(error).__name__}: {error})",
             ) from error
         if isinstance(message, Failure):
             raise raised(message)
@@ -153,7 +209,9 @@ class Remote:
         if reply[:1] != LONG:
             return _content(reply)
         if len(reply) != HEAD.size:
-            raise WireError("An answer that is to be fetched does not say how long it is.")
+            raise WireError(
+                "An answer that is to be fetched does not say how long it is."
+            )
         _, transfer, _, total = HEAD.unpack(reply)
         return self._fetch(line, transfer, total)
 
@@ -165,7 +223,10 @@ class Remote:
             if part[:1] != PART:
                 return _content(part)
             if not 0 < len(part) - 1 <= total - start:
-                raise WireError(f"A piece of an answer has {len(part) - 1} bytes, and {total - start} are missing.")
+                raise WireError(
+                    f"A piece of an answer has {len(part) - 1} bytes, and"
+                    f" {total - start} are missing."
+                )
             whole[start : start + len(part) - 1] = memoryview(part)[1:]
             start += len(part) - 1
         return whole
@@ -174,31 +235,44 @@ class Remote:
 def _content(reply: bytes) -> memoryview:
     """A whole answer, in memory of its own."""
     if reply[:1] != ANSWER:
-        raise WireError(f"An answer starts with {ANSWER!r} or {LONG!r}; this one with {reply[:8]!r}.")
+        raise WireError(
+            f"An answer starts with {ANSWER!r} or {LONG!r}; this one with"
+            f" {reply[:8]!r}."
+        )
     return memoryview(bytearray(memoryview(reply)[1:]))
 
 
-def cut(frame: list[wire.Buffer], size: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """A frame from `start` on, in pieces: each with its place, copied out when it is wanted and not before."""
+def cut(
+    frame: list[wire.Buffer], size: int, start: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """A frame from `start` on, in pieces: each with its place, copied out when it is
+    wanted and not before."""
     total = sum(map(len, frame))
     for at in range(start, total, size):
         piece = bytearray(min(size, total - at))
         place = 0
         for buffer in frame:
-            low, high = max(place, at), min(place + len(buffer), at + len(piece))
+            low = max(place, at)
+            high = min(place + len(buffer), at + len(piece))
             if low < high:
-                piece[low - at : high - at] = memoryview(buffer)[low - place : high - place]
+                piece[low - at : high - at] = memoryview(buffer)[
+                    low - place : high - place
+                ]
             place += len(buffer)
         yield at, bytes(piece)
 
 
 def check_size(total: int) -> None:
     if total > wire.MAX_FRAME:
-        raise WireError(f"A frame may have at most {wire.MAX_FRAME} bytes; this one says it has {total}.")
+        raise WireError(
+            f"A frame may have at most {wire.MAX_FRAME} bytes; this one says it has"
+            f" {total}."
+        )
 
 
 def room_for(total: int) -> memoryview:
-    """Memory for a frame that is to come; untouched, so that who only announces much takes nothing."""
+    """Memory for a frame that is to come; untouched, so that who only announces much
+    takes nothing."""
     check_size(total)
     return np.empty(total, dtype=np.uint8).data
 
@@ -210,12 +284,14 @@ Handle = Callable[[Envelope[Any]], Message]
 Allow = Callable[[str, type[Request[Any]]], None]
 """Refuses, by BoundaryError, what somebody may not ask."""
 OPEN = 8
-"""Calls and answers of one sender that may be under way in pieces; all calls together are as long as one may be."""
+"""Calls and answers of one sender that may be under way in pieces; all calls together
+are as long as one may be."""
 
 
 @dataclass
 class Transfers:
-    """What one sender has under way in pieces: calls that arrive, and answers that wait to be fetched."""
+    """What one sender has under way in pieces: calls that arrive, and answers that wait
+    to be fetched."""
 
     arriving: dict[bytes, memoryview] = field(default_factory=dict)
     filled: dict[bytes, int] = field(default_factory=dict)
@@ -225,13 +301,23 @@ class Transfers:
         """Pieces come in order, from one buffer that is made once."""
         if start == 0 and transfer not in self.arriving:
             check_size(total)
-            while len(self.arriving) >= OPEN or sum(map(len, self.arriving.values())) + total > wire.MAX_FRAME:
+            while (
+                len(self.arriving) >= OPEN
+                or sum(map(len, self.arriving.values())) + total > wire.MAX_FRAME
+            ):
                 self.drop(next(iter(self.arriving)))
             self.arriving[transfer], self.filled[transfer] = room_for(total), 0
         whole = self.arriving.get(transfer)
-        if whole is None or len(whole) != total or start != self.filled[transfer] or start + len(part) > total:
+        if (
+            whole is None
+            or len(whole) != total
+            or start != self.filled[transfer]
+            or start + len(part) > total
+        ):
             self.drop(transfer)
-            raise WireError(f"A piece of {len(part)} bytes at {start} of {total} came out of turn.")
+            raise WireError(
+                f"A piece of {len(part)} bytes at {start} of {total} came out of turn."
+            )
         whole[start : start + len(part)] = part
         self.filled[transfer] += len(part)
 
@@ -258,20 +344,26 @@ class Transfers:
     def get(self, transfer: bytes, start: int, piece: int) -> bytes:
         frame = self.waiting.get(transfer)
         if frame is None:
-            raise WireError("There is no such answer to fetch, or it was given up for newer ones.")
+            raise WireError(
+                "There is no such answer to fetch, or it was given up for newer ones."
+            )
         total = sum(map(len, frame))
         if not 0 <= start < total:
-            raise WireError(f"There is no piece at {start} of an answer of {total} bytes.")
+            raise WireError(
+                f"There is no piece at {start} of an answer of {total} bytes."
+            )
         if start + piece >= total:
             del self.waiting[transfer]
         return next(part for _, part in cut(frame, piece, start))
 
 
 class Endpoint:
-    """Where calls to one organisation arrive: it checks who is calling and puts pieces together.
+    """Where calls to one organisation arrive: it checks who is calling and puts pieces
+    together.
 
-    `admitted` are the parties of the agreed federation, and `allow` knows which of them may ask what. A call unpacks
-    to `most` bytes. Whatever is refused is in the organisation's own log, and told to `refused`.
+    `admitted` are the parties of the agreed federation, and `allow` knows which of them
+    may ask what. A call unpacks to `most` bytes. Whatever is refused is in the
+    organisation's own log, and told to `refused`.
     """
 
     def __init__(
@@ -286,27 +378,42 @@ class Endpoint:
         piece: int = PIECE,
         refused: Callable[[str, str], None] | None = None,
     ) -> None:
-        self.owner, self.handle, self.admitted = owner, handle, frozenset(admitted)
-        self.allow, self.most = allow, most
-        self.device, self.piece, self.refused = device, piece, refused
-        self._transfers: dict[str, Transfers] = {name: Transfers() for name in self.admitted}
+        self.owner = owner
+        self.handle = handle
+        self.admitted = frozenset(admitted)
+        self.allow = allow
+        self.most = most
+        self.device = device
+        self.piece = piece
+        self.refused = refused
+        self._transfers: dict[str, Transfers] = {
+            name: Transfers() for name in self.admitted
+        }
         self._lock = threading.Lock()
 
     def __call__(self, caller: str, data: bytes) -> bytes:
         """One call of the line. `caller` is who the line says is calling."""
         if caller not in self.admitted:
-            error = BoundaryError(f"'{self.owner}' answers no call of {caller[:80]!r}, no party of its federation.")
+            error = BoundaryError(
+                f"'{self.owner}' answers no call of {caller[:80]!r}, no party of its"
+                " federation."
+            )
             return self._failed(error, caller, None, 0)
         try:
             return self._one(caller, self._transfers[caller], data)
         except WireError as error:
             return self._failed(error, caller, None, 0)
-        except Exception as error:  # no memory, no disk: what carries calls would tell the caller all of it
-            return ANSWER + wire.encode(Envelope(self.owner, 0, failure_of(error, self.owner, None)))
+        # no memory, no disk: what carries calls would tell the caller all of it
+        except Exception as error:
+            return ANSWER + wire.encode(
+                Envelope(self.owner, 0, failure_of(error, self.owner, None))
+            )
 
     def _one(self, caller: str, known: Transfers, data: bytes) -> bytes:
         if len(data) < HEAD.size:
-            raise WireError(f"A call has at least {HEAD.size} bytes; this one has {len(data)}.")
+            raise WireError(
+                f"A call has at least {HEAD.size} bytes; this one has {len(data)}."
+            )
         kind, transfer, start, total = HEAD.unpack_from(data)
         rest = memoryview(data)[HEAD.size :]
         with self._lock:
@@ -316,7 +423,10 @@ class Endpoint:
             if kind == GET:
                 return PART + known.get(transfer, start, self.piece)
             if kind not in (WHOLE, RUN):
-                raise WireError(f"A call starts with one of {[WHOLE, PUT, RUN, GET]}; this one with {kind!r}.")
+                raise WireError(
+                    f"A call starts with one of {[WHOLE, PUT, RUN, GET]}; this one with"
+                    f" {kind!r}."
+                )
             frame = known.take(transfer) if kind == RUN else memoryview(bytearray(rest))
         answer = self._answer(caller, frame)
         length = sum(map(len, answer))
@@ -327,14 +437,18 @@ class Endpoint:
 
     def _answer(self, caller: str, frame: memoryview) -> list[wire.Buffer]:
         calls = wire.calls(frame)
-        number, request = calls[-1].number, None
+        number = calls[-1].number
+        request = None
         try:
             for incoming in calls:
                 self._check(caller, incoming)
-            for incoming in calls:  # one after the other, as if each had come alone; the first failure ends it
+            # one after the other, as if each had come alone; the first failure ends it
+            for incoming in calls:
                 request = None
                 request = incoming.unpack(device=self.device, most=self.most).message
-                reply = self.handle(Envelope(caller, incoming.number, request, held=incoming.held))
+                reply = self.handle(
+                    Envelope(caller, incoming.number, request, held=incoming.held)
+                )
         except (BoundaryError, WireError) as error:
             self.note(caller, str(error))
             reply = failure_of(error, self.owner, request)
@@ -347,25 +461,36 @@ class Endpoint:
         """Refuse what a header says already may not be asked."""
         if incoming.sender != caller:
             raise BoundaryError(
-                f"'{self.owner}' got a call that says it is from {incoming.sender[:80]!r}, over the line of "
-                f"'{caller}'. A party calls under its own name."
+                f"'{self.owner}' got a call that says it is from"
+                f" {incoming.sender[:80]!r}, over the line of '{caller}'. A party calls"
+                " under its own name."
             )
         if not issubclass(incoming.kind, Request):
-            raise BoundaryError(f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no request.")
+            raise BoundaryError(
+                f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no"
+                " request."
+            )
         if incoming.held and answered_by(incoming.kind) is not Done:
-            raise BoundaryError(f"'{caller}' held {incoming.kind.kind} back; only what is answered by Done may wait.")
+            raise BoundaryError(
+                f"'{caller}' held {incoming.kind.kind} back; only what is answered by"
+                " Done may wait."
+            )
         self.allow(caller, incoming.kind)
 
     def _tell(self, error: Exception) -> None:
-        """What whoever runs this organisation must put right. Its cause is kept nowhere: with it lives what had failed
-        to begin, such as a lock."""
+        """What whoever runs this organisation must put right. Its cause is kept
+        nowhere: with it lives what had failed to begin, such as a lock."""
         cause = error.__cause__ if isinstance(error, PartyError) else error
         if isinstance(cause, (InputError, CheckpointError)):
             log.error("%s: %s", self.owner, str(cause))
 
-    def _failed(self, error: ColonnadeError, caller: str, request: Message | None, number: int) -> bytes:
+    def _failed(
+        self, error: ColonnadeError, caller: str, request: Message | None, number: int
+    ) -> bytes:
         self.note(caller, str(error))
-        return ANSWER + wire.encode(Envelope(self.owner, number, failure_of(error, self.owner, request)))
+        return ANSWER + wire.encode(
+            Envelope(self.owner, number, failure_of(error, self.owner, request))
+        )
 
     def note(self, caller: str, why: str) -> None:
         """A call that was refused, in the log and to `refused`."""
@@ -374,4 +499,8 @@ class Endpoint:
             try:
                 self.refused(caller, why)
             except OSError as error:
-                log.error("%s: what it refused cannot be written down: %s", self.owner, error.strerror)
+                log.error(
+                    "%s: what it refused cannot be written down: %s",
+                    self.owner,
+                    error.strerror,
+                )
