@@ -179,12 +179,3 @@ def test_only_an_outbox_the_wire_and_a_cohort_seal_tensors() -> None:
         "src/colonnade/core/wire.py",
         "src/colonnade/transport/cohort.py",
     }
-
-
-def test_modules_stay_small() -> None:
-    paths = [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))]
-    lines = {
-        relative(path): len(path.read_text(encoding="utf-8").splitlines())
-        for path in paths
-    }
-    assert not {path: count for path, count in lines.items() if count > 500}

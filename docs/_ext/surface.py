@@ -6,9 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import io
 import pkgutil
-import tokenize
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -189,19 +187,18 @@ def _line(lines: Mapping[str, Any], section: str, common: str, key: str) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Field -> the comment beside it in the source."""
+    """The comment beside each field in the source, or on the lines above it."""
     found = {}
-    for token in tokenize.generate_tokens(
-        io.StringIO(inspect.getsource(kind)).readline
-    ):
-        name, colon, _ = token.line.strip().partition(":")
-        if (
-            token.type == tokenize.COMMENT
-            and colon
-            and name.isidentifier()
-            and "type:" not in token.string
-        ):
-            found[name] = token.string.lstrip("# ").strip()
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        if line.strip().startswith("# "):
+            above.append(line.strip().lstrip("# "))
+            continue
+        code, _, beside = line.partition("  # ")
+        name, colon, _ = code.strip().partition(":")
+        if colon and name.isidentifier() and not beside.startswith("type:"):
+            found[name] = beside.strip() or " ".join(above)
+        above = []
     return found
 
 

@@ -296,8 +296,9 @@ class Algorithm(Generic[C, F, L]):
 
     @property
     def about(self) -> str:
-        """The algorithm in a line."""
-        return (self.doc or "").strip().partition("\n")[0]
+        """The algorithm in a sentence: the first paragraph of its module's docstring."""
+        first_paragraph = (self.doc or "").strip().partition("\n\n")[0]
+        return " ".join(first_paragraph.split())
 
     @property
     def reveals(self) -> dict[str, str]:
