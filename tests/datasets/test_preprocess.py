@@ -206,16 +206,28 @@ def test_text_that_means_numbers_or_times_is_read_as_such_and_new_rows_alike() -
     )
 
 
-def test_words_among_numbers_leave_categories_and_that_is_said() -> None:
-    odd = pd.DataFrame({"age": ["1", "2", "3", "4", "5", "6", "old"]})
-    with pytest.warns(
-        UserWarning,
-        match=(
-            r"'bank' has columns of numbers .* taken for a category: 'age' \(1 cells\)"
-        ),
-    ):
-        fitted = Preprocessor.fit(table(odd))
-    assert len(fitted.names) == 7
+def test_odd_words_among_numbers_are_gaps_and_their_owner_is_told() -> None:
+    ages = ["1", "2", "3", "4", "5", "6", "7", "8", "old"]
+    with pytest.warns(UserWarning, match="""'bank' .* as gaps: 'age' has "old" 1\\."""):
+        fitted = Preprocessor.fit(table(pd.DataFrame({"age": ages})))
+    assert fitted.names == ["age", "age is missing"]
+    again = Preprocessor.from_state(json.loads(json.dumps(fitted.state())))
+    assert again == fitted
+    with pytest.warns(UserWarning, match="""'age' has "new" 2\\. If"""):
+        again.check(table(pd.DataFrame({"age": ["old", "new", "new"]})), np.arange(3))
+
+
+def test_new_rows_alone_need_not_look_like_numbers() -> None:
+    """One row with an odd word is a gap as it was in training, also by itself."""
+    fitted = Preprocessor.fit(table(pd.DataFrame({"age": ["3,5", "7", "4"] * 5})))
+    one = fitted.transform(table(pd.DataFrame({"age": [">20"]})))
+    assert torch.equal(one, fitted.transform(table(pd.DataFrame({"age": [None]}))))
+    plain = Preprocessor.fit(table(pd.DataFrame({"age": [3.5, 7.0, None]})))
+    gap = plain.transform(table(pd.DataFrame({"age": ["k.A."]})))
+    assert torch.equal(gap, plain.transform(table(pd.DataFrame({"age": [None]}))))
+
+
+def test_a_column_that_its_owner_made_a_category_stays_one() -> None:
     meant = pd.DataFrame({"code": pd.Categorical(["1", "2", "1"])})
     assert Preprocessor.fit(table(meant)).names == [
         "code=1",

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.datasets.readings import (
-    CLASS_WORDS,
-    GAP_WORDS,
     NUMBERS,
+    is_gap,
+    is_gap_of_label,
     read,
     recognise,
     since_1970,
@@ -86,23 +86,24 @@ def numbers(cells: pd.Series[Any], way: str | None = None) -> NDArray[np.float64
 
 
 def without_gap_words(label: pd.Series[Any]) -> pd.Series[Any]:
-    """A label's cells, with gaps instead of words that stand for gaps; as numbers,
-    where all other cells are."""
+    """A label's cells, with gaps instead of words that stand for gaps.
+
+    Where all other cells are numbers, the label becomes numbers. A label has no odd
+    words: `"10+"` beside numbers is a class of its own.
+    """
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(
-        label.dtype
-    ) or pd.api.types.is_datetime64_any_dtype(label.dtype):
+    is_number = pd.api.types.is_numeric_dtype(label.dtype)
+    if is_number or pd.api.types.is_datetime64_any_dtype(label.dtype):
         return label
-    words = label.astype(object).map(
-        lambda cell: str(cell).strip().lower(), na_action="ignore"
-    )
-    if not words.isin(GAP_WORDS).any():
+    words = label.astype(object).map(str, na_action="ignore")
+    if not words.map(is_gap, na_action="ignore").eq(True).any():
         return label
-    way = recognise(label)
+    way = recognise(label, share=1.0)
     if way in NUMBERS:
         return pd.Series(read(label, way), index=label.index, name=label.name)
-    return label.astype(object).mask(words.isin(GAP_WORDS - CLASS_WORDS))
+    is_no_label = words.map(is_gap_of_label, na_action="ignore").eq(True)
+    return label.astype(object).mask(is_no_label)
 
 
 def text(cells: pd.Series[Any]) -> NDArray[np.object_]:
@@ -246,6 +247,11 @@ class Category(_FittedColumn):
     rare: tuple[str, ...]
     # training rows of each frequent category; (): an old state without counts
     counts: tuple[int, ...] = ()
+
+    @property
+    def is_yes_or_no(self) -> bool:
+        """Whether the column was True and False, perhaps with gaps."""
+        return {*self.frequent, *self.rare} <= {"True", "False", MISSING}
 
     @property
     def outputs(self) -> list[str]:

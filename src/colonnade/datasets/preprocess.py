@@ -32,7 +32,14 @@ from colonnade.core.checks import did_you_mean
 from colonnade.core.files import let_go, mapped_array
 from colonnade.datasets import fitted
 from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
-from colonnade.datasets.readings import cells_no_numbers, read, recognise
+from colonnade.datasets.readings import (
+    FORMATS,
+    OddWords,
+    is_all_gaps,
+    odd_words,
+    read,
+    recognise,
+)
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
 from colonnade.errors import CheckpointError, ConfigError, DataError
@@ -64,6 +71,8 @@ class Preprocessor:
     readings: Mapping[str, str] = field(default_factory=dict)
     # columns that say nothing: empty, or with one value only
     left_out: tuple[str, ...] = ()
+    # the words that are no numbers in columns that are numbers; they are private
+    odd: Mapping[str, OddWords] = field(default_factory=dict)
 
     @classmethod
     def fit(
@@ -150,7 +159,9 @@ class Preprocessor:
         columns = tuple(learned[name] for name in table.columns if name in learned)
         left_out = tuple(name for name in table.columns if name not in learned)
         readings_used = {name: way for name, way in readings.items() if name in learned}
-        return cls(table.owner, scale, columns, readings_used, left_out)
+        odd = _odd_words(table, readings_used)
+        _tell_odd_words(table.owner, odd)
+        return cls(table.owner, scale, columns, readings_used, left_out, odd)
 
     @property
     def names(self) -> list[str]:
@@ -166,10 +177,35 @@ class Preprocessor:
             for column, both in zip(self.columns, pairwise(ends), strict=True)
         }
 
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns that were text in training, and must be read as text again.
+
+        A file with few rows may have such a column look like plain numbers: "1.234",
+        which was 1234 in training, or the word "01".
+        """
+        categories = [
+            column.name
+            for column in self.columns
+            if isinstance(column, fitted.Category) and not column.is_yes_or_no
+        ]
+        return [*self.readings, *categories]
+
     def check(self, table: Table, rows: NDArray[np.int64]) -> dict[str, str]:
-        """Raise where these rows of a table cannot be prepared. Gives how columns whose
-        text means numbers are read, which a part of the rows may not tell."""
-        ways = self._check_columns(table, rows)
+        """Raise where these rows of a table cannot be prepared, and tell their owner of
+        odd words that training had not.
+
+        Returns:
+            By column, the format in which its text is read: a part of the rows might
+            not tell it.
+        """
+        ways = self.ways(table)
+        odd = _odd_words(table.taking(rows), ways)
+        seen = {name: words.counts for name, words in self.odd.items()}
+        new = {name: words.without(seen.get(name, ())) for name, words in odd.items()}
+        _tell_odd_words(
+            self.owner, {name: words for name, words in new.items() if words}
+        )
         # if the least and the greatest number of a column fit, all do
         ends = set[int]()
         for column in self.columns:
@@ -185,7 +221,7 @@ class Preprocessor:
     def transform(self, table: Table, ways: Mapping[str, str] | None = None) -> Tensor:
         """All rows of the table as float32, shape [rows, len(names)]. Where the table
         is a part of a larger one, `ways` is what `check` gave for that."""
-        ways = self._check_columns(table) if ways is None else ways
+        ways = self.ways(table) if ways is None else ways
         spans = self.spans
         large = set[str]()
         cells = {column.name: table.features[column.name] for column in self.columns}
@@ -224,7 +260,11 @@ class Preprocessor:
             "scale": self.scale,
             "columns": [column.state() for column in self.columns],
         }
-        optional = {"readings": dict(self.readings), "left_out": list(self.left_out)}
+        optional = {
+            "readings": dict(self.readings),
+            "left_out": list(self.left_out),
+            "odd_words": {name: words.state() for name, words in self.odd.items()},
+        }
         return learned | {key: value for key, value in optional.items() if value}
 
     @classmethod
@@ -249,7 +289,12 @@ class Preprocessor:
                 str(name): str(way) for name, way in state.get("readings", {}).items()
             }
             left_out = tuple(str(name) for name in state.get("left_out", ()))
-            return cls(str(state["owner"]), state["scale"], columns, readings, left_out)
+            odd = {
+                str(name): OddWords.from_state(words)
+                for name, words in state.get("odd_words", {}).items()
+            }
+            owner = str(state["owner"])
+            return cls(owner, state["scale"], columns, readings, left_out, odd)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 "This is not the saved state of a Preprocessor"
@@ -257,51 +302,58 @@ class Preprocessor:
                 " returned."
             ) from None
 
-    def _check_columns(
-        self, table: Table, rows: NDArray[np.int64] | None = None
-    ) -> dict[str, str]:
-        """Raise unless the table has the columns of training; gives how those whose
-        text means numbers are read."""
+    def ways(self, table: Table) -> dict[str, str]:
+        """The format in which each column's text is read, of those that are numbers.
+
+        Raises unless the table has the columns of training. Give it all rows that there
+        are: a part of them may not tell a column's format.
+        """
+        self._check_names(table)
+        ways = {}
+        for column in self.columns:
+            way = self._way_of(column, table.features[column.name])
+            if way is not None:
+                ways[column.name] = way
+        return ways
+
+    def _check_names(self, table: Table) -> None:
         trained = [column.name for column in self.columns]
         absent = [name for name in trained if name not in table.columns]
-        extra = [
-            name for name in table.columns if name not in (*trained, *self.left_out)
-        ]
-        if absent or extra:
-            faults = [f"lacks {listing(absent)}"] * bool(absent) + [
-                f"also has {listing(extra)}"
-            ] * bool(extra)
+        known = {*trained, *self.left_out}
+        extra = [name for name in table.columns if name not in known]
+        faults = []
+        if absent:
+            faults.append(f"lacks {listing(absent)}")
+        if extra:
+            faults.append(f"also has {listing(extra)}")
+        if faults:
             hint = did_you_mean(absent[0], extra) if absent else ""
             raise DataError(
                 f"'{self.owner}' was fitted on {len(trained)} columns, and this table"
                 f" {' and '.join(faults)}{hint}. Read it with the same columns=[...]."
             )
-        ways = {}
-        for column in self.columns:
-            cells = table.features[column.name]
-            cells = cells if rows is None else cells.iloc[rows]
-            kind: Literal["number", "category"] = (
-                "category" if isinstance(column, fitted.Category) else "number"
-            )
-            # A column of gaps says nothing of its kind, whatever type the reader gave
-            # it.
-            if (
-                cells.isna().all()
-                or (now := fitted.kind_of(cells, owner=self.owner)) == kind
-            ):
-                continue
-            way = self.readings.get(column.name) or (
-                recognise(cells) if now == "category" else None
-            )
-            if kind == "number" and way is not None:
-                ways[column.name] = way
-            else:
-                raise DataError(
-                    f"'{self.owner}' was fitted with {column.name!r} as a {kind}, and"
-                    f" this table holds it as {cells.dtype}. Convert the column to what"
-                    " it was in training."
-                )
-        return ways
+
+    def _way_of(self, column: fitted.Column, cells: pd.Series[Any]) -> str | None:
+        """The format of a column's text; None where it needs none, for its cells are
+        numbers, categories as in training, or gaps alone."""
+        # a column of gaps says nothing of its kind, whatever type the reader gave it
+        if cells.isna().all():
+            return None
+        trained = "category" if isinstance(column, fitted.Category) else "number"
+        now = fitted.kind_of(cells, owner=self.owner)
+        if now == trained:
+            return None
+        if trained == "number":
+            way = self.readings.get(column.name) or recognise(cells)
+            if way is not None:
+                return way
+            if is_all_gaps(cells):
+                return next(iter(FORMATS))
+        raise DataError(
+            f"'{self.owner}' was fitted with {column.name!r} as a {trained}, and this"
+            f" table holds it as {cells.dtype}. Convert the column to what it was in"
+            " training."
+        )
 
 
 RowNumbers = Tensor | NDArray[np.int64] | Sequence[int]
@@ -383,33 +435,41 @@ def _groups(names: list[str]) -> list[list[str]]:
 def _readings(
     table: Table, kinds: Mapping[str, str], training: NDArray[np.int64]
 ) -> dict[str, str]:
-    """How columns whose text means numbers or times on the training rows are read. A
-    frame's column that its owner made a category stays one. Warn where a few words keep
-    a column from being numbers."""
+    """The formats of columns whose text means numbers or times on the training rows.
+
+    A frame's column that its owner made a category stays one.
+    """
     import pandas as pd
 
+    is_frame = isinstance(table.features, pd.DataFrame)
     ways = {}
-    mixed = {}
     for name in (name for name, kind in kinds.items() if kind == "category"):
         cells = table.features[name]
-        meant = isinstance(table.features, pd.DataFrame) and isinstance(
-            cells.dtype, pd.CategoricalDtype
-        )
-        if meant or pd.api.types.is_bool_dtype(cells.dtype):
+        is_meant = is_frame and isinstance(cells.dtype, pd.CategoricalDtype)
+        if is_meant or pd.api.types.is_bool_dtype(cells.dtype):
             continue
         if way := recognise(cells.iloc[training]):
             ways[name] = way
-        elif odd := cells_no_numbers(cells.iloc[training]):
-            mixed[name] = odd
-    if mixed:
+    return ways
+
+
+def _odd_words(table: Table, ways: Mapping[str, str]) -> dict[str, OddWords]:
+    """The odd words of each column that has some, when it is read in its format."""
+    found = {name: odd_words(table.features[name], way) for name, way in ways.items()}
+    return {name: words for name, words in found.items() if words}
+
+
+def _tell_odd_words(owner: str, odd: Mapping[str, OddWords]) -> None:
+    """Warn an owner of words that are read as gaps. They are cells of its table: this
+    is for its own eyes, and no part of an error, which may travel."""
+    if odd:
+        words = "; ".join(f"{name!r} has {found}" for name, found in odd.items())
         warnings.warn(
-            f"'{table.owner}' has columns of numbers in which some cells are words, and"
-            " so every number is taken for a category:"
-            f" {', '.join(f'{name!r} ({odd} cells)' for name, odd in mixed.items())}."
-            " Leave these cells empty to make them columns of numbers.",
+            f"'{owner}' has words in columns of numbers, and they are read as gaps:"
+            f" {words}. If they mean gaps, say so in its settings, as in gaps ="
+            ' ["k.A."]; if they mean numbers, write numbers.',
             stacklevel=3,
         )
-    return ways
 
 
 class _UnusableColumns:
@@ -625,7 +685,7 @@ def _refuse_missing(label: pd.Series[Any], owner: str) -> None:
 
 def _as_floats(label: pd.Series[Any], owner: str) -> NDArray[np.float64]:
     is_number = fitted.kind_of(label, owner=owner) == "number"
-    way = None if is_number else recognise(label)
+    way = None if is_number else recognise(label, share=1.0)
     if not is_number and way not in READ_AS_NUMBERS:
         raise DataError(
             f"'{owner}' has a label {str(label.name)!r} of type {label.dtype}, and"

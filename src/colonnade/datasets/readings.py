@@ -1,145 +1,384 @@
-"""Text that means numbers or times, recognised by all cells of a column together.
+"""Text that means numbers or times: which format a column has, and what its cells mean.
 
-    "1,234"  "€ 5"  "12 %"  "3,5"  "?"       numbers, with or without a sign of money, and gaps written as words
-    "2024-01-31"  "31.01.2024 14:05"         times, as days since the first day of 1970
+    "1,234.56"  "1.234,56"  "1 234,56"  "1'234.56"  "€ 5"  "12 %"    numbers
+    "2024-01-31"  "31.01.2024 14:05"  "31.01.24"                     times, as days since 1970
 
-A column is read so only where every cell that is no gap fits the same way; with a word
-such as "high" among numbers, the whole column stays categories, and a warning says so.
-The way of training is kept by its name, so that new rows are read the same way.
+A column has one format, the one that most of its cells fit. It is read so where at
+least `ENOUGH` of the cells fit that are no gaps. The odd words among them (`">20"`)
+become gaps, and their owner is told which they are (`odd_words`). With fewer cells that
+fit, the column stays categories.
+
+A trained model keeps the format's name, and new rows are read in the same format.
+
+To add a format, add it to `NUMBER_FORMATS` or `TIME_FORMATS`. For another kind of
+column, write a class with the methods of `Format` and add its formats to `FORMATS`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.first_use import pandas as pd
 
-GAP_WORDS = frozenset(
+ENOUGH = 0.8
+"""The share of a column's cells, gaps left aside, that must fit a format."""
+
+MONEY = "€$£¥₹"
+SPACES = " \u00a0\u2009\u202f"
+"""A space, and the no-break, thin and narrow no-break spaces that French numbers have."""
+APOSTROPHES = "'’"
+
+LAST_TWO_DIGIT_YEAR = 2029
+"""A year of two digits is one from 1930 to 2029, as spreadsheets have it."""
+
+
+class Format(Protocol):
+    """One way in which the cells of a column may be written."""
+
+    @property
+    def name(self) -> str:
+        """The name under which a trained model keeps the format."""
+
+    def values(self, words: Sequence[str]) -> NDArray[np.float64]:
+        """What each word means; NaN for a word that is not written in this format."""
+
+    def described(self) -> dict[str, Any]:
+        """How to read the format, as plain values for programs without this module."""
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """Numbers with one decimal sign and one kind of sign between thousands.
+
+    Thousands are groups of three digits, counted from the right, after a first group of
+    one to three. A number may have a sign, an exponent, and a sign of money or per cent
+    at its ends. Digits after a leading zero, as in "007", are no number but a code.
+    """
+
+    name: str
+    decimal: str = "."
+    # the characters of which any may stand between thousands; "" where none may
+    thousands: str = ""
+
+    @cached_property
+    def pattern(self) -> str:
+        """A regular expression with the groups `sign` and `number`."""
+        whole = "(?:0|[1-9][0-9]*)"
+        if self.thousands:
+            grouped = f"[1-9][0-9]{{0,2}}(?:[{self.thousands}][0-9]{{3}})+"
+            whole = f"(?:{grouped}|{whole})"
+        point = re.escape(self.decimal)
+        digits = f"(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)"
+        number = f"(?P<number>{digits}(?:[eE][+-]?[0-9]+)?)"
+        before = rf"[{MONEY}]?\s*(?P<sign>[+-]?)\s*[{MONEY}]?\s*"
+        after = rf"\s*[{MONEY}%]?"
+        return before + number + after
+
+    @cached_property
+    def _match(self) -> Any:
+        return re.compile(self.pattern).fullmatch
+
+    @cached_property
+    def _as_python_writes(self) -> dict[int, str | None]:
+        """The characters to change so that `float` can read the number."""
+        return str.maketrans(self.decimal, ".", self.thousands)
+
+    def value(self, word: str) -> float:
+        """The number that a word means; NaN where it is not written in this format."""
+        found = self._match(word)
+        if found is None:
+            return float("nan")
+        number = found["number"].translate(self._as_python_writes)
+        return float(found["sign"] + number)
+
+    def values(self, words: Sequence[str]) -> NDArray[np.float64]:
+        return np.array([self.value(word) for word in words], dtype=np.float64)
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "way": self.name,
+            "pattern": self.pattern,
+            "thousands": self.thousands,
+            "decimal": self.decimal,
+        }
+
+
+@dataclass(frozen=True)
+class TimeFormat:
+    """Dates, or dates with a time of day, as days since the first day of 1970.
+
+    `patterns` are those of `strptime`, or "ISO8601", and are tried in turn for each
+    word: a column may have dates with and without a time of day.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+
+    def values(self, words: Sequence[str]) -> NDArray[np.float64]:
+        days = np.full(len(words), np.nan)
+        for pattern in self.patterns:
+            unread = np.flatnonzero(np.isnan(days))
+            if pattern == "ISO8601":
+                # pandas would take a bare year, which is a number
+                is_date = [ISO_DATE.fullmatch(words[at]) is not None for at in unread]
+                unread = unread[np.array(is_date, dtype=bool)]
+            if len(unread):
+                days[unread] = _days([words[at] for at in unread], pattern)
+        return days
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "way": self.name,
+            "formats": list(self.patterns),
+            "last_two_digit_year": LAST_TWO_DIGIT_YEAR,
+        }
+
+
+NUMBER_FORMATS = (
+    NumberFormat("numbers"),
+    NumberFormat("numbers with a comma at thousands", thousands=","),
+    NumberFormat("numbers with a decimal comma", ",", "."),
+    NumberFormat("numbers with spaces at thousands", ".", SPACES),
+    NumberFormat("numbers with spaces at thousands and a decimal comma", ",", SPACES),
+    NumberFormat("numbers with apostrophes at thousands", ".", APOSTROPHES),
+    NumberFormat(
+        "numbers with apostrophes at thousands and a decimal comma", ",", APOSTROPHES
+    ),
+)
+"""Where several fit a column equally well, the first of them is taken."""
+
+
+def _with_time_of_day(*dates: str) -> tuple[str, ...]:
+    """These dates, also with hours and minutes, and with seconds."""
+    return tuple(date + time for time in ("", " %H:%M", " %H:%M:%S") for date in dates)
+
+
+TIME_FORMATS = (
+    TimeFormat("times (year-month-day)", ("ISO8601",)),
+    TimeFormat("times (year/month/day)", _with_time_of_day("%Y/%m/%d")),
+    TimeFormat("times (day.month.year)", _with_time_of_day("%d.%m.%Y", "%d.%m.%y")),
+    TimeFormat("times (day/month/year)", _with_time_of_day("%d/%m/%Y", "%d/%m/%y")),
+    TimeFormat("times (month/day/year)", _with_time_of_day("%m/%d/%Y", "%m/%d/%y")),
+    TimeFormat("times (day-month-year)", _with_time_of_day("%d-%m-%Y", "%d-%m-%y")),
+    TimeFormat(
+        "times (day month name year)",
+        ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%d-%b-%y", "%d %b %y"),
+    ),
+    TimeFormat("times (month name day, year)", ("%b %d, %Y", "%B %d, %Y")),
+)
+"""Where day and month cannot be told apart, the day comes first."""
+
+FORMATS: Mapping[str, Format] = {
+    known.name: known for known in (*NUMBER_FORMATS, *TIME_FORMATS)
+}
+NUMBERS = frozenset(known.name for known in NUMBER_FORMATS)
+OF_TYPE = "times"
+"""The way of a column whose cells are times already, and no text."""
+
+ISO_DATE = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
+)
+
+UNSAID = frozenset(("", "na", "n/a", "#n/a", "nan", "nat", "null", "none", "<na>"))
+"""Words, in small letters, that every reader of files takes for a gap."""
+GAP_WORDS = UNSAID | frozenset(
     (
-        "",
-        "?",
-        "-",
-        "--",
-        ".",
-        "..",
-        "*",
-        "na",
-        "n/a",
-        "n.a.",
-        "nan",
-        "null",
-        "none",
-        "nil",
-        "missing",
-        "unknown",
-        "unk",
+        *("?", "-", "--", ".", "..", "*", "nil"),
+        *("missing", "unknown", "unk", "keine angabe", "unbekannt"),
+        *("inconnu", "desconocido"),
     )
 )
 """Words for a gap in a column of numbers or times, in small letters."""
-CLASS_WORDS = frozenset(("-", "--", ".", "..", "*", "none", "nil"))
-"""Those of them that may name a class, where the other cells of a label are words."""
-
-MONEY = "€$£¥₹"
-NUMBERS = {
-    "numbers": (
-        r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|[+-]?\.\d+|[+-]?(0|[1-9]\d*)\."
-    ),
-    "numbers with a comma at thousands": (
-        r"[+-]?([1-9]\d{0,2}(,\d{3})+|0|[1-9]\d*)(\.\d+)?"
-    ),
-    "numbers with a decimal comma": (
-        r"[+-]?(([1-9]\d{0,2}(\.\d{3})+|0|[1-9]\d*)(,\d+)?)"
-    ),
-    "numbers with spaces at thousands": (
-        r"[+-]?([1-9]\d{0,2}([ '\u00a0\u202f]\d{3})+|0|[1-9]\d*)([.,]\d+)?"
-    ),
-}
-TIMES = {
-    "times (year-month-day)": ("ISO8601",),
-    "times (year/month/day)": ("%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S"),
-    "times (day.month.year)": ("%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S"),
-    "times (day/month/year)": ("%d/%m/%Y", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S"),
-    "times (month/day/year)": ("%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S"),
-    "times (day-month-year)": ("%d-%m-%Y", "%d-%m-%Y %H:%M", "%d-%m-%Y %H:%M:%S"),
-    "times (day month name year)": ("%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%d-%b-%y"),
-    "times (month name day, year)": ("%b %d, %Y", "%B %d, %Y"),
-}
-DROPPED = {
-    "numbers with a comma at thousands": ",",
-    "numbers with a decimal comma": ".",
-    "numbers with spaces at thousands": " '\u00a0\u202f",
-}
-"""Signs between thousands."""
-OF_TYPE = "times"
-"""The way of a column that holds times already, and no text."""
-ISO = re.compile(
-    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
-)
-LOOKS_LIKE_TIME = re.compile(
-    r"\d{1,4}[-/. ]?(\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}|[A-Za-z]{3,9} \d{1,2}, \d{4}"
-)
-DAY = 86_400.0
+GAP_LETTERS = frozenset(("na", "ka", "so", "nd", "sd", "nc"))
+"""Abbreviations for a gap, which may have dots, slashes and spaces between letters:
+n.a., k.A. (German: no answer), s.o., n.d., s/d (Spanish: no data), nc (French)."""
+LONGEST_GAP_WORD = 2 * max(map(len, GAP_WORDS))  # with spaces between letters
+MAY_BE_CLASSES = frozenset(("-", "--", ".", "..", "*", "none", "nil", "ka"))
+"""Of the words for a gap, those that may name a class where a label's cells are words."""
+LETTERS_OF_CLASSES = frozenset(("so", "nd", "sd", "nc"))
+"""Of the abbreviations, those that may name a class, such as ND for North Dakota."""
 
 
-def recognise(cells: pd.Series[Any]) -> str | None:
-    """The way in which all these cells, text or times, can be read as numbers; None if
-    there is none."""
+def is_gap(word: str) -> bool:
+    """Whether a word stands for a gap among numbers or times."""
+    if len(word) > LONGEST_GAP_WORD:
+        return False
+    plain = " ".join(word.casefold().split())
+    return plain in GAP_WORDS or _letters(plain) in GAP_LETTERS
+
+
+def is_gap_of_label(word: str) -> bool:
+    """Whether a word stands for a gap in a label whose other cells are words."""
+    plain = word.strip().casefold()
+    may_be_class = plain in MAY_BE_CLASSES or _letters(plain) in LETTERS_OF_CLASSES
+    return is_gap(word) and not may_be_class
+
+
+def _letters(word: str) -> str:
+    """A word without dots, slashes and spaces."""
+    return re.sub(r"[./\s]", "", word)
+
+
+MOST_TOLD = 10
+
+
+@dataclass(frozen=True)
+class OddWords:
+    """The words that are no numbers in a column that is numbers, and are read as gaps.
+
+    Empty cells and words such as NA, which every reader takes for gaps, are not among
+    them. Odd words are cells of the owner's table: show them to the owner alone.
+
+    Attributes:
+        counts: The cells of each of the most frequent odd words, the most frequent first.
+        others: The cells with any other odd word.
+    """
+
+    counts: Mapping[str, int]
+    others: int = 0
+
+    @classmethod
+    def among(cls, counts: Mapping[str, int]) -> OddWords:
+        """The most frequent of these words; the rest are only counted."""
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        others = sum(count for _, count in ranked[MOST_TOLD:])
+        return cls(dict(ranked[:MOST_TOLD]), others)
+
+    @property
+    def cells(self) -> int:
+        """How many cells hold an odd word."""
+        return sum(self.counts.values()) + self.others
+
+    def __bool__(self) -> bool:
+        return self.cells > 0
+
+    def __str__(self) -> str:
+        """`"k.A." 602, ">20" 8`: quoted as JSON, so that no cell breaks a line."""
+        told = [f"{_quoted(word)} {count:,}" for word, count in self.counts.items()]
+        if self.others:
+            told.append(f"{self.others:,} other cells")
+        return ", ".join(told)
+
+    def without(self, known: Iterable[str]) -> OddWords:
+        """The odd words but those known already."""
+        unknown = {
+            word: count for word, count in self.counts.items() if word not in known
+        }
+        return OddWords(unknown, self.others)
+
+    def state(self) -> dict[str, Any]:
+        """The odd words as JSON-able values."""
+        return {"counts": dict(self.counts), "others": self.others}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> OddWords:
+        """The odd words that `state()` described."""
+        counts = {str(word): int(count) for word, count in state["counts"].items()}
+        return cls(counts, int(state["others"]))
+
+
+def _quoted(word: str) -> str:
+    shown = word if len(word) <= 40 else word[:39] + "…"
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def recognise(cells: pd.Series[Any], share: float = ENOUGH) -> str | None:
+    """The name of the format in which a column's text is read as numbers or times.
+
+    Args:
+        cells: The column: text, mixed cells, or times.
+        share: How many of the cells that are no gaps must fit, from 0 to 1.
+
+    Returns:
+        The format that most cells fit. None where too few fit any, where all cells are
+        gaps, and where the cells are codes, such as "007" or an address.
+    """
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return OF_TYPE
-    stripped = (str(cell).strip() for cell in cells.dropna().unique())
-    words = [word for word in stripped if word.lower() not in GAP_WORDS]
-    if not words:
+    counts = _without_gaps(_counted(cells))
+    name = _best_fitting(counts, share)
+    if name in NUMBERS and any(form.fits(counts) for form in CODE_FORMS):
         return None
-    for way, pattern in NUMBERS.items():
-        fits = re.compile(pattern).fullmatch
-        if all(fits(_bare(word)) for word in words):
-            return way
-    if LOOKS_LIKE_TIME.match(words[0]) is None:
-        return None
-    return next((way for way in TIMES if not np.isnan(_days(words, way)).any()), None)
+    return name
+
+
+def are_codes(cells: pd.Series[Any]) -> bool:
+    """Whether a column's text looks like numbers and names something instead: postcodes
+    with zeros in front, network addresses, versions, telephone numbers."""
+    counts = _without_gaps(_counted(cells))
+    return bool(counts) and any(form.fits(counts) for form in CODE_FORMS)
+
+
+def is_all_gaps(cells: pd.Series[Any]) -> bool:
+    """Whether all cells of a column of text are gaps, or words for gaps."""
+    return all(is_gap(word) for word in _counted(cells))
+
+
+def odd_words(column: pd.Series[Any], way: str | None = None) -> OddWords:
+    """The words that are no numbers, in a column that is numbers or times.
+
+    Args:
+        column: The column as its owner has it.
+        way: The format in which it is read; by default the one that is recognised. A
+            column without one is categories, and has no odd words.
+    """
+    way = way or recognise(column)
+    if way not in FORMATS or not is_text(column):
+        return OddWords({})
+    counts = _counted(column)
+    values = FORMATS[way].values(list(counts))
+    is_odd = dict(zip(counts, np.isnan(values).tolist(), strict=True))
+    return OddWords.among(
+        {
+            word: count
+            for word, count in counts.items()
+            if is_odd[word] and word.casefold() not in UNSAID
+        }
+    )
 
 
 def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
-    """The cells as numbers, read in this way; gaps and cells that do not fit are NaN. A
-    column that held times in training may be text now."""
+    """The cells as numbers, read in the format of this name.
+
+    Gaps and cells that do not fit are NaN. Cells that are numbers or times already stay
+    what they are; a column that held times in training may be text now.
+    """
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         return since_1970(cells)
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))
-    way = (recognise(cells) or OF_TYPE) if way == OF_TYPE else way
-    places, words = pd.factorize(
-        cells.astype(object).map(lambda cell: str(cell).strip(), na_action="ignore")
-    )
+    if way == OF_TYPE:
+        way = recognise(cells) or OF_TYPE
+    stripped = cells.astype(object).map(_stripped, na_action="ignore")
+    places, words = pd.factorize(stripped)
     texts = [str(word) for word in words]
-    values = np.full(len(texts), np.nan)
-    if way in TIMES:
-        values = _days(texts, way)
-    elif way in NUMBERS:
-        values = np.array([_number(word, way) for word in texts], dtype=np.float64)
+    if way in FORMATS:
+        values = FORMATS[way].values(texts)
+    else:
+        values = np.full(len(texts), np.nan)
     return np.append(values, np.nan)[places]  # the place of a gap is -1, the last
 
 
 def described(way: str) -> dict[str, Any]:
-    """How cells are read in a way, for programs without this module: as days since the
-    first day of 1970 by one of `formats` ("ISO8601", which is none of strptime's; no
-    formats: as they are), or as numbers without the characters to `drop` and with this
-    `decimal` sign."""
-    facts = {"way": way, "gaps": sorted(GAP_WORDS)}
-    if way == OF_TYPE or way in TIMES:
-        return facts | {"formats": list(TIMES.get(way, ()))}
-    drop = "".join(dict.fromkeys(MONEY + "% \u00a0" + DROPPED.get(way, "")))
-    return facts | {
-        "drop": drop,
-        "decimal": (
-            "." if way in ("numbers", "numbers with a comma at thousands") else ","
-        ),
-    }
+    """How a column is read in this format, as plain values.
+
+    For programs without this module. Numbers have a `pattern` whose group `number` is
+    read without its `thousands` and with this `decimal` sign. Times have `formats` of
+    strptime, or "ISO8601"; no formats where they are times already. What does not fit
+    is a gap.
+    """
+    if way == OF_TYPE:
+        return {"way": way, "formats": []}
+    return FORMATS[way].described()
 
 
 def read_times(cells: Any) -> NDArray[np.float64] | None:
@@ -153,60 +392,127 @@ def read_times(cells: Any) -> NDArray[np.float64] | None:
     return None if way is None else read(series, way)
 
 
-def cells_no_numbers(cells: pd.Series[Any]) -> int:
-    """How many cells keep a column from being numbers; 0 where many are no numbers
-    anyway."""
+def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:
+    """Times as days since the first day of 1970, in UTC."""
+    if times.dt.tz is not None:
+        times = times.dt.tz_convert("UTC").dt.tz_localize(None)
+    days = (times - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    return np.asarray(days, dtype=np.float64)
+
+
+def _days(words: Sequence[str], pattern: str) -> NDArray[np.float64]:
+    """Days since 1970 of words that are written by one pattern; else NaN."""
+    text = pd.Series(words, dtype=object)
+    times = pd.to_datetime(text, format=pattern, errors="coerce", utc=True)
+    if "%y" in pattern:
+        is_later = times.dt.year > LAST_TWO_DIGIT_YEAR
+        times = times.mask(is_later, times - pd.DateOffset(years=100))
+    return since_1970(times)
+
+
+def is_text(cells: pd.Series[Any]) -> bool:
+    """Whether a column's cells are neither numbers nor times by their type."""
+    is_time = pd.api.types.is_datetime64_any_dtype(cells.dtype)
+    return not is_time and not pd.api.types.is_numeric_dtype(cells.dtype)
+
+
+def _stripped(cell: Any) -> str:
+    return str(cell).strip()
+
+
+def _counted(cells: pd.Series[Any]) -> dict[str, int]:
+    """How many cells hold each word; gaps of the column's type are left out."""
     counts = Counter[str]()
     for cell, count in cells.value_counts().items():
         if count:  # a category may have no cells
-            counts[str(cell).strip()] += int(count)
-    fits = re.compile(NUMBERS["numbers"]).fullmatch
-    odd = sum(
-        count
-        for word, count in counts.items()
-        if word.lower() not in GAP_WORDS and not fits(word)
-    )
-    return odd if 0 < odd <= 0.2 * counts.total() and len(counts) > 2 else 0
+            counts[_stripped(cell)] += int(count)
+    return counts
 
 
-def _bare(word: str) -> str:
-    """The word without a sign of money or a per cent sign at either end."""
-    sign, unsigned = (
-        (word[0], word[1:].lstrip()) if word[:1] in ("+", "-") else ("", word)
-    )
-    return sign + unsigned.strip(MONEY + "% \u00a0").strip()
+def _without_gaps(counts: Mapping[str, int]) -> dict[str, int]:
+    return {word: count for word, count in counts.items() if not is_gap(word)}
 
 
-def _number(word: str, way: str) -> float:
-    bare = _bare(word)
-    if re.fullmatch(NUMBERS[way], bare) is None:
-        return float("nan")
-    for between in DROPPED.get(way, ""):
-        bare = bare.replace(between, "")
-    return float(bare.replace(",", "."))
+SOME_WORDS = 100
+MANY_WORDS = 20_000
 
 
-def _days(words: Sequence[str], way: str) -> NDArray[np.float64]:
-    """Days since the first day of 1970; what does not fit is NaN."""
-    days = np.full(len(words), np.nan)
-    for form in TIMES[way]:
-        unread = [int(at) for at in np.flatnonzero(np.isnan(days))]
-        if form == "ISO8601":  # it would take a bare year, which is a number
-            unread = [at for at in unread if ISO.fullmatch(words[at])]
-        if unread:
-            text = pd.Series([words[at] for at in unread], dtype=object)
-            days[unread] = since_1970(
-                pd.to_datetime(text, format=form, errors="coerce", utc=True)
-            )
-    return days
+def _best_fitting(counts: Mapping[str, int], share: float) -> str | None:
+    """The format that most cells fit, if this share of them does; of equals the first."""
+    words = list(counts)
+    cells = np.array(list(counts.values()), dtype=np.int64)
+    may_miss = int((1 - share) * cells.sum() + 1e-9)
+    best = None
+    for name, known in FORMATS.items():
+        missed = _missed_cells(known, words, cells, may_miss)
+        if missed == 0 and words:
+            return name
+        if words and missed <= may_miss:
+            best = name
+            may_miss = missed - 1  # the next one must be better
+    return best
 
 
-def since_1970(times: pd.Series[Any]) -> NDArray[np.float64]:
-    bare = (
-        times.dt.tz_convert("UTC").dt.tz_localize(None)
-        if times.dt.tz is not None
-        else times
-    )
-    return np.asarray(
-        (bare - pd.Timestamp(0)) / pd.Timedelta(seconds=DAY), dtype=np.float64
-    )
+def _missed_cells(
+    known: Format, words: Sequence[str], cells: NDArray[np.int64], may_miss: int
+) -> int:
+    """How many cells do not fit a format. Counting ends once they are too many, for few
+    formats fit a column, and columns may be long."""
+    missed = 0
+    start = 0
+    end = SOME_WORDS
+    while start < len(words) and missed <= may_miss:
+        unread = np.isnan(known.values(words[start:end]))
+        missed += int(cells[start:end][unread].sum())
+        start = end
+        end += MANY_WORDS
+    return missed
+
+
+@dataclass(frozen=True)
+class CodeForm:
+    """Digits that name something, and are no quantity.
+
+    A column holds such codes where nearly all its cells have the form `like`, which
+    numbers may have, too, and more than a few have the form `surely`, which they don't.
+    """
+
+    name: str
+    like: re.Pattern[str]
+    surely: re.Pattern[str]
+
+    def fits(self, counts: Mapping[str, int]) -> bool:
+        """Whether a column with these words holds such codes."""
+        cells = sum(counts.values())
+        like = _matching_cells(self.like, counts)
+        surely = _matching_cells(self.surely, counts)
+        return like >= ENOUGH * cells and surely > SURE_CODES * cells
+
+
+SURE_CODES = 0.01
+"""In a column of whole numbers, a share of cells such as "007" above this one says that
+all are codes. Below, they are slips of the pen."""
+
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_ADDRESS = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
+_GROUPED = r"[0-9]{1,3}(?:\.[0-9]{3})+"
+
+CODE_FORMS = (
+    CodeForm("codes with zeros in front", re.compile("[0-9]+"), re.compile("0[0-9]+")),
+    CodeForm("network addresses", _ADDRESS, _ADDRESS),
+    CodeForm(
+        "versions",
+        re.compile(r"[0-9]+(?:\.[0-9]+)+"),
+        re.compile(rf"(?!{_GROUPED}$)[0-9]+(?:\.[0-9]+){{2,}}"),
+    ),
+    CodeForm(
+        "telephone numbers",
+        re.compile(r"\+?[0-9][0-9 ()/.\u00a0-]{6,}"),
+        re.compile(r"(?:\+[0-9]|0[0-9])[0-9 ()/\u00a0-]{6,}"),
+    ),
+)
+
+
+def _matching_cells(form: re.Pattern[str], counts: Mapping[str, int]) -> int:
+    """How many cells have a word of this form."""
+    return sum(count for word, count in counts.items() if form.fullmatch(word))

@@ -9,7 +9,7 @@ training rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,13 @@ from colonnade.core.files import mapped_from
 from colonnade.datasets import table_files
 from colonnade.datasets.fitted import kind_of, without_gap_words
 from colonnade.datasets.stored import Columns, Filling
-from colonnade.datasets.table_files import ColumnRoles, choose_columns, read_frame
+from colonnade.datasets.table_files import (
+    ColumnRoles,
+    choose_columns,
+    kept_as_text,
+    read_frame,
+    without_gaps,
+)
 from colonnade.errors import DataError
 from colonnade.first_use import pandas as pd
 
@@ -140,11 +146,23 @@ def read_table(
     label: str | None = None,
     columns: Sequence[str] | None = None,
     aside: Mapping[str, str] | None = None,
+    gaps: Sequence[str] = (),
+    as_text: Collection[str] = (),
 ) -> Table:
-    """A table from a .csv, .csv.gz or .parquet file. `columns=None` takes all columns
-    as features but the id, the label and those `aside`, which are given by the setting
-    that names them."""
-    roles = ColumnRoles(owner, id, label, columns, aside or {})
+    """A table from a .csv, .csv.gz or .parquet file.
+
+    Args:
+        path: The file.
+        owner: Whose table it is.
+        id: The column that names a row.
+        label: The column to be predicted, if the owner has it.
+        columns: The features; by default all columns but the id, the label and those
+            aside.
+        aside: Columns that say something else of a row, by the setting that names them.
+        gaps: The owner's own words for a gap, whatever their case and spaces.
+        as_text: Columns of a CSV file whose cells stay text, as they were in training.
+    """
+    roles = ColumnRoles(owner, id, label, columns, aside or {}, gaps, as_text)
     if is_large(Path(path), columns):
         return _checked(roles, *read_pieces(Path(path), roles))
     return _from_frame(read_frame(path, roles), roles)
@@ -158,24 +176,26 @@ def table_from_frame(
     label: str | None = None,
     columns: Sequence[str] | None = None,
     aside: Mapping[str, str] | None = None,
+    gaps: Sequence[str] = (),
 ) -> Table:
-    """A table from a data frame; the frame is copied, so that later changes to it do
-    not reach the party."""
+    """A table from a data frame, as `read_table` makes one from a file.
+
+    The frame is copied, so that later changes to it do not reach the party.
+    """
     unnamed = [name for name in frame.columns if not isinstance(name, str)]
     if unnamed:
         raise DataError(
             f"'{owner}' has {len(unnamed)} columns whose names are not text, such as"
             f" {unnamed[0]!r}. Rename them: frame.columns = frame.columns.astype(str)."
         )
-    return _from_frame(
-        frame.reset_index(drop=True).copy(),
-        ColumnRoles(owner, id, label, columns, aside or {}),
-    )
+    roles = ColumnRoles(owner, id, label, columns, aside or {}, gaps)
+    return _from_frame(frame.reset_index(drop=True).copy(), roles)
 
 
 def _from_frame(frame: pd.DataFrame, roles: ColumnRoles) -> Table:
     """A table from a data frame that nobody else has."""
     features = choose_columns(list(frame.columns), roles)
+    frame = without_gaps(frame, roles)
     ids = packed(ids_as_text(frame[roles.id], roles.owner))
     return _checked(
         roles, ids, frame[features], {name: frame[name] for name in roles.beside}
@@ -517,7 +537,10 @@ def read_pieces(
     ids: list[NDArray[np.bytes_]] = []
     beside: dict[str, list[pd.Series[Any]]] = {name: [] for name in roles.beside}
     kinds_of = {name: set[str]() for name in wanted if name != roles.id}
-    for piece in table_files.pieces(path, owner, wanted, PIECE):
+    is_parquet = table_files.is_parquet(path)
+    as_text = {} if is_parquet else kept_as_text(path, roles, wanted)
+    for whole_piece in table_files.pieces(path, owner, wanted, PIECE, as_text):
+        piece = without_gaps(whole_piece, roles)
         for name, kinds in kinds_of.items():
             kinds |= _kinds_in(piece[name])
         # as numbers or as words, gaps are gaps
@@ -533,7 +556,7 @@ def read_pieces(
         at += len(piece)
     types = (
         {}
-        if table_files.is_parquet(path)
+        if is_parquet
         else {name: _type_to_read_as(kinds) for name, kinds in kinds_of.items()}
     )
     if again := {name: type_ for name, type_ in types.items() if type_ is not None}:
@@ -543,9 +566,10 @@ def read_pieces(
             for name, type_ in again.items()
             if name in filling.names
         }
-        for number, piece in enumerate(
+        for number, whole_piece in enumerate(
             table_files.pieces(path, owner, wanted, PIECE, again)
         ):
+            piece = without_gaps(whole_piece, roles)
             filling.add(piece, number * PIECE, numbers)
             for name in beside.keys() & again.keys():
                 beside[name][number] = piece[name]

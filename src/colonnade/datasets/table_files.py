@@ -22,7 +22,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core.checks import did_you_mean
+from colonnade.datasets.readings import are_codes, is_text
 from colonnade.errors import ConfigError, DataError
 from colonnade.first_use import pandas as pd
 from colonnade.first_use import parquet, pyarrow
@@ -71,15 +72,25 @@ MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What the columns of an owner's table are. `columns` are features; None: all but
-    the id, the label and those `aside`, which say something else of a row, by the
-    setting that names them."""
+    """What the columns of an owner's table are.
+
+    Attributes:
+        owner: Whose table it is.
+        id: The column that names a row.
+        label: The column to be predicted, if the owner has it.
+        columns: The features; None: all columns but the id, the label and those aside.
+        aside: Columns that say something else of a row, by the setting that names them.
+        gaps: The owner's own words for a gap, in all columns but the id.
+        as_text: Columns of a CSV file whose cells stay text, also where all are digits.
+    """
 
     owner: str
     id: str
     label: str | None = None
     columns: Sequence[str] | None = None
     aside: Mapping[str, str] = field(default_factory=dict)
+    gaps: Sequence[str] = ()
+    as_text: Collection[str] = ()
 
     @property
     def beside(self) -> list[str]:
@@ -146,10 +157,64 @@ def read_frame(path: str | Path, roles: ColumnRoles) -> pd.DataFrame:
     path = _table_at(path, roles.owner)
     with readable(path, f"'{roles.owner}'"):
         wanted = _columns_to_read(path, roles)
-        frame: pd.DataFrame = (
-            _parquet(path, wanted) if is_parquet(path) else _csv(path, roles.id)
-        )
+        if is_parquet(path):
+            frame: pd.DataFrame = _parquet(path, wanted)
+        else:
+            frame = _csv(path, roles.id, kinds=kept_as_text(path, roles, wanted))
     return frame[wanted]
+
+
+def without_gaps(frame: pd.DataFrame, roles: ColumnRoles) -> pd.DataFrame:
+    """The table with gaps in the place of its owner's own words for a gap."""
+    if not roles.gaps:
+        return frame
+    gaps = {_plain(word) for word in roles.gaps}
+    columns = {
+        name: cells if name == roles.id else cells.mask(_are_among(cells, gaps))
+        for name, cells in frame.items()
+    }
+    return pd.DataFrame(columns, index=frame.index)
+
+
+def _are_among(cells: pd.Series[Any], gaps: Collection[str]) -> pd.Series[bool]:
+    """Which cells are one of these words; of numbers, which are one of these numbers."""
+    if is_text(cells):
+        plain = cells.astype(object).map(_plain, na_action="ignore")
+        return plain.isin(gaps)
+    return cells.isin([float(word) for word in gaps if NUMBER.fullmatch(word)])
+
+
+def _plain(word: Any) -> str:
+    """A word without differences in capitals and spaces."""
+    return " ".join(str(word).casefold().split())
+
+
+ROWS_SEEN = 65_536
+BYTES_SEEN = 1 << 24
+CODE_CELL = re.compile(
+    rb"""(?:^|[,;\t|"\r\n])[ ]*(?:0[0-9]+|\+[0-9]{7,})[ ]*(?=[,;\t|"\r\n]|$)"""
+)
+
+
+def kept_as_text(
+    path: Path, roles: ColumnRoles, wanted: Sequence[str]
+) -> dict[str, str]:
+    """The types of the feature columns of a CSV file that pandas must not make numbers:
+    those that the roles name, and those of codes such as "01067"."""
+    features = [name for name in wanted if name not in (roles.id, *roles.beside)]
+    named = [name for name in features if name in roles.as_text]
+    return dict.fromkeys([*named, *_code_columns(path, features)], "str")
+
+
+def _code_columns(path: Path, features: list[str]) -> list[str]:
+    """The columns of digits that are codes, by the first rows of the file."""
+    with _opened(path) as stream:
+        start = stream.read(BYTES_SEEN)
+    may_have_codes = CODE_CELL.search(start) or start[:2] in MARKS
+    if not features or not may_have_codes:
+        return []
+    head = _read_csv(path, usecols=features, dtype=str, nrows=ROWS_SEEN)
+    return [name for name in features if are_codes(head[name])]
 
 
 def read_columns(

@@ -660,7 +660,7 @@ def holdings_of(
         None,
     )
     encoder = None if known is None else Labels.from_state(known)
-    held = tables or read_tables(settings)
+    held = tables or read_tables(settings, fitted)
     labelled = read_labels(settings)
     if len({*held, *labelled}) == 1:
         warnings.warn(

@@ -73,7 +73,7 @@ def rows_asked_for(
             for n, p in bring.items()
             if not settings.may_lack or (p.table and Path(p.table).exists())
         }
-        held = read_tables(replace(settings, parties=there))
+        held = read_tables(replace(settings, parties=there), fitted)
     held = called_alike(settings, held)
     if ids is None:
         join: Any = np.union1d if settings.may_lack else np.intersect1d

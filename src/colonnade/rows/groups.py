@@ -18,7 +18,7 @@ has no row there has a count and a sum of 0, and a gap in the others.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from colonnade.datasets.table_files import (
     check_present,
     read_columns,
     read_frame,
+    without_gaps,
 )
 from colonnade.errors import ConfigError, DataError
 from colonnade.settings.federation_file import Settings
@@ -107,9 +108,21 @@ def grouped_table(name: str, given: Any, where: str, id_column: str) -> GroupedT
 
 
 def with_groups(
-    frame: pd.DataFrame, path: str | None, owner: str, tables: Sequence[GroupedTable]
+    frame: pd.DataFrame,
+    path: str | None,
+    owner: str,
+    tables: Sequence[GroupedTable],
+    gaps: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """An owner's rows with the columns that its other tables make."""
+    """An owner's rows with the columns that its other tables make.
+
+    Args:
+        frame: The rows, without these columns.
+        path: The file of the rows; None where they were a frame.
+        owner: Whose rows they are.
+        tables: The owner's other tables.
+        gaps: The owner's own words for a gap.
+    """
     for table in tables:
         if path is not None:
             whose = read_columns(path, owner=owner, columns=[table.by])[
@@ -122,20 +135,22 @@ def with_groups(
                 f"'{owner}' has no column {table.by!r}, by which '{table.name}' belongs"
                 " to its rows. Name another."
             )
-        frame = frame.assign(**_grouped(table, owner, whose))
+        frame = frame.assign(**_grouped(table, owner, whose, gaps))
     return frame
 
 
-def _grouped(table: GroupedTable, owner: str, whose: pd.Series[Any]) -> dict[str, Any]:
+def _grouped(
+    table: GroupedTable, owner: str, whose: pd.Series[Any], gaps: Sequence[str]
+) -> dict[str, Any]:
+    """The columns that an owner's other table makes, for the rows of `whose`."""
     import pandas as pd
 
     wanted = list(
         dict.fromkeys([*table.group, *([] if table.order is None else [table.order])])
     )
-    rows = read_frame(
-        table.table,
-        ColumnRoles(owner, table.by, columns=[c for c in wanted if c != table.by]),
-    )
+    columns = [column for column in wanted if column != table.by]
+    roles = ColumnRoles(owner, table.by, columns=columns, gaps=gaps)
+    rows = without_gaps(read_frame(table.table, roles), roles)
     if table.order is not None:
         rows = rows.iloc[
             _as_numbers(rows[table.order], owner, table.name).argsort(kind="stable")
@@ -165,6 +180,12 @@ def _as_numbers(cells: pd.Series[Any], owner: str, table: str) -> Any:
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return cells.to_numpy(dtype=float, na_value=float("nan"))
     way = readings.recognise(cells)
+    if odd := readings.odd_words(cells, way):
+        warnings.warn(
+            f"'{owner}' has words among the numbers of {str(cells.name)!r} in its table"
+            f" '{table}', and they are read as gaps: {odd}.",
+            stacklevel=2,
+        )
     if way is None:
         raise DataError(
             f"'{owner}' has a table '{table}' whose column {str(cells.name)!r} holds no"
@@ -180,6 +201,7 @@ def people(
     owner: Owner,
     source: str | pd.DataFrame,
     columns: Sequence[str] | None,
+    as_text: Collection[str] = (),
 ) -> Table:
     """Build an owner's table whose rows have several keys, are written in many ways, or
     have tables beside them."""
@@ -204,10 +226,12 @@ def people(
         if own == [] and label is None:  # its features are of other tables alone
             frame = read_columns(source, owner=name, columns=named[:1])
         else:
-            frame = read_frame(source, ColumnRoles(name, named[0], label, own, aside))
-        frame = with_groups(frame, source, name, groups)
+            roles = ColumnRoles(name, named[0], label, own, aside, as_text=as_text)
+            frame = read_frame(source, roles)
+        frame = with_groups(frame, source, name, groups, owner.gaps)
     else:
-        frame = with_groups(source.reset_index(drop=True), None, name, groups)
+        frame = source.reset_index(drop=True)
+        frame = with_groups(frame, None, name, groups, owner.gaps)
     known = read_keyed(settings, name, owner, source)
     held = np.flatnonzero(known.own != "")
     every = " or ".join(f"'{in_words(key)}'" for key in settings.keys)
@@ -235,7 +259,13 @@ def people(
     wanted = list(dict.fromkeys([*chosen, *beside]))
     chosen_rows = frame[wanted].iloc[held].assign(**{ROW: known.own[held]})
     table = table_from_frame(
-        chosen_rows, owner=name, id=ROW, label=label, columns=chosen, aside=aside
+        chosen_rows,
+        owner=name,
+        id=ROW,
+        label=label,
+        columns=chosen,
+        aside=aside,
+        gaps=owner.gaps,
     )
     return (
         replace(table, keys=tuple(texts[held] for texts in known.texts))

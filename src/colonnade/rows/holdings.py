@@ -391,15 +391,26 @@ def loss_for(encoder: Labels) -> Loss:
     return Logistic() if classes == 2 else CrossEntropy(classes)
 
 
-def read_tables(settings: Settings) -> dict[str, Table]:
-    """Read the tables of all that hold columns, and of the one label owner."""
+def read_tables(
+    settings: Settings, fitted: Mapping[str, State] | None = None
+) -> dict[str, Table]:
+    """Read the tables of all that hold columns, and of the one label owner.
+
+    Args:
+        settings: Who takes part, with which files.
+        fitted: What training learned of each party's columns, where it is over: what
+            was text then is read as text again.
+    """
     if not settings.parties:
         where = place_of(settings.section, "NAME")
         raise ConfigError(
             f"Nobody holds columns. Add {where} with table = ..., or [data] dataset"
             " = ..."
         )
-    return {name: read_own(settings, name) for name in settings.parties}
+    return {
+        name: read_own(settings, name, (fitted or {}).get(name))
+        for name in settings.parties
+    }
 
 
 def read_labels(settings: Settings) -> dict[str, Table]:
@@ -407,8 +418,9 @@ def read_labels(settings: Settings) -> dict[str, Table]:
     return {name: read_own_labels(settings, name) for name in settings.label_owners}
 
 
-def read_own(settings: Settings, name: str) -> Table:
-    """Read the table of a party that holds columns, and perhaps the labels."""
+def read_own(settings: Settings, name: str, fitted: State | None = None) -> Table:
+    """Read the table of a party that holds columns, and perhaps the labels; the columns
+    as training read them, where it `fitted` them."""
     party = settings.parties[name]
     if party.table is None:
         raise ConfigError(
@@ -416,7 +428,10 @@ def read_own(settings: Settings, name: str) -> Table:
             f' "{name}.csv". A run that was made from data frames is loaded with them:'
             " colonnade.load(DIR, frames=...)."
         )
-    return _table_of(settings, name, party, party.table)
+    as_text: Sequence[str] = ()
+    if fitted is not None and "columns" in fitted:
+        as_text = Preprocessor.from_state(fitted["columns"]).text_columns
+    return _table_of(settings, name, party, party.table, as_text)
 
 
 def read_own_labels(settings: Settings, name: str) -> Table:
@@ -478,25 +493,29 @@ def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
 
 
 def _table_of(
-    settings: Settings, name: str, owner: Owner, source: str | pd.DataFrame
+    settings: Settings,
+    name: str,
+    owner: Owner,
+    source: str | pd.DataFrame,
+    as_text: Sequence[str] = (),
 ) -> Table:
     """Build an owner's table from its file or frame; one of several label owners brings
     no features."""
     columns = owner.columns if isinstance(owner, PartySettings) else ()
     if not settings.plain_ids or (isinstance(owner, PartySettings) and owner.tables):
-        return people(settings, name, owner, source, columns)
+        return people(settings, name, owner, source, columns, as_text)
     how: Any = {
         "owner": name,
         "id": settings.id_of(owner),
         "label": owner.label,
         "columns": columns,
+        "aside": settings.aside_of(owner),
+        "gaps": owner.gaps,
     }
-    how["aside"] = settings.aside_of(owner)
-    table = (
-        read_table(source, **how)
-        if isinstance(source, str)
-        else table_from_frame(source, **how)
-    )
+    if isinstance(source, str):
+        table = read_table(source, **how, as_text=as_text)
+    else:
+        table = table_from_frame(source, **how)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
 
 

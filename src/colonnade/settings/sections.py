@@ -52,6 +52,7 @@ process, and at a site from the operating system."""
 NUMBERS = ("standard", "quantile", "piecewise")
 WAYS = ", ".join(f'"{way}"' for way in ("auto", *NUMBERS))
 NUMBERS_RULE = f'one of {WAYS}, or a table by column, as in {{ age = "quantile" }}'
+GAPS_RULE = 'a list of words, as in ["k.A.", "-999"]'
 PARTY_DROPOUT = 0.2
 """How often a partner is left out of a training batch, where rows differ and nobody
 says otherwise."""
@@ -238,6 +239,7 @@ class LabelOwnerSettings:
     # of a named data set: how many training rows it is dealt; without, an even share
     rows: int | None = None
     classes: tuple[Any, ...] | None = None  # and of which classes; without, of all
+    gaps: tuple[str, ...] = ()  # its own words for a gap, such as "k.A."
     outbox: Mapping[str, Any] = field(default_factory=dict)
     models: str | None = None  # "secret" or "seeded", as of a party
 
@@ -258,6 +260,7 @@ class PartySettings:
     # of the one with the label: a file with the ids of the test rows
     test_ids: str | None = None
     columns: tuple[str, ...] | None = None
+    gaps: tuple[str, ...] = ()  # its own words for a gap, such as "k.A."
     scale: str = one_of("standard", "minmax", "none", default="standard")
     # how its numbers are prepared, where not as [preprocess] says: one word, or by
     # column
@@ -336,6 +339,7 @@ def label_owner(name: str, given: Mapping[str, Any]) -> LabelOwnerSettings:
             owner.classes is None
             or (isinstance(owner.classes, tuple) and owner.classes),
         ),
+        ("gaps", GAPS_RULE, _are_words(owner.gaps)),
         ("outbox", "a table of rules", isinstance(owner.outbox, Mapping)),
         ("models", SECRET_OR_SEEDED, owner.models in MODELS_FROM),
     ):
@@ -516,6 +520,12 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
+def _are_words(given: Any) -> bool:
+    return isinstance(given, tuple) and all(
+        isinstance(word, str) and word.strip() for word in given
+    )
+
+
 def _is_numbers(given: Any) -> bool:
     ways = given.values() if isinstance(given, Mapping) else [given]
     return given is None or all(
@@ -556,6 +566,7 @@ def party_of(name: str, given: Any, section: str) -> PartySettings:
         ),
         ("test_ids", "text, a path", isinstance(party.test_ids, str | None)),
         ("columns", "a list of column names", columns),
+        ("gaps", GAPS_RULE, _are_words(party.gaps)),
         ("numbers", NUMBERS_RULE, _is_numbers(party.numbers)),
         ("model", "a name or a table", isinstance(party.model, str | Mapping | None)),
         ("outbox", "a table of rules", isinstance(party.outbox, Mapping)),

@@ -197,8 +197,10 @@ def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
     brings = replace(own.settings.parties[own.name], label=None, columns=names)
-    table = read_own(replace(own.settings, parties={own.name: brings}), own.name)
-    return table.ids, lambda ids: prepared.transform(table.in_order(ids))
+    settings = replace(own.settings, parties={own.name: brings})
+    table = read_own(settings, own.name, fitted)
+    ways = prepared.ways(table)  # of the whole table: the rows asked for may not tell
+    return table.ids, lambda ids: prepared.transform(table.in_order(ids), ways)
 
 
 def has_columns(own: SiteConfig, fitted: State) -> bool:
