@@ -31,7 +31,6 @@ from torch import Tensor
 from colonnade.core.checks import did_you_mean
 from colonnade.core.files import let_go, mapped_array
 from colonnade.datasets import fitted
-from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.readings import (
     FORMATS,
     OddWords,
@@ -40,6 +39,7 @@ from colonnade.datasets.readings import (
     read,
     recognise,
 )
+from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
 from colonnade.errors import CheckpointError, ConfigError, DataError

@@ -361,10 +361,9 @@ def read(cells: pd.Series[Any], way: str) -> NDArray[np.float64]:
     stripped = cells.astype(object).map(_stripped, na_action="ignore")
     places, words = pd.factorize(stripped)
     texts = [str(word) for word in words]
+    values = np.full(len(texts), np.nan)
     if way in FORMATS:
         values = FORMATS[way].values(texts)
-    else:
-        values = np.full(len(texts), np.nan)
     return np.append(values, np.nan)[places]  # the place of a gap is -1, the last
 
 

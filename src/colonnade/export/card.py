@@ -58,7 +58,6 @@ NO_SCORES = (
 SETTINGS = ("algorithm.", "data.", "preprocess.", "model.", "label_model.", "train.")
 
 PREPARED = """import json
-import re
 
 import numpy as np
 import pandas as pd
@@ -70,15 +69,19 @@ columns = json.load(open("columns/config.json"))["inputs"]["columns"]
 def read(cells, how):  # text that means numbers, or times as days since 1970
     if pd.api.types.is_numeric_dtype(cells):
         return cells
-    text = cells.astype(str).str.strip()
-    text = text.mask(cells.isna() | text.str.lower().isin(how["gaps"]))
+    text = cells.astype(str).str.strip().mask(cells.isna())
     if "formats" in how:
         times = pd.Series(pd.NaT, index=cells.index, dtype="datetime64[ns, UTC]")
         for form in how["formats"] or ["ISO8601"]:
-            times = times.fillna(pd.to_datetime(text, format=form, errors="coerce", utc=True))
+            found = pd.to_datetime(text, format=form, errors="coerce", utc=True)
+            if "%y" in form:  # a year of two digits
+                later = found.dt.year > how["last_two_digit_year"]
+                found = found.mask(later, found - pd.DateOffset(years=100))
+            times = times.fillna(found)
         return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
-    text = text.str.replace("[" + re.escape(how["drop"]) + "]", "", regex=True)
-    return pd.to_numeric(text.str.replace(how["decimal"], "."), errors="coerce")
+    found = text.str.extract("^(?:" + how["pattern"] + ")$")
+    python = str.maketrans(how["decimal"], ".", how["thousands"])
+    return pd.to_numeric(found["sign"] + found["number"].str.translate(python))
 
 
 def prepared(table):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from colonnade.alignment.settings import normalised
+from colonnade.datasets.readings import odd_words
 from colonnade.datasets.table import WRITINGS, how_written
 from colonnade.errors import DataError
 from colonnade.planning.tables import FEW, ID_NAME, Column, SeenTable
@@ -337,6 +338,8 @@ def readings(table: SeenTable, id_column: str, label: str) -> dict[str, str]:
                 ", each as days since 1970" if column.way.startswith("times") else ""
             )
             notes[name] = f"is read as {column.way}{as_days}."
+            if odd := odd_words(table.frame[name], column.way):
+                notes[name] += f" These words are read as gaps: {odd}."
         elif column.nearly_numeric and column.distinct > 2:
             notes[name] = (
                 f"has {column.odd:,} cells that are no numbers, so that all its numbers"

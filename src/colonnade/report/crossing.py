@@ -58,7 +58,22 @@ def parties_section(facts: Facts) -> list[Content]:
             else None
         ),
         cut if source else None,
+        _odd_words(facts) if facts.odd_words else None,
     ]
+
+
+def _odd_words(facts: Facts) -> Html:
+    """The words among numbers, which their owners may want to put right."""
+    rows = [
+        [party, column, str(words), cell(words.cells, amount)]
+        for party, columns in facts.odd_words.items()
+        for column, words in columns.items()
+    ]
+    caption = (
+        "Words in columns of numbers, which were read as gaps. They are cells of the"
+        " party's table, and nobody else is told"
+    )
+    return table(caption, ("party", "column", "words and cells", "cells"), rows)
 
 
 def _method(facts: Facts) -> Content:

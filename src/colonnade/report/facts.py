@@ -23,6 +23,7 @@ from typing import Any
 from colonnade import alignment
 from colonnade.algorithms import DEFAULT, find
 from colonnade.core import files
+from colonnade.datasets.readings import OddWords
 from colonnade.errors import CheckpointError, ColonnadeError
 from colonnade.evaluate.metrics import HEADLINE, lead
 from colonnade.federation.guarantees import of_run
@@ -113,6 +114,8 @@ class Facts:
     metrics: list[Plain] = field(default_factory=list)
     summary: Plain | None = None
     columns: dict[str, int] = field(default_factory=dict)
+    # by party and column, words among numbers that were read as gaps
+    odd_words: dict[str, dict[str, OddWords]] = field(default_factory=dict)
     flows: list[Flow] = field(default_factory=list)
     # what crossed after training, to predict or to explain
     later: list[Flow] = field(default_factory=list)
@@ -277,6 +280,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         metrics=_epochs(folder / METRICS),
         summary=summary,
         columns=_columns(folder),
+        odd_words=_odd_words(folder, part),
         flows=[] if quick else flows(folder, reveals),
         later=[] if quick else flows(folder, reveals, AFTER),
         ledgers=sorted(
@@ -420,6 +424,23 @@ def _columns(folder: Path) -> dict[str, int]:
         if isinstance(about, dict) and isinstance(listed := about.get("columns"), list):
             counts[path.parent.name] = len(listed)
     return counts
+
+
+def _odd_words(folder: Path, part: str | None) -> dict[str, dict[str, OddWords]]:
+    """The words that parties have among numbers. They are cells of a party's table, so
+    they come from its own folder alone, and `part` of a run shows its own alone."""
+    found = {}
+    for path in sorted((folder / PARTIES).glob("*/columns.json")):
+        party = path.parent.name
+        learned = (_json(path) or {}).get("columns")
+        if part not in (None, party) or not isinstance(learned, dict):
+            continue
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            found[party] = {
+                str(column): OddWords.from_state(words)
+                for column, words in learned["odd_words"].items()
+            }
+    return found
 
 
 def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]:

@@ -513,7 +513,8 @@ def _table_of(
         "gaps": owner.gaps,
     }
     if isinstance(source, str):
-        table = read_table(source, **how, as_text=as_text)
+        how["as_text"] = as_text
+        table = read_table(source, **how)
     else:
         table = table_from_frame(source, **how)
     return table if settings.alignment.ids == "exact" else with_normalised_ids(table)
