@@ -181,12 +181,13 @@ def test_an_owners_own_words_for_gaps_are_gaps_in_every_column(tmp_path: Path) -
     assert table.features["punkte"].isna().sum() == 10
     assert table.features["beruf"].isna().sum() == 10, "k.A. may be a category"
     assert table.features["einkünfte"].isna().sum() == 16
+    partner = pd.read_csv(tmp_path / "partner.csv", sep=";", encoding="cp1252")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         federation = Federation.from_frames(
             {
                 "bank": pd.read_csv(tmp_path / "bank.csv", sep=";"),
-                "partner": pd.read_csv(tmp_path / "partner.csv", sep=";")[:rows],
+                "partner": partner[:rows],
             },
             id="kunde",
             label="ausfall",
