@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.alignment import AlignmentSettings, Ids
+from colonnade.alignment.ids import matches_by_rule, more_by_rule, zeros_in_front
 from colonnade.alignment.settings import normalised
 from colonnade.errors import DataError
 
@@ -145,3 +146,51 @@ def test_no_id_is_shown_or_kept() -> None:
     ids = Ids.of("clinic", [["secret-7"]])
     assert repr(ids) == "Ids('clinic', 1 of 1 rows, 1 columns)"
     assert b"secret" not in ids.digests.tobytes()
+
+
+LONG = [str(number) for number in range(100_000, 104_500)]
+"""Ids that all write alike; the oldest customers' have a zero in front at one."""
+OLD = [str(number) for number in range(20_000, 20_503)]
+
+
+def test_ids_that_match_by_another_rule_are_counted() -> None:
+    padded = LONG + [f"0{number}" for number in OLD]
+    matches = matches_by_rule(padded, LONG + OLD)
+    assert matches == {"exact": 4500, "text": 4500, "code": 4500, "digits": 5003}
+    assert more_by_rule(matches, 5003, "kunde") == (
+        '503 more would match without leading zeros: kunde = "digits" under'
+        " [alignment.rules]."
+    )
+    assert matches_by_rule(padded, LONG + OLD, LONG[:7])["digits"] == 7
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "matches", "advice"),
+    [
+        (["a1", "B2"], ["A1", "b2 "], [0, 2, 2], 'ids = "normalised"'),
+        (["1-2", "3-4"], ["12", "34"], [0, 0, 2, 2], 'kunde = "code"'),
+        (["a1", "b1"], ["1", "2"], [0, 0, 0], ""),
+        (["1", "01", "2"], ["1", "2"], [2, 2, 2, 1], ""),
+        (["1", "2"], ["1", "2"], [2, 2, 2, 2], ""),
+    ],
+)
+def test_the_mildest_rule_that_finds_most_is_advised(
+    left: list[str], right: list[str], matches: list[int], advice: str
+) -> None:
+    counted = matches_by_rule(left, right)
+    assert list(counted.values()) == matches
+    said = more_by_rule(counted, 2, "kunde")
+    assert (advice in said) if advice else said == ""
+
+
+def test_a_few_more_may_be_chance() -> None:
+    assert more_by_rule({"exact": 500, "digits": 504}, 1000, "id") == ""
+    assert more_by_rule({"exact": 500, "digits": 510}, 1000, "id") != ""
+
+
+def test_an_owner_by_itself_is_told_of_its_own_leading_zeros() -> None:
+    said = zeros_in_front("bank", ["0123", "4567", "A01"], "kunde")
+    assert "'bank' has zeros in front of 1 of its 3 ids." in said
+    assert 'kunde = "digits"' in said
+    assert "123" not in said, "which ones is nobody's business"
+    assert zeros_in_front("bank", ["123", "A01"], "kunde") == ""

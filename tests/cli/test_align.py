@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from tests.cli.called import Caller
 from tests.federation import small_multi
-from tests.federation.small import frames, write
+from tests.federation.small import QUICK, frames, write
 from tests.federation.test_rows_differ import settings as differing
 from tests.federation.test_rows_differ import three
 
@@ -209,3 +209,27 @@ def test_between_machines_rows_are_counted(path: Path, call: Caller) -> None:
     assert "so it takes --count" in call.fails(
         2, "align", path, "--engine", "flare-sim"
     )
+
+
+def test_what_another_rule_would_match_is_counted_and_the_rule_finds_it(
+    tmp_path: Path, call: Caller
+) -> None:
+    """One customer in ten has a zero in front at one organisation."""
+    both = frames()
+    ids = [str(10_000 + row) for row in range(len(both["clinic"]))]
+    old = ids[::10]
+    both["clinic"]["patient"] = ids
+    both["lab"] = both["lab"][: len(ids)]
+    both["lab"]["patient"] = [f"0{name}" if name in old else name for name in ids]
+    private = {**QUICK, "data": {**QUICK.get("data", {}), "align": "private"}}
+    path = write(tmp_path, both, private)
+    words = " ".join(call("align", path).out.split())
+    setting = 'patient = "digits" under [alignment.rules]'
+    assert f"{len(old)} more would match without leading zeros: {setting}." in words
+    found = json.loads(call("align", path, "--json").out)
+    assert found["by_rule"]["digits"] == found["common"] + len(old) == len(ids)
+    assert setting in call("plan", path, "--batches", "1").out.replace("\n", " ")
+    path.write_text(path.read_text() + '\n[alignment.rules]\npatient = "digits"\n')
+    by_rule = json.loads(call("align", path, "--json").out)
+    assert by_rule["common"] == len(ids)
+    assert "more would match" not in call("align", path).out

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.alignment.keys import name_of
-from colonnade.alignment.settings import AlignmentSettings, normalised
-from colonnade.datasets.table import Table, packed
+from colonnade.alignment.settings import RULES, AlignmentSettings, normalised
+from colonnade.datasets.table import WORTH_TELLING, Table, packed
 from colonnade.datasets.table_files import read_columns
 from colonnade.errors import DataError
 
@@ -183,6 +185,82 @@ def _digests(owner: str, parts: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
         raise DataError(
             f"'{owner}' has id columns of different lengths. Take them from one table."
         ) from None
+
+
+WITHOUT = {
+    "text": "differences in capitals, spaces and Unicode form",
+    "code": "hyphens, dots, slashes and spaces",
+    "digits": "leading zeros",
+}
+"""What each rule for comparing ids takes away, from the mildest rule to the boldest."""
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def matches_by_rule(*tables: Collection[str]) -> dict[str, int]:
+    """How many ids all these tables have in common, by the rule that compares them.
+
+    The rules are those of [alignment.rules]: "exact" as ids are written, and the ones
+    of `WITHOUT`. Ids of one table that a rule makes equal match nothing by it, for they
+    may be different people. The rule "digits" is left out where an id has letters,
+    which it would ignore.
+
+    Args:
+        tables: The ids of two or more tables, as they are written. All must be here:
+            organisations that may not show each other ids cannot count this.
+    """
+    rules = ["exact", *WITHOUT]
+    if any(_LETTER.search(text) for texts in tables for text in texts):
+        rules.remove("digits")
+    return {rule: len(_common(tables, RULES[rule])) for rule in rules}
+
+
+def _common(
+    tables: Iterable[Collection[str]], write: Callable[[str], str]
+) -> frozenset[str]:
+    """The ids in all tables, once written so; those twice in a table are left out."""
+    held = []
+    for texts in tables:
+        counts = Counter(map(write, frozenset(texts)))
+        held.append(frozenset(text for text, count in counts.items() if count == 1))
+    return frozenset.intersection(*held) - {""}
+
+
+def more_by_rule(matches: Mapping[str, int], ids: int, column: str) -> str:
+    """Advice to compare ids by a rule, as in `503 more would match without leading
+    zeros: kunde = "digits" under [alignment.rules]`; "" where no rule finds more.
+
+    Args:
+        matches: What `matches_by_rule` counted; empty where it was not asked.
+        ids: How many ids the smallest table has: a few more matches may be chance.
+        column: The id column, as [data] id calls it.
+    """
+    if not matches:
+        return ""
+    gains = {rule: matches.get(rule, 0) - matches["exact"] for rule in WITHOUT}
+    best = max(gains, key=gains.__getitem__)  # of equals the first, which is mildest
+    if gains[best] < max(WORTH_TELLING * ids, 1):
+        return ""
+    setting = f'{column} = "{best}" under [alignment.rules]'
+    if best == "text":
+        setting = 'ids = "normalised" under [alignment]'
+    return f"{gains[best]:,} more would match without {WITHOUT[best]}: {setting}."
+
+
+def zeros_in_front(owner: str, ids: Collection[str], column: str) -> str:
+    """Advice to an owner some of whose ids begin with zeros, which others may leave
+    out; "" where none does.
+
+    It follows from the owner's own ids alone, so that it can be told where tables are
+    on several machines.
+    """
+    count = sum(text.startswith("0") and text.isdigit() for text in ids)
+    if not count:
+        return ""
+    return (
+        f"'{owner}' has zeros in front of {count:,} of its {len(ids):,} ids. Rows of"
+        " somebody who writes them without zeros do not match; to compare numbers"
+        f' alone, agree on {column} = "digits" under [alignment.rules].'
+    )
 
 
 def with_normalised_ids(table: Table) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colonnade.alignment import Aligned, Ids, align_here
-from colonnade.alignment.ids import read_ids
+from colonnade.alignment.ids import matches_by_rule, more_by_rule, read_ids
 from colonnade.alignment.in_process import check_free
 from colonnade.alignment.settings import in_words
 from colonnade.cli.console import BOLD, a_table, console, numbers, say, shown
@@ -122,14 +122,20 @@ def align(
         seconds = time.perf_counter() - start
         if not aligned.found.common:
             raise none_in_common({party: _written(settings, party) for party in group})
+        matches = _by_rule(settings, group)
+        smallest = min(aligned.found.sizes.values())
+        advice = more_by_rule(matches, smallest, keys[0])
         if out is not None:
             aligned.write(out / name if several else out)
         by_key = {"keys": keys, "lost": losses} if losses else {}
-        results[name] = aligned.to_json() | by_key | {"seconds": seconds}
+        by_rule = {"by_rule": matches} if advice else {}
+        results[name] = aligned.to_json() | by_key | by_rule | {"seconds": seconds}
         if not (json_ or quiet):
             show(aligned, seconds)
             if losses:
                 show_keys(aligned, keys, losses)
+            if advice:
+                say(advice)
     if json_:
         typer.echo(
             json.dumps(results if several else next(iter(results.values())), indent=2)
@@ -188,6 +194,14 @@ def _written(settings: Settings, name: str) -> frozenset[str]:
     table = (settings.label_owners.get(name) or settings.parties[name]).table
     written = written_ids(Path(str(table)), settings.keys_at(name), whose=f"'{name}'")
     return frozenset(settings.names_of(written)) - {""}
+
+
+def _by_rule(settings: Settings, parties: Iterable[str]) -> dict[str, int]:
+    """How many rows would match by each rule, where ids are compared as they are. All
+    tables are on this machine."""
+    if not settings.plain_ids or settings.alignment.ids != "exact":
+        return {}
+    return matches_by_rule(*(_written(settings, party) for party in parties))
 
 
 def _show_counts(

@@ -37,6 +37,7 @@ from colonnade.settings.party_file import (
 )
 from colonnade.settings.rules import LABELS, PURPOSES
 from colonnade.sites.driving import rehearse
+from colonnade.sites.reader import ids_with_zeros
 
 
 class Action(StrEnum):
@@ -211,6 +212,8 @@ def _check(own: SiteConfig) -> None:
     )
     brings = f"{columns} numbers a row after preparation" if columns else "its labels"
     console.print(f"[bold]{name}[/bold]: {len(holdings.ids):,} rows, {brings}.")
+    if own.private and (advice := ids_with_zeros(own, holdings.ids)):
+        say(advice)
     console.print(f"Agreed with {others}: {own.agreed}")
     askers = [own.driver] if labels else own.label_owners
     only = f"Only {' and '.join(map(repr, askers))} may ask it."

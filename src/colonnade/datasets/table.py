@@ -277,6 +277,9 @@ WRITINGS: tuple[tuple[str, Callable[[str], str], str], ...] = (
 )
 """In what ids of one person may differ, how to take that away, and what to do about it.
 """
+WORTH_TELLING = 0.01
+"""The share of the smallest table's ids from which on more matches are told: fewer may
+be chance."""
 
 
 def how_written(ids: Mapping[str, frozenset[str]]) -> str:
@@ -291,7 +294,7 @@ def how_written(ids: Mapping[str, frozenset[str]]) -> str:
                 *(frozenset(map(bare, texts)) for texts in ids.values())
             )
         )
-        if alike - common > 0.1 * fewest:
+        if alike - common >= max(WORTH_TELLING * fewest, 1):
             return (
                 f"They differ in {difference}: {alike:,} rows fit without that, and"
                 f" {common:,} as they are. Ids are compared exactly; {cure}."

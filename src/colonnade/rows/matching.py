@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.alignment.ids import ids_of, renamed, shared
+from colonnade.alignment.ids import (
+    ids_of,
+    matches_by_rule,
+    more_by_rule,
+    renamed,
+    shared,
+)
 from colonnade.alignment.settings import in_words
 from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, how_written
 from colonnade.errors import DataError
 from colonnade.rows.holdings import Crossed, Ids
 from colonnade.settings.federation_file import Settings
+
+FEW_IDS = 200_000
+"""Ids in all tables up to which trying every rule takes a moment."""
 
 
 @dataclass
@@ -59,6 +69,8 @@ def match(
             every, settings.alignment, driver, through_bytes=through_bytes
         )
     known = kept.look_up(key, every)
+    if known is None or sum(map(len, tables.values())) <= FEW_IDS:
+        _tell_of_more(settings, tables)
     if known is not None:
         rows, entries = known
         return {name: [rows[name]] for name in tables}, entries
@@ -77,6 +89,24 @@ def match(
     entries = {name: book.entries for name, book in aligned.ledgers.items()}
     kept.keep(key, aligned.rows, entries)
     return aligned.by_key, entries
+
+
+def _tell_of_more(settings: Settings, tables: Mapping[str, Table]) -> None:
+    """Warn where more rows would match if ids were compared by a rule. All tables are in
+    this process, so nobody else is told anything."""
+    if not settings.plain_ids or settings.alignment.ids != "exact":
+        return
+    ids = [table.ids.tolist() for table in tables.values()]
+    smallest = min(map(len, ids))
+    matches = matches_by_rule(*ids)
+    # that none matches is an error, which says more
+    if matches["exact"] and (
+        advice := more_by_rule(matches, smallest, settings.keys[0][0])
+    ):
+        warnings.warn(
+            f"{matches['exact']:,} ids are common to {' and '.join(tables)}. {advice}",
+            stacklevel=2,
+        )
 
 
 def none_in_common(ids: Mapping[str, frozenset[str]]) -> DataError:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from colonnade.alignment.ids import zeros_in_front
 from colonnade.core import Done, Message, Organisation, Party, Released, Request, serves
 from colonnade.core.files import stamp
 from colonnade.datasets.preprocess import Labels, Preprocessor
@@ -201,6 +202,15 @@ def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
     table = read_own(settings, own.name, fitted)
     ways = prepared.ways(table)  # of the whole table: the rows asked for may not tell
     return table.ids, lambda ids: prepared.transform(table.in_order(ids), ways)
+
+
+def ids_with_zeros(own: SiteConfig, ids: Ids) -> str:
+    """Advice to an organisation whose ids begin with zeros, which others may leave out;
+    "" where none do, or where a rule takes zeros away."""
+    settings = own.settings
+    if not settings.plain_ids:
+        return ""
+    return zeros_in_front(own.name, ids.tolist(), settings.keys[0][0])
 
 
 def has_columns(own: SiteConfig, fitted: State) -> bool:

@@ -96,6 +96,7 @@ from colonnade.sites.participant import Listener, Participant, as_trained, stand
 from colonnade.sites.reader import (
     Asked,
     Reader,
+    ids_with_zeros,
     own_columns,
     own_labels,
     read_own_table,
@@ -655,6 +656,8 @@ class Site:
         own, settings = self.own, self.own.settings.alignment
         settings.check_trains()
         ids = ids_of(table)
+        if own.private and (advice := ids_with_zeros(own, table.ids)):
+            log.warning(advice)
         allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
         among: dict[str, tuple[str, ...]]
         if own.settings.rows_differ:  # each partner with the label owner alone
