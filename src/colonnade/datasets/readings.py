@@ -88,8 +88,8 @@ class NumberFormat:
         return re.compile(self.pattern).fullmatch
 
     @cached_property
-    def _as_python_writes(self) -> dict[int, str | None]:
-        """The characters to change so that `float` can read the number."""
+    def _as_python_writes(self) -> Any:
+        """A table for `str.translate`, so that `float` can read the number."""
         return str.maketrans(self.decimal, ".", self.thousands)
 
     def value(self, word: str) -> float:
@@ -126,12 +126,11 @@ class TimeFormat:
     def values(self, words: Sequence[str]) -> NDArray[np.float64]:
         days = np.full(len(words), np.nan)
         for pattern in self.patterns:
-            unread = np.flatnonzero(np.isnan(days))
+            unread = [int(place) for place in np.flatnonzero(np.isnan(days))]
             if pattern == "ISO8601":
                 # pandas would take a bare year, which is a number
-                is_date = [ISO_DATE.fullmatch(words[at]) is not None for at in unread]
-                unread = unread[np.array(is_date, dtype=bool)]
-            if len(unread):
+                unread = [at for at in unread if ISO_DATE.fullmatch(words[at])]
+            if unread:
                 days[unread] = _days([words[at] for at in unread], pattern)
         return days
 
@@ -332,7 +331,7 @@ def odd_words(column: pd.Series[Any], way: str | None = None) -> OddWords:
             column without one is categories, and has no odd words.
     """
     way = way or recognise(column)
-    if way not in FORMATS or not is_text(column):
+    if way is None or way not in FORMATS or not is_text(column):
         return OddWords({})
     counts = _counted(column)
     values = FORMATS[way].values(list(counts))

@@ -148,8 +148,8 @@ def _grouped(
     wanted = list(
         dict.fromkeys([*table.group, *([] if table.order is None else [table.order])])
     )
-    columns = [column for column in wanted if column != table.by]
-    roles = ColumnRoles(owner, table.by, columns=columns, gaps=gaps)
+    beside = [column for column in wanted if column != table.by]
+    roles = ColumnRoles(owner, table.by, columns=beside, gaps=gaps)
     rows = without_gaps(read_frame(table.table, roles), roles)
     if table.order is not None:
         rows = rows.iloc[

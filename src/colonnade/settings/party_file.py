@@ -7,7 +7,7 @@ organisation keeps to itself.
         name = "lab"
         federation = "federation.toml"      # this organisation's copy of the agreed file
         table = "lab.csv"                   # paths are relative to this file
-        columns = ["iron", "zinc"]          # scale, model, as under [parties.lab] of a file for one machine
+        columns = ["iron", "zinc"]          # gaps, scale, model, as under [parties.lab] of a file for one machine
         models = "secret"                   # as by default: nobody else knows its initial weights
         runs = "runs"                       # where its folder of each run goes
         memory_per_call = 256               # MiB that a call or an answer of others may unpack to
