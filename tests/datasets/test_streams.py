@@ -217,3 +217,27 @@ def test_a_column_that_is_read_again_takes_the_place_of_what_was_there(
     filling.add(pd.DataFrame({"a": ["01", "2"]}), 0, {"a": False})
     assert text(filling.done()["a"]).tolist() == ["01", "2"]
     assert text(filling.done()["b"]).tolist() == ["x", "z"]
+
+
+def test_own_gaps_and_codes_are_those_of_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first piece the postcodes look like numbers, and in the last the points
+    are words."""
+    path = tmp_path / "lab.csv"
+    cells = ["80331,5", "10115,-999", "50667,7", "50667,Secret", "01067,8", "01067,9"]
+    lines = [f"{number},{cell},{number % 2}" for number, cell in enumerate(cells)]
+    path.write_text("\n".join(["id,zip,points,y", *lines]) + "\n", encoding="utf-8")
+
+    def table() -> Table:
+        return read_table(
+            path, owner="lab", id="id", label="y", gaps=["secret", "-999"]
+        )
+
+    whole = table()
+    monkeypatch.setenv(MAP_FROM, "0")
+    monkeypatch.setattr(streams, "PIECE", 2)
+    pieces = table()
+    assert_same(whole, pieces)
+    assert text(pieces.features["zip"])[-1] == "01067"
+    assert whole.features["points"].isna().tolist() == [0, 1, 0, 1, 0, 0]

@@ -200,6 +200,7 @@ GAP_WORDS = UNSAID | frozenset(
 GAP_LETTERS = frozenset(("na", "ka", "so", "nd", "sd", "nc"))
 """Abbreviations for a gap, which may have dots, slashes and spaces between letters:
 n.a., k.A. (German: no answer), s.o., n.d., s/d (Spanish: no data), nc (French)."""
+LONGEST_ABBREVIATION = len("n . a .")
 LONGEST_GAP_WORD = 2 * max(map(len, GAP_WORDS))  # with spaces between letters
 MAY_BE_CLASSES = frozenset(("-", "--", ".", "..", "*", "none", "nil", "ka"))
 """Of the words for a gap, those that may name a class where a label's cells are words."""
@@ -209,10 +210,12 @@ LETTERS_OF_CLASSES = frozenset(("so", "nd", "sd", "nc"))
 
 def is_gap(word: str) -> bool:
     """Whether a word stands for a gap among numbers or times."""
-    if len(word) > LONGEST_GAP_WORD:
+    if len(word) > LONGEST_GAP_WORD or word[:1].isdigit():
         return False
     plain = " ".join(word.casefold().split())
-    return plain in GAP_WORDS or _letters(plain) in GAP_LETTERS
+    if plain in GAP_WORDS:
+        return True
+    return len(plain) <= LONGEST_ABBREVIATION and _letters(plain) in GAP_LETTERS
 
 
 def is_gap_of_label(word: str) -> bool:
@@ -305,7 +308,7 @@ def recognise(cells: pd.Series[Any], share: float = ENOUGH) -> str | None:
         return OF_TYPE
     counts = _without_gaps(_counted(cells))
     name = _best_fitting(counts, share)
-    if name in NUMBERS and any(form.fits(counts) for form in CODE_FORMS):
+    if name in NUMBERS and _look_like_codes(counts):
         return None
     return name
 
@@ -314,7 +317,7 @@ def are_codes(cells: pd.Series[Any]) -> bool:
     """Whether a column's text looks like numbers and names something instead: postcodes
     with zeros in front, network addresses, versions, telephone numbers."""
     counts = _without_gaps(_counted(cells))
-    return bool(counts) and any(form.fits(counts) for form in CODE_FORMS)
+    return bool(counts) and _look_like_codes(counts)
 
 
 def is_all_gaps(cells: pd.Series[Any]) -> bool:
@@ -431,40 +434,48 @@ def _without_gaps(counts: Mapping[str, int]) -> dict[str, int]:
     return {word: count for word, count in counts.items() if not is_gap(word)}
 
 
-SOME_WORDS = 100
-MANY_WORDS = 20_000
+SAMPLE = 400
+SURELY_TOO_FEW = 0.5
+"""Of a sample, the share of cells below which no column is read as numbers or times."""
 
 
 def _best_fitting(counts: Mapping[str, int], share: float) -> str | None:
-    """The format that most cells fit, if this share of them does; of equals the first."""
-    words = list(counts)
-    cells = np.array(list(counts.values()), dtype=np.int64)
-    may_miss = int((1 - share) * cells.sum() + 1e-9)
+    """The format that most cells fit, if this share of them does; of equals the first.
+
+    Few formats fit a column, and columns may be long: a sample rules the others out.
+    """
+    sample = _sample(counts, SAMPLE)
     best = None
+    best_share = 0.0
     for name, known in FORMATS.items():
-        missed = _missed_cells(known, words, cells, may_miss)
-        if missed == 0 and words:
+        if _fitting_share(known, sample) < SURELY_TOO_FEW * share:
+            continue
+        fitting = _fitting_share(known, counts)
+        if fitting == 1.0:
             return name
-        if words and missed <= may_miss:
+        if fitting >= share and fitting > best_share:
             best = name
-            may_miss = missed - 1  # the next one must be better
+            best_share = fitting
     return best
 
 
-def _missed_cells(
-    known: Format, words: Sequence[str], cells: NDArray[np.int64], may_miss: int
-) -> int:
-    """How many cells do not fit a format. Counting ends once they are too many, for few
-    formats fit a column, and columns may be long."""
-    missed = 0
-    start = 0
-    end = SOME_WORDS
-    while start < len(words) and missed <= may_miss:
-        unread = np.isnan(known.values(words[start:end]))
-        missed += int(cells[start:end][unread].sum())
-        start = end
-        end += MANY_WORDS
-    return missed
+def _fitting_share(known: Format, counts: Mapping[str, int]) -> float:
+    """The share of the cells with these words that fit a format."""
+    if not counts:
+        return 0.0
+    cells = np.array(list(counts.values()))
+    fits = ~np.isnan(known.values(list(counts)))
+    return float(cells[fits].sum() / cells.sum())
+
+
+def _sample(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """The most frequent words with their cells, and some of the others in the place of
+    all of them, so that shares of cells are about those of the column."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    frequent = ranked[:size]
+    others = ranked[size:]
+    step = max(1, len(others) // size)
+    return dict(frequent) | {word: count * step for word, count in others[::step]}
 
 
 @dataclass(frozen=True)
@@ -482,9 +493,9 @@ class CodeForm:
     def fits(self, counts: Mapping[str, int]) -> bool:
         """Whether a column with these words holds such codes."""
         cells = sum(counts.values())
-        like = _matching_cells(self.like, counts)
-        surely = _matching_cells(self.surely, counts)
-        return like >= ENOUGH * cells and surely > SURE_CODES * cells
+        if _matching_cells(self.like, counts) < ENOUGH * cells:
+            return False
+        return _matching_cells(self.surely, counts) > SURE_CODES * cells
 
 
 SURE_CODES = 0.01
@@ -509,6 +520,15 @@ CODE_FORMS = (
         re.compile(r"(?:\+[0-9]|0[0-9])[0-9 ()/\u00a0-]{6,}"),
     ),
 )
+
+
+MANY_WORDS = 5_000
+
+
+def _look_like_codes(counts: Mapping[str, int]) -> bool:
+    """Whether words have one of the forms of codes; of many, a sample is looked at."""
+    sample = _sample(counts, MANY_WORDS)
+    return any(form.fits(sample) for form in CODE_FORMS)
 
 
 def _matching_cells(form: re.Pattern[str], counts: Mapping[str, int]) -> int:
