@@ -288,8 +288,8 @@ def test_a_row_of_the_last_piece_that_cannot_be_prepared_is_told_before_the_firs
     lab = frames()["lab"]
     number = next(name for name in lab.columns if lab[name].dtype.kind == "f")
     lab[number] = lab[number].astype(object)
-    # the cells before it would all be numbers
-    lab.iloc[19, list(lab.columns).index(number)] = "more or less"
+    # the cells before them would all be numbers
+    lab.iloc[19:, list(lab.columns).index(number)] = "more or less"
     lab.to_csv(tmp_path / "lab.csv", index=False)
     rows = ids_file(tmp_path, lab["patient"].tolist()[:20])
     before = left(finished)
