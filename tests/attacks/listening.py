@@ -9,7 +9,7 @@ from tests.conformance.toy import LOSSES, Task, Toy, federation, sequential
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.attacks.received import Guess, Knowledge
-from colonnade.attacks.scores import score_labels
+from colonnade.attacks.scores import LabelScore, score_classes
 from colonnade.core import Rule, Transcript
 from colonnade.optim.losses import CrossEntropy, Logistic
 from colonnade.privacy.gaussian import Gaussian
@@ -44,10 +44,15 @@ def heard(
     )
 
 
+def scored(toy: Toy, guess: Guess, classes: int = 3) -> LabelScore:
+    truth = toy.driver.labels[guess.rows]
+    return score_classes(guess.scores, truth, classes, named=guess.named)
+
+
 def accuracy(toy: Toy, guess: Guess, classes: int = 3) -> float:
-    return score_labels(
-        guess.labels, toy.driver.labels[guess.rows], classes, named=guess.named
-    ).score
+    plain = scored(toy, guess, classes).plain
+    assert plain is not None
+    return plain.accuracy
 
 
 def late(transcript: Transcript, seen: int) -> Transcript:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.federation.small import Frames, federation, frames, quick, write
 
+from colonnade.attacks.finding import Finding
 from colonnade.attacks.inversion import TABLE
 from colonnade.federation import Federation
 
@@ -69,6 +70,12 @@ def finished(
         write(folder, frames(120, "classes"), settings(algorithm, **changes))
     ).fit(folder / "run")
     return folder / "run"
+
+
+def score_of(finding: Finding) -> float:
+    """The score of a finding that is measured."""
+    assert finding.score is not None
+    return finding.score
 
 
 @contextmanager

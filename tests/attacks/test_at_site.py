@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.runs import few_steps
+from tests.attacks.runs import few_steps, score_of
 from tests.federation import small_multi_sites
 from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, ask, folders, line, sites
@@ -141,6 +141,19 @@ def test_every_site_has_a_page_of_its_own_and_nobody_elses_columns(base: Path) -
     assert here["sites"] == {"lab": saying.PASSED}
 
 
+FOUND = Finding(
+    attack="a",
+    attacker="clinic",
+    victim="lab",
+    moment="m",
+    assumes="",
+    metric="R²",
+    score=0.4,
+    baseline=0.0,
+    limit="inversion_r2",
+)
+
+
 @pytest.mark.parametrize(
     ("tells", "limits", "said"),
     [
@@ -157,9 +170,7 @@ def test_what_a_site_says_of_its_own_columns(
     tells: str | None, limits: dict[str, float], said: str
 ) -> None:
     every: dict[str, float | None] = {**dict.fromkeys(LIMITS), **limits}
-    one = Finding(
-        "a", "clinic", "lab", "m", "", "R²", 0.4, 0.0, "", "inversion_r2"
-    ).under(every)
+    one = FOUND.under(every)
     found = Audit("run", "vimadmm", None, every, [one])
     assert _statement(found, tells) == said
     whole = Audit("run", "vimadmm", None, {"label_inference": 1.0}, sites={"lab": said})
@@ -365,7 +376,9 @@ def test_a_site_that_lies_deceives_about_its_own_columns_alone(base: Path) -> No
     assert {one.victim for one in forged.findings if one.attacker == "lab"} == {
         "clinic"
     }
-    assert max(one.score for one in forged.findings if one.victim == "clinic") == 1.0
+    assert (
+        max(score_of(one) for one in forged.findings if one.victim == "clinic") == 1.0
+    )
 
 
 FIGURE = {
@@ -392,7 +405,7 @@ def zeros(base: Path) -> Callable[[AuditAnswer], AuditAnswer]:
     release = sites(base)["lab"].host.outbox.release
     return lambda told: replace(
         told,
-        labels=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.labels),
+        scores=tuple(release(torch.zeros_like(one.tensor), "g") for one in told.scores),
     )
 
 

@@ -14,6 +14,7 @@ from tests.attacks.runs import (
     few_steps,
     fingerprints,
     finished,
+    score_of,
     trained,
 )
 from tests.federation.small import federation, frames
@@ -43,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores(found: Audit) -> list[tuple[str, str, float]]:
-    return [(one.attack, one.moment, one.score) for one in found.findings]
+    return [(one.attack, one.moment, score_of(one)) for one in found.findings]
 
 
 def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
@@ -86,8 +87,8 @@ def test_a_crossed_threshold_is_an_error_that_names_it(run: Path) -> None:
     with pytest.raises(
         AuditFailed,
         match=(
-            r"lab on clinic, labels from residuals \(first rounds\): accuracy 1.000 is"
-            r" above"
+            r"lab on clinic, labels from residuals \(first rounds\): AUC 1.000,"
+            r" 0.927 at least is above label_inference = 0.7"
         ),
     ):
         found.check()

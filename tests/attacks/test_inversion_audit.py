@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.runs import GAUSSIAN, three, trained
+from tests.attacks.runs import GAUSSIAN, score_of, three, trained
 from tests.federation.small import frames
 
 from colonnade.attacks.finding import Finding
@@ -38,7 +38,7 @@ def best(outbox: Mapping[str, Any] | None = None) -> float:
     """The R squared of the laboratory's best rebuilt column."""
     parties = {"lab": {"outbox": outbox}} if outbox else {}
     _, findings = attacked(trained(parties=parties), party="lab")
-    return next(one.score for one in findings if one.limit == "inversion_r2")
+    return next(score_of(one) for one in findings if one.limit == "inversion_r2")
 
 
 def test_tables_are_scored_by_column_and_by_whether_the_class_is_seen() -> None:
@@ -61,7 +61,8 @@ def test_tables_are_scored_by_column_and_by_whether_the_class_is_seen() -> None:
         / (truth - rebuilt[0].mean)[:, 0].square().sum()
     )
     assert clinic.details["r2"]["age"] == pytest.approx(float(expected), abs=1e-5)
-    assert 0 < seen.baseline < seen.details["accuracy_on_the_original"]
+    assert seen.metric == "AUC"
+    assert seen.baseline == 0.5 < seen.details["auc_on_the_original"]
 
 
 def test_noise_and_top_k_leave_less_to_rebuild() -> None:
@@ -88,7 +89,7 @@ def test_where_noise_has_a_mean_two_attackers_try() -> None:
         "binomial noise and integers",
         "binomial noise and integers, its mean unknown",
     ]
-    knows, does_not = (f.score for f in findings if f.limit == "inversion_r2")
+    knows, does_not = (score_of(f) for f in findings if f.limit == "inversion_r2")
     assert knows > does_not
 
 
@@ -145,9 +146,9 @@ def test_pictures_are_put_together_again(
     assert torch.equal(whole.original[:, : shape[0], : shape[1]], rebuilt[0].original)
     findings = list(inversion_findings(one, [whole]))
     assert [f.limit for f in findings] == ["inversion_ssim", "recognition"]
-    assert findings[0].score > findings[0].baseline + 0.2
+    assert score_of(findings[0]) > findings[0].baseline + 0.2
     assert findings[0].details["psnr"] > findings[0].details["psnr_baseline"]
-    assert findings[1].score > findings[1].baseline
+    assert score_of(findings[1]) > findings[1].baseline
     assert joined(one, rebuilt[1:]) is None
     assert (
         joined(

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.attacks.listening import EPOCH, accuracy, heard, late, squared
+from tests.attacks.listening import EPOCH, accuracy, heard, late, scored, squared
 from tests.conformance.toy import Task
 from torch import nn
 
@@ -31,13 +31,11 @@ from colonnade.attacks.label_attacks import (
     from_model,
     from_residuals,
     from_targets,
-    groups,
-    labels_of,
     main_directions,
+    nearness_to_groups,
     outputs,
-    read,
 )
-from colonnade.attacks.scores import score_labels
+from colonnade.attacks.received import Guess, labels_said, suspicion
 from colonnade.core import Transcript
 from colonnade.evaluate import wilson
 
@@ -110,7 +108,7 @@ def test_where_a_dual_did_not_change_one_message_is_enough() -> None:
     )
     labels = torch.randint(4, (500,), generator=torch.Generator().manual_seed(1))
     dual = p - torch.nn.functional.one_hot(labels, 4)
-    assert torch.equal(read(-(dual - 2 * dual) / 2, 4), labels)
+    assert torch.equal(labels_said(suspicion((dual - 2 * dual) / 2, 4)), labels)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +184,8 @@ def test_a_hidden_layer_in_the_head_does_not_hide_labels() -> None:
     toy, transcript, own = heard(
         splitnn.ALGORITHM, config=splitnn.Config(head_hidden=16)
     )
-    guess = by_direction(transcript, own)
-    found = score_labels(guess.labels, toy.driver.labels[guess.rows], 3, named=False)
+    found = scored(toy, by_direction(transcript, own))
+    assert found.low is not None
     assert found.low > found.baseline + 0.1
 
 
@@ -196,8 +194,8 @@ def test_under_noise_directions_are_a_guess(algorithm: AnyAlgorithm) -> None:
     toy, transcript, own = heard(
         algorithm, noise="gradient", config=algorithm.config(learning_rate=1e-12)
     )
-    guess = by_direction(transcript, own)
-    found = score_labels(guess.labels, toy.driver.labels[guess.rows], 3, named=False)
+    found = scored(toy, by_direction(transcript, own))
+    assert found.low is not None
     assert found.low <= found.baseline
 
 
@@ -231,7 +229,9 @@ def test_few_dimensions_hold_all_of_a_low_rank_matrix() -> None:
 
 
 def test_fewer_different_points_than_groups_are_fewer_groups() -> None:
-    assert groups(torch.tensor([[0.0], [0.0], [1.0]]), 3).unique().numel() == 2  # type: ignore[no-untyped-call]
+    nearness = nearness_to_groups(torch.tensor([[0.0], [0.0], [1.0]]), 3)
+    assert nearness.shape == (3, 3)
+    assert len(set(nearness.argmax(1).tolist())) == 2
 
 
 def test_a_share_of_the_logits_tells_labels_once_the_model_is_trained() -> None:
@@ -288,12 +288,32 @@ def test_without_weights_or_a_model_there_is_nothing() -> None:
 
 def test_outputs_mean_labels() -> None:
     logits = torch.tensor([[0.1, 2.0], [3.0, -1.0]])
-    assert labels_of(logits, 2).tolist() == [1, 0]
-    assert labels_of(logits[:, :1] - 1, 2).tolist() == [0, 1]
-    assert labels_of(logits, 0).tolist() == pytest.approx([0.1, 3.0])
+    assert labels_said(suspicion(logits, 2)).tolist() == [1, 0]
+    assert labels_said(suspicion(logits[:, :1] - 1, 2)).tolist() == [0, 1]
+    assert labels_said(suspicion(logits[:, :1], 0)).tolist() == pytest.approx([0.1, 3])
     x = torch.randn(3, 4)
     layers = [torch.randn(5, 4), torch.randn(5), torch.randn(2, 5), torch.randn(2)]
     assert torch.allclose(
         outputs(x, layers),
         (x @ layers[0].T + layers[1]).relu() @ layers[2].T + layers[3],
     )
+
+
+def test_a_row_that_was_heard_of_twice_is_one_row() -> None:
+    rows = torch.tensor([5, 3, 5])
+    guess = Guess(rows, torch.tensor([[1.0], [2.0], [4.0]]), named=True).by_row()
+    assert guess.rows.tolist() == [3, 5]
+    assert guess.scores[:, 0].tolist() == [2.0, 2.5]
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_ranks_say_what_scores_say_and_nothing_of_their_size(classes: int) -> None:
+    outputs = torch.randn(50, classes, generator=torch.Generator().manual_seed(0))
+    guess = Guess(torch.arange(50), suspicion(outputs, classes), named=True)
+    ranked = guess.ranked()
+    assert torch.equal(ranked.labels, guess.labels)
+    for column in range(classes):
+        order = guess.scores[:, column].argsort()
+        assert torch.equal(ranked.scores[:, column].argsort(), order)
+    larger = Guess(guess.rows, (guess.scores * 3).exp(), named=True)
+    assert torch.equal(larger.ranked().scores, ranked.scores)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.runs import three, trained
+from tests.attacks.runs import score_of, three, trained
 
 from colonnade.attacks.finding import Finding
 from colonnade.attacks.label_attacks import from_columns, from_nodes, memberships
@@ -43,7 +43,7 @@ def test_nodes_tell_labels_though_gradients_are_encrypted() -> None:
         assert one.releases == ("sample", "splits", "nodes")
         assert one.low is not None
         assert one.low > one.baseline
-        assert one.score > 0.5
+        assert score_of(one) > 0.5
 
 
 def test_hidden_nodes_leave_what_own_columns_tell() -> None:

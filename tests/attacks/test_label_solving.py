@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.attacks.runs import trained
+from tests.attacks.runs import score_of, trained
 from tests.federation.small import frames
 from torch import Generator
 from torch.func import functional_call, jacrev, vmap
@@ -37,7 +37,7 @@ def test_vfedcce_tells_labels_in_every_mode(config: dict[str, str]) -> None:
     assert [f.attack for f in findings] == ["labels solved from a batch's gradient"] * 2
     for found in findings:
         assert found.details["rows"] == 16
-        assert found.score >= 0.9
+        assert score_of(found) >= 0.9
 
 
 def test_two_classes_are_solved_as_well() -> None:
@@ -46,7 +46,7 @@ def test_two_classes_are_solved_as_well() -> None:
         "vfedcce", frames(120), config={"mode": "plaintext"}, model=WIDE, train=short
     )
     (found,) = label_findings(one, first_rounds(one, 16), None)
-    assert found.score >= 0.9
+    assert score_of(found) >= 0.9
 
 
 def test_the_jacobian_is_the_one_of_torch_func() -> None:

@@ -46,16 +46,15 @@ def picture(dataset: str | None, **changes: Any) -> Audit:
 
 def test_a_dollar_in_a_name_is_no_formula(tmp_path: Path) -> None:
     found = Finding(
-        "$\\nope$",
-        "$\\nope$",
-        "clinic",
-        "m",
-        "",
-        "accuracy",
-        0.5,
-        0.5,
-        "",
-        "label_inference",
+        attack="$\\nope$",
+        attacker="$\\nope$",
+        victim="clinic",
+        moment="m",
+        assumes="",
+        metric="AUC",
+        score=0.5,
+        baseline=0.5,
+        limit="label_inference",
     )
     x = torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
     columns = {"$\\nope$": 0.5, "b": 0.1}

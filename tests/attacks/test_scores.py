@@ -10,15 +10,20 @@ import torch
 from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 from torch import Generator, Tensor
+from torch.nn.functional import one_hot
 
 from colonnade.attacks.scores import (
+    LabelScore,
+    PlainTerms,
     best_names,
     correlation,
     r_squared,
     recogniser,
-    score_labels,
+    score_classes,
+    score_numbers,
 )
 from colonnade.evaluate import wilson
+from colonnade.evaluate.ranking import rank
 
 
 def draw(count: int, classes: int, seed: int) -> Tensor:
@@ -42,81 +47,168 @@ def test_groups_get_the_names_that_make_most_rows_right(seed: int) -> None:
     assert int((best_names(groups, truth, 4) == truth).sum()) == best
 
 
+def scored(
+    scores: Tensor, truth: Tensor, classes: int, *, named: bool = True
+) -> tuple[LabelScore, PlainTerms]:
+    found = score_classes(scores, truth, classes, named=named)
+    assert found.plain is not None
+    return found, found.plain
+
+
+def low(found: LabelScore) -> float:
+    assert found.low is not None
+    return found.low
+
+
+def of_two(second: Tensor) -> Tensor:
+    return torch.stack([-second, second], 1)
+
+
+def said(labels: Tensor, classes: int) -> Tensor:
+    """The scores of an attacker that only says labels."""
+    return one_hot(labels, classes).double()
+
+
 def test_groups_are_judged_whatever_their_numbers_are() -> None:
     truth = draw(300, 5, 0)
-    renamed = torch.tensor([3, 0, 4, 1, 2])[truth]
-    assert score_labels(renamed, truth, 5, named=False).score == 1.0
-    assert score_labels(renamed, truth, 5, named=True).score < 0.3
-    assert (
-        score_labels(torch.zeros(300, dtype=torch.int64), truth, 5, named=False).score
-        <= 0.3
-    )  # one group is one name
+    renamed = said(torch.tensor([3, 0, 4, 1, 2])[truth], 5)
+    groups, plain = scored(renamed, truth, 5, named=False)
+    assert groups.score == plain.accuracy == 1.0
+    _, plain = scored(renamed, truth, 5)
+    assert plain.accuracy < 0.3
+    one_group = said(torch.zeros(300, dtype=torch.int64), 5)
+    nothing, plain = scored(one_group, truth, 5, named=False)
+    assert nothing.score == 0.5
+    assert plain.accuracy <= 0.3  # one group has one name
 
 
-def test_random_groups_are_no_better_than_their_baseline() -> None:
-    """Naming alone gains something on few rows; the baseline has the same gain."""
-    truth = draw(60, 10, 1)
-    groups = draw(60, 10, 2)
-    found = score_labels(groups, truth, 10, named=False)
-    assert found.score > found.chance
-    assert found.baseline > found.majority
-    assert found.low <= found.baseline
+def test_random_groups_are_no_better_than_guessing() -> None:
+    """Naming groups gets more rows right than the commonest class, on few rows; and of
+    many groups and classes some pair is alike by luck."""
+    alarms = 0
+    for seed in range(60):
+        truth = draw(120, 6, seed)
+        groups = said(draw(120, 6, seed + 1000), 6)
+        found, plain = scored(groups, truth, 6, named=False)
+        alarms += low(found) > found.baseline
+        assert plain.accuracy_without >= float(truth.bincount().max()) / 120
+    assert alarms <= 5
 
 
-def test_the_baseline_is_the_commonest_class() -> None:
-    truth = torch.tensor([0] * 70 + [1] * 30)
-    found = score_labels(truth, truth, 2, named=True)
-    assert (found.score, found.majority, found.baseline, found.chance) == (
-        1.0,
-        0.7,
-        0.7,
-        0.5,
-    )
-    assert found.low < 1.0
+def test_a_rare_class_that_is_ranked_first_is_told_though_no_label_is() -> None:
+    """One row in twenty defaults. The attacker's best guess of every row is that it
+    pays, so it is as accurate as no attack; and it knows who defaults."""
+    generator = Generator().manual_seed(0)
+    truth = (torch.arange(500) < 25).long()
+    second = -3 + 1.5 * truth + torch.randn(500, generator=generator)
+    found, plain = scored(of_two(second), truth, 2)
+    assert plain.accuracy == pytest.approx(plain.accuracy_without, abs=0.02)
+    assert low(found) > 0.7
+    assert plain.class_rows == 25
+    assert plain.recall_without == pytest.approx(0.05)
+    assert plain.recall is not None
+    assert plain.recall > 5 * 0.05
 
 
-@pytest.mark.parametrize("share", [0.5, 0.64, 0.9])
+def test_auc_is_the_same_for_either_class_and_recall_is_of_the_rarer() -> None:
+    truth = (torch.rand(400, generator=Generator().manual_seed(1)) < 0.2).long()
+    noise = torch.randn(400, generator=Generator().manual_seed(2))
+    rare, of_rare = scored(of_two(truth + noise), truth, 2)
+    swapped, of_swapped = scored(of_two(-truth - noise), 1 - truth, 2)
+    assert swapped == rare
+    assert of_swapped.recall == of_rare.recall
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.64, 0.9])
 def test_of_two_classes_noise_is_not_turned_and_an_inverted_leak_is(
     share: float,
 ) -> None:
     rows = 320
+    false_alarms = 0
     for seed in range(100):
         generator = Generator().manual_seed(seed)
-        truth, wrong, guess = (
-            torch.rand(rows, generator=generator) < one for one in (share, 0.01, 0.5)
-        )
-        noise = score_labels(guess.long(), truth.long(), 2, named=True)
-        assert not noise.turned
-        assert noise.score == pytest.approx(float((guess == truth).float().mean()))
-        assert noise.low <= noise.baseline
-        # right in few rows: an attacker who knows some labels turns it round
-        inverted = (~truth ^ wrong).long()
-        found = score_labels(inverted, truth.long(), 2, named=True)
+        truth = (torch.rand(rows, generator=generator) < share).long()
+        noise, _ = scored(of_two(torch.randn(rows, generator=generator)), truth, 2)
+        false_alarms += low(noise) > noise.baseline
+        wrong = torch.rand(rows, generator=generator) < 0.01
+        inverted = of_two(((truth == 0) ^ wrong).double() - 0.5)
+        found, plain = scored(inverted, truth, 2)
+        straight, _ = scored(-inverted, truth, 2)
         assert found.turned
-        assert found.score == pytest.approx(1 - float(wrong.float().mean()))
-        assert found.low > found.baseline
+        assert found.score == straight.score
+        assert plain.accuracy == pytest.approx(1 - float(wrong.double().mean()))
         # it was read in two ways
-        assert found.high - found.low > np.subtract(
-            *wilson(found.score * rows, rows)[::-1]
-        )
-    # saying one class of every row tells nothing
-    rarer = torch.full((rows,), int(share <= 0.5), dtype=torch.int64)
-    assert not score_labels(rarer, truth.long(), 2, named=True).turned
+        assert found.baseline < low(found) < low(straight)
+    assert false_alarms <= 8  # 2.5 and 1.25 of a hundred
 
 
-def test_only_labels_that_there_are_can_be_turned() -> None:
-    truth = draw(100, 2, 0)
-    assert score_labels(torch.full((100,), 7), truth, 2, named=True).score == 0.0
-    assert not score_labels((truth + 1) % 3, truth, 3, named=True).turned
+def test_of_several_classes_the_one_that_is_told_best_counts() -> None:
+    truth = draw(600, 4, 0)
+    scores = torch.randn(600, 4, generator=Generator().manual_seed(1)).double()
+    nothing, _ = scored(scores, truth, 4)
+    assert low(nothing) <= 0.5
+    scores[:, 2] += 2.0 * (truth == 2)
+    found, plain = scored(scores, truth, 4)
+    by_itself = rank(scores[:, 2], truth == 2)
+    assert found.score == by_itself.auc
+    assert plain.class_rows == int((truth == 2).sum())
+    # chosen from four
+    assert 0.5 < low(found) < by_itself.low
+
+
+def test_the_worst_of_many_classes_is_no_leak_by_luck() -> None:
+    alarms = 0
+    for seed in range(100):
+        truth = draw(400, 8, seed)
+        scores = torch.randn(400, 8, generator=Generator().manual_seed(seed + 500))
+        found, _ = scored(scores, truth, 8)
+        alarms += low(found) > 0.5
+    assert alarms <= 8
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_one_class_alone_is_not_measured(classes: int) -> None:
+    """Every guess is right, and none says anything."""
+    truth = torch.zeros(64, dtype=torch.int64)
+    found, plain = scored(said(truth, classes), truth, classes)
+    assert (found.score, found.low, found.high) == (None, None, None)
+    assert plain.accuracy == plain.accuracy_without == 1.0
+    assert plain.recall is None
+    assert plain.classes_not_measured == (1 if classes == 2 else 3)
+    assert found.undecided == ((0.0, 1.0),) * plain.classes_not_measured
+
+
+def test_what_few_rows_cannot_show_is_undecided() -> None:
+    """Ten of 200 rows are ranked perfectly: no threshold can be said to be kept from
+    where luck could be as good."""
+    truth = (torch.arange(200) < 10).long()
+    perfect, _ = scored(of_two(truth.double()), truth, 2)
+    ((start, end),) = perfect.undecided
+    assert start == low(perfect)
+    assert end == 1.0
+    one_row = (torch.arange(200) < 1).long()
+    assert scored(of_two(one_row.double()), one_row, 2)[0].score is None
+    enough = draw(600, 2, 0)
+    noise = torch.randn(600, generator=Generator().manual_seed(1))
+    assert scored(of_two(noise), enough, 2)[0].undecided == ()
+
+
+def test_a_class_that_few_rows_have_is_said_beside_those_that_are_measured() -> None:
+    truth = torch.tensor([0] * 100 + [1] * 100 + [2])
+    found, plain = scored(said(truth, 4), truth, 4)
+    assert found.score == 1.0
+    assert plain.classes_not_measured == 2
+    assert sum(start <= 0.5 for start, _ in found.undecided) == 2
 
 
 def test_numbers_are_judged_by_their_squared_correlation() -> None:
     truth = torch.randn(200, generator=Generator().manual_seed(0))
     guess = -3 * truth + torch.randn(200, generator=Generator().manual_seed(1))
-    found = score_labels(guess, truth, 0, named=True)
+    found = score_numbers(guess, truth)
     expected = np.corrcoef(guess.numpy(), truth.numpy())[0, 1] ** 2
     assert found.score == pytest.approx(expected)
-    assert found.low < expected < found.high
+    assert found.high is not None
+    assert low(found) < expected < found.high
     assert found.baseline == 0
 
 
@@ -150,10 +242,11 @@ def test_a_column_that_does_not_vary_has_no_score() -> None:
 
 def test_a_recogniser_sees_the_class_in_the_columns_and_not_in_their_mean() -> None:
     labels = draw(400, 3, 0)
-    columns = torch.nn.functional.one_hot(labels, 3).float() + 0.3 * torch.randn(
-        400, 3, generator=Generator().manual_seed(1)
-    )
-    accuracy = recogniser(columns[:300], labels[:300])
-    assert accuracy(columns[300:], labels[300:]) > 0.9
-    blank = columns.mean(0).expand(100, 3)
-    assert accuracy(blank, labels[300:]) < 0.5
+    noise = torch.randn(400, 3, generator=Generator().manual_seed(1))
+    columns = one_hot(labels, 3).float() + 0.3 * noise
+    recognise = recogniser(columns[:300], labels[:300], 4)
+    seen, plain = scored(recognise(columns[300:]), labels[300:], 4)
+    assert plain.accuracy > 0.9
+    assert low(seen) > 0.8
+    blank, _ = scored(recognise(columns.mean(0).expand(100, 3)), labels[300:], 4)
+    assert blank.score == 0.5

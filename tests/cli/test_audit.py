@@ -208,7 +208,20 @@ def test_no_word_of_others_is_obeyed_by_a_terminal(
     evil = "x\x1b[8A\x1b[0J\x1b]0;owned\x1b\\[/nothing][link=file:///x]"
     found = Audit("run", "splitnn", None, dict.fromkeys(LIMITS))
     found.findings = [
-        Finding(evil, evil, evil, evil, evil, evil, 0.5, 0.1, evil, "inversion_r2")
+        Finding(
+            attack=evil,
+            attacker=evil,
+            victim=evil,
+            moment=evil,
+            assumes=evil,
+            metric=metric,
+            score=0.5,
+            baseline=0.1,
+            limit="inversion_r2",
+            remark=evil,
+            details={"release": evil},
+        )
+        for metric in (evil, "AUC")
     ]
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=400)

@@ -49,12 +49,10 @@ from colonnade.attacks import audit
 from colonnade.attacks.audit import LABEL_ROWS, READS, Audit, Rehearsals
 from colonnade.attacks.finding import (
     ASSUMES,
-    COLUMNS,
     METRICS,
     Finding,
     NotAttacked,
     not_attacked,
-    verdict,
 )
 from colonnade.attacks.label_audit import ATTACKS, FEWEST, guesses
 from colonnade.attacks.received import Guess
@@ -65,6 +63,7 @@ from colonnade.attacks.rehearsal import (
     Attacked,
     Rehearsal,
     gradients,
+    model_files,
     models_of,
     part_of,
     predictions,
@@ -115,7 +114,8 @@ class AuditAnswer(Message):
     about: tuple[str, ...]  # "attack/moment" of each guess
     # whose labels were guessed, by their number in the agreed order
     rows: tuple[Released, ...]
-    labels: tuple[Released, ...]
+    # how strongly each class is suspected of each row: of classes ranks alone
+    scores: tuple[Released, ...]
 
 
 class Attack(Request[AuditAnswer]):
@@ -132,13 +132,13 @@ class AskHeldOut(Request[Done]):
     rows: int
 
 
-class Verdict(Message):
+class Outcome(Message):
     # whether a label owner's audit passed by its own limits, where its owner lets that
     # be told
     said: str
 
 
-class Gather(Request[Verdict]):
+class Gather(Request[Outcome]):
     """From the aggregation server to a label owner: the moments are over; attack, and
     have partners attack."""
 
@@ -287,11 +287,11 @@ class AuditHost(Auditor):
         told = result.findings if tells == "figures" else []
         figures = [{key: vars(finding)[key] for key in TOLD} for finding in told]
         rows = tuple(self.outbox.release(guess.rows, GUESS) for _, guess in guessed)
-        labels = tuple(self.outbox.release(guess.labels, GUESS) for _, guess in guessed)
+        scores = tuple(self.outbox.release(guess.scores, GUESS) for _, guess in guessed)
         about = tuple(attack_and_moment for attack_and_moment, _ in guessed)
         spent = all(rehearsal.refused for rehearsal in rehearsals)
         return AuditAnswer(
-            _statement(result, tells, spent), to_json(figures), about, rows, labels
+            _statement(result, tells, spent), to_json(figures), about, rows, scores
         )
 
     def _page(
@@ -300,10 +300,7 @@ class AuditHost(Auditor):
         """Attack what one label owner could learn. The page on disk has what each label
         owner could."""
         own = self.site.own
-        settings = federation.settings
-        result = Audit(
-            folder.name, settings.algorithm, settings.data.dataset, own.audit.limits
-        )
+        result = _empty_audit(folder, federation, own)
         audit.note(result, federation, rehearsals)
         findings = list(
             audit.on_columns(result, federation, rehearsals, rows, None, lambda _: None)
@@ -337,11 +334,18 @@ class AuditHost(Auditor):
         self, federation: Attacked, rehearsals: Rehearsals, classes: int
     ) -> Iterator[tuple[str, Guess]]:
         """Guesses by attacks that need this party's own model; the label owner can make
-        all others itself."""
-        for rehearsal in () if federation.settings.rows_differ else rehearsals[::2]:
+        all others itself. Of classes they leave as ranks, which is all that is scored.
+        """
+        if federation.settings.rows_differ:
+            return
+        for rehearsal in rehearsals[::2]:
             for attack, _, guess in guesses(federation, rehearsal, None, classes):
+                guess = guess.by_row()
                 if attack.own and len(guess.rows) >= FEWEST:
-                    yield f"{attack.name}/{rehearsal.moment}", guess
+                    yield (
+                        f"{attack.name}/{rehearsal.moment}",
+                        guess.ranked() if classes else guess,
+                    )
 
 
 def _merged(results: Sequence[Audit]) -> Audit:
@@ -390,7 +394,7 @@ class LabelAuditHost(Auditor):
         return Done()
 
     @serves
-    def gather(self, request: Gather, asker: str) -> Verdict:
+    def gather(self, request: Gather, asker: str) -> Outcome:
         recorded, run = self.end_moments(asker, request.rows)
         first, asked, trained = (
             recorded[moment].as_label_owner() for moment in MOMENTS
@@ -405,7 +409,7 @@ class LabelAuditHost(Auditor):
             request.rows,
         )
         tells = self.site.own.audit.tell
-        return Verdict(
+        return Outcome(
             _statement(result, None if tells in (None, "nothing") else "verdict")
         )
 
@@ -486,12 +490,7 @@ def _as_server(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit
             stand(folder, federation, at)
             train_on(federation, rows, moment)
     answers = others.ask(Gather(rows))
-    result = Audit(
-        run,
-        federation.settings.algorithm,
-        federation.settings.data.dataset,
-        own.audit.limits,
-    )
+    result = _empty_audit(folder.path, federation, own)
     result.sites = _statements(answers)
     result.notes.append(
         "Each label owner has its own page, in its own folder of the run; this says"
@@ -500,6 +499,17 @@ def _as_server(site: Site, folder: RunDirectory, page: Page, rows: int) -> Audit
     write(result, folder.path / AUDIT)
     page(folder.path)
     return result
+
+
+def _empty_audit(folder: Path, federation: Attacked, own: SiteConfig) -> Audit:
+    """An audit of a site's part of a run, by its own thresholds, without findings yet."""
+    return Audit(
+        folder.name,
+        federation.settings.algorithm,
+        federation.settings.data.dataset,
+        own.audit.limits,
+        model_files=model_files(folder),
+    )
 
 
 def _check_measured(own: SiteConfig) -> None:
@@ -525,12 +535,7 @@ def gathered(
     answers = site.partners().ask(
         Attack(rows, len(federation.holdings.encoder.classes))
     )
-    result = Audit(
-        folder.path.name,
-        federation.settings.algorithm,
-        federation.settings.data.dataset,
-        own.audit.limits,
-    )
+    result = _empty_audit(folder.path, federation, own)
     audit.note(result, federation, rehearsals)
     guessed: dict[tuple[str, str, str], Guess] = {}
     figures: list[Finding] = []
@@ -587,7 +592,7 @@ def _write(result: Audit, folder: Path, page: Page, *, whole: bool) -> None:
         page(folder)
 
 
-def _statements(answers: Mapping[str, AuditAnswer | Verdict]) -> dict[str, str]:
+def _statements(answers: Mapping[str, AuditAnswer | Outcome]) -> dict[str, str]:
     """What each site says of its own columns; words that are none of ours count as
     nothing."""
     known = (
@@ -611,47 +616,40 @@ def _guessed(
     the audit with the site's name."""
     classes = len(federation.holdings.encoder.classes)
     count = len(federation.holdings.labelled.labels)
-    own = [attack.name for attack in ATTACKS if attack.own]
     known = {
-        f"{attack}/{moment}": (attack, name, moment)
-        for attack in own
+        f"{attack.name}/{moment}": (attack.name, name, moment)
+        for attack in ATTACKS
+        if attack.own
         for moment in MOMENTS
     }
     by_attack = {}
-    for about, sent_rows, sent_labels in zip(
-        answer.about, answer.rows, answer.labels, strict=False
+    for about, sent_rows, sent_scores in zip(
+        answer.about, answer.rows, answer.scores, strict=False
     ):
         rows = sent_rows.tensor.cpu()
-        labels = sent_labels.tensor.cpu()
-        fits = (
-            about in known
-            and rows.dtype == torch.int64
-            and rows.dim() == 1
-            and labels.shape == rows.shape
-        )
-        fits = (
-            fits
-            and bool(((rows >= 0) & (rows < count)).all())
-            and len(torch.unique(rows)) == len(rows)
-        )
-        if classes:
-            fits = (
-                fits
-                and labels.dtype == torch.int64
-                and bool(((labels >= 0) & (labels < classes)).all())
-            )
-        else:
-            fits = (
-                fits
-                and labels.is_floating_point()
-                and bool(torch.isfinite(labels).all())
-            )
-        if not fits:
+        scores = sent_scores.tensor.cpu()
+        fits = about in known and _are_rows(rows, count)
+        if not fits or not _are_scores(scores, len(rows), classes):
             raise PartyError(
                 name, Attack.kind, None, "it told guesses of labels that are none"
             )
-        by_attack[known[about]] = Guess(rows, labels, named=True)
+        by_attack[known[about]] = Guess(rows, scores, named=True)
     return by_attack
+
+
+def _are_rows(rows: torch.Tensor, count: int) -> bool:
+    """Whether these are numbers of so many rows, each at most once."""
+    if rows.dtype != torch.int64 or rows.dim() != 1:
+        return False
+    inside = bool(((rows >= 0) & (rows < count)).all())
+    return inside and len(torch.unique(rows)) == len(rows)
+
+
+def _are_scores(scores: torch.Tensor, rows: int, classes: int) -> bool:
+    """Whether these are finite scores, one for each row and class."""
+    if not scores.is_floating_point() or scores.shape != (rows, max(classes, 1)):
+        return False
+    return bool(torch.isfinite(scores).all())
 
 
 def _figures(
@@ -668,7 +666,6 @@ def _figures(
         for line in lines:
             attack = str(line["attack"])
             metric = str(line["metric"])
-            moment = MOMENTS[MOMENTS.index(line["moment"])]
             score = float(line["score"])
             baseline = float(line["baseline"])
             if not (score <= 1 and math.isfinite(score) and math.isfinite(baseline)):
@@ -677,16 +674,15 @@ def _figures(
                 str(release) for release in line["releases"] if release in names
             )
             yield Finding(
-                attack,
-                owner,
-                name,
-                moment,
-                ASSUMES[attack].format("some"),
-                metric,
-                score,
-                baseline,
-                verdict(COLUMNS, score, baseline),
-                METRICS[metric],
+                attack=attack,
+                attacker=owner,
+                victim=name,
+                moment=MOMENTS[MOMENTS.index(line["moment"])],
+                assumes=ASSUMES[attack].format("some"),
+                metric=metric,
+                score=score,
+                baseline=baseline,
+                limit=METRICS[metric],
                 releases=releases,
                 details={"reached": _reached(rehearsals, name, releases)},
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ from colonnade.attacks.rehearsal import (
     Attacked,
     Rehearsal,
     Say,
-    fingerprint,
     first_rounds,
+    model_files,
     part_of,
     predictions,
     reopen,
@@ -54,35 +55,65 @@ from colonnade.errors import AuditFailed, ConfigError
 from colonnade.federation import Federation
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass
 class Audit:
-    """The findings on a run, and the reconstructions behind them, which stay in memory."""
+    """The findings on a run, and the reconstructions behind them, which stay in memory.
+
+    Args:
+        run: The name of the run's folder.
+        algorithm: What was trained.
+        dataset: A public data set by name, whose pictures may be shown.
+        thresholds: The settings in [audit].
+        findings: The attacks that were made.
+        not_attacked: What could be read, and no finding bounds.
+        rebuilt: The reconstructions.
+        notes: What else a reader should know.
+        party: The one party by which or on which attacks were made; None for all.
+        model_files: The SHA-256 of each file of the models that were attacked, by its
+            path in the run's folder. Empty for a federation in memory.
+        date: When the audit began, in UTC.
+        drawn: Whose columns each picture shows, by the picture's name.
+        sites: Between sites, what each of the others said of its own columns.
+    """
 
     run: str
     algorithm: str
-    dataset: str | None  # a public data set by name: its pictures may be shown
+    dataset: str | None
     thresholds: dict[str, float | None]
     findings: list[Finding] = field(default_factory=list)
     not_attacked: list[NotAttacked] = field(default_factory=list)
     rebuilt: list[Rebuilt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    party: str | None = None  # only attacks by or on it were made
-    checkpoint: str = ""  # the fingerprint of what was attacked; "" equals no other
-    # whose columns each picture shows, by its name
+    party: str | None = None
+    model_files: dict[str, str] = field(default_factory=dict)
+    date: str = field(default_factory=_now)
     drawn: dict[str, str] = field(default_factory=dict)
-    # between sites, what each said of its own columns
     sites: dict[str, str] = field(default_factory=dict)
 
     @property
     def crossed(self) -> list[Finding]:
+        """The findings that are above their threshold."""
         return [finding for finding in self.findings if finding.crossed]
 
     @property
+    def unknown(self) -> list[Finding]:
+        """The findings of which it cannot be said whether they keep their threshold."""
+        return [finding for finding in self.findings if finding.unknown]
+
+    @property
     def passed(self) -> bool:
-        """Everything that could be read was attacked, and no score is above its
-        threshold. Between sites every other site must say so too: a site that says
-        nothing has not passed."""
-        return not self.crossed and not self.not_attacked and not self.open_sites
+        """Whether everything that could be read was attacked, and every score is known
+        to keep its threshold.
+
+        Between sites every other site must say so too: a site that says nothing has not
+        passed.
+        """
+        failures = (self.crossed, self.unknown, self.not_attacked, self.open_sites)
+        return not any(failures)
 
     @property
     def open_sites(self) -> dict[str, str]:
@@ -103,7 +134,9 @@ class Audit:
         return {
             "run": self.run,
             "algorithm": self.algorithm,
-            "checkpoint": self.checkpoint,
+            "date": self.date,
+            "party": self.party,
+            "model_files": self.model_files,
             "thresholds": {
                 name: value
                 for name, value in self.thresholds.items()
@@ -114,74 +147,82 @@ class Audit:
             "not_attacked": [dataclasses.asdict(item) for item in self.not_attacked],
             "notes": self.notes,
             "pictures": self.drawn,
-            **({"sites": self.sites} if self.sites else {}),
+            "sites": self.sites,
         }
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Audit:
         """An audit as `to_json` wrote it, without reconstructions."""
-        findings = [
-            {key: value for key, value in finding.items() if key != "crossed"}
-            for finding in saved["findings"]
-        ]
         return cls(
-            saved["run"],
-            saved["algorithm"],
-            None,
-            dict.fromkeys(LIMITS) | dict(saved["thresholds"]),
-            [
-                Finding(**finding | {"releases": tuple(finding["releases"])})
-                for finding in findings
-            ],
-            [NotAttacked(**item) for item in saved["not_attacked"]],
+            run=saved["run"],
+            algorithm=saved["algorithm"],
+            dataset=None,
+            thresholds=dict.fromkeys(LIMITS) | dict(saved["thresholds"]),
+            findings=[Finding.from_json(finding) for finding in saved["findings"]],
+            not_attacked=[NotAttacked(**item) for item in saved["not_attacked"]],
             notes=list(saved["notes"]),
-            checkpoint=saved["checkpoint"],
+            party=saved["party"],
+            model_files=dict(saved["model_files"]),
+            date=saved["date"],
             drawn=dict(saved["pictures"]),
-            sites=dict(saved.get("sites", {})),
+            sites=dict(saved["sites"]),
         )
 
     def check(self) -> None:
-        """Raise when a threshold was crossed, or one is set and something that could be
-        read was not attacked."""
+        """Raise when a threshold was crossed, or one is set and it is not known that
+        everything keeps it."""
         if self.passed or not self.limited:
             return
-        lines = []
+        raise AuditFailed("\n".join(self._complaints()))
+
+    def _complaints(self) -> Iterator[str]:
+        """What is wrong, and what to do about it."""
         if self.crossed:
-            lines.append(
+            yield (
                 f"{len(self.crossed)} of {len(self.findings)} findings are above their"
                 " threshold in [audit]:"
             )
-            lines += [
-                f"    {finding.attacker} on {finding.victim}, {finding.attack}"
-                f" ({finding.moment}): {finding.metric} {finding.score:.3f} is above"
-                f" {finding.limit} = {finding.threshold}"
-                for finding in self.crossed
-            ]
-            lines.append(
+            for finding in self.crossed:
+                yield (
+                    f"    {finding}: {finding.figure} is above"
+                    f" {finding.limit} = {finding.threshold}"
+                )
+            yield (
                 "    Protect what is released, in the owner's outbox rules, or raise"
                 " the threshold."
             )
+        if self.unknown:
+            yield (
+                f"{len(self.unknown)} of {len(self.findings)} findings are on too few"
+                " rows of one class to say whether they keep their threshold:"
+            )
+            for finding in self.unknown:
+                yield (
+                    f"    {finding}: {finding.figure} on"
+                    f" {finding.details.get('rows', 'some')} rows;"
+                    f" {finding.limit} = {finding.threshold}"
+                )
+            yield "    Audit more rows: --rows."
         if self.not_attacked:
-            lines.append(
+            yield (
                 f"{len(self.not_attacked)} releases could be read and were not"
                 " attacked, so nothing bounds them:"
             )
-            lines += [f"    {item}" for item in self.not_attacked]
-            lines.append(
+            yield from (f"    {item}" for item in self.not_attacked)
+            yield (
                 "    Hide them, or train an algorithm all of whose releases can be"
                 " attacked here."
             )
         if self.open_sites:
-            lines.append(
+            yield (
                 f"{len(self.open_sites)} of {len(self.sites)} sites are not known to"
                 " have passed:"
             )
-            lines += [f"    {name}: {said}" for name, said in self.open_sites.items()]
-            lines.append(
+            yield from (f"    {name}: {said}" for name, said in self.open_sites.items())
+            yield (
                 "    What a site tells of its own columns, it says under [audit] in its"
                 " own party.toml."
             )
-        raise AuditFailed("\n".join(lines))
 
 
 def audit_run(
@@ -192,9 +233,15 @@ def audit_run(
     say: Say | None = None,
     allow_models: Sequence[str] = (),
 ) -> Audit:
-    """Attack a finished run, which stays as it is. Inversion looks at `rows` rows,
-    label attacks at as many or more. `allow_models` lists the import paths that the
-    run's settings may name as models."""
+    """Attack a finished run, which stays as it is.
+
+    Args:
+        folder: The run's folder.
+        rows: How many rows are rebuilt; label attacks look at as many or more.
+        party: Only attacks by or on this party.
+        say: Told what is done now.
+        allow_models: The import paths that the run's settings may name as models.
+    """
     with reopen(folder, allow_models) as federation:
         if party is not None and party not in federation.organisations:
             hint = did_you_mean(party, list(federation.organisations))
@@ -205,7 +252,7 @@ def audit_run(
         result = audit_federation(
             federation, folder.resolve().name, rows=rows, party=party, say=say
         )
-        result.checkpoint = fingerprint(folder)
+        result.model_files = model_files(folder)
         return result
 
 

@@ -23,22 +23,31 @@ from torch import Tensor, nn
 from colonnade.algorithms import Kind
 from colonnade.attacks.finding import (
     ASSUMES,
-    CLASSES,
-    COLUMNS,
+    CLASS_LIMIT,
     INVERSION,
     KNOWN_MODEL,
+    SSIM,
+    SSIM_LIMIT,
+    TURNED,
     WHITE_BOX,
     Finding,
     of_columns,
-    verdict,
 )
 from colonnade.attacks.inversion import PICTURE, TABLE, defence_of, invert, white_box
 from colonnade.attacks.received import Received, received
 from colonnade.attacks.rehearsal import Attacked, Rehearsal, spans_of
-from colonnade.attacks.scores import correlation, psnr, r_squared, recogniser, ssim
-from colonnade.evaluate import wilson
+from colonnade.attacks.scores import (
+    AUC,
+    GUESSED_AUC,
+    correlation,
+    psnr,
+    r_squared,
+    recogniser,
+    score_classes,
+    ssim,
+)
 
-Recognises = Callable[[Tensor, Tensor], float]
+Recognise = Callable[[Tensor], Tensor]
 TRAINING_ROWS = 2000  # for the classifier that looks at reconstructions
 EMBEDDINGS = (Kind.EMBEDDING, Kind.LOGITS)
 EVERYBODY = "all together"
@@ -186,113 +195,140 @@ def inversion_findings(
     federation: Attacked, reconstructions: list[Rebuilt]
 ) -> Iterator[Finding]:
     """A finding per reconstruction, and one on whether its class can still be seen."""
-    recognisers: dict[str, Recognises] = {}
+    recognisers: dict[str, Recognise | None] = {}
     truth = _labels(federation)
     for rebuilt in reconstructions:
-        details: dict[str, Any] = {
-            "rows": len(rebuilt.rows),
-            "release": rebuilt.defence,
-        }
-        details["reached"] = list(rebuilt.reached)
-        finding = (
-            _picture(rebuilt, details)
-            if rebuilt.picture
-            else _table(federation, rebuilt, details)
-        )
-        yield dataclasses.replace(
-            finding, releases=federation.algorithm.named(*EMBEDDINGS)
-        )
-        others = _others(federation, rebuilt.victim, rebuilt.rows)
-        if truth is None or int((truth[others] != truth[others][:1]).sum()) == 0:
+        score = _picture if rebuilt.picture else _table
+        finding = score(federation, rebuilt)
+        releases = federation.algorithm.named(*EMBEDDINGS)
+        yield dataclasses.replace(finding, releases=releases)
+        if truth is None:
             continue
         if rebuilt.victim not in recognisers:
-            columns = _columns(federation, rebuilt.victim, others)
-            recognisers[rebuilt.victim] = recogniser(
-                columns, truth[others], seed=federation.settings.engine.seed
-            )
-        yield _recognition(
-            recognisers[rebuilt.victim], rebuilt, truth[rebuilt.rows], details
-        )
+            recognisers[rebuilt.victim] = _recogniser(federation, rebuilt, truth)
+        yield _recognition(federation, recognisers[rebuilt.victim], rebuilt, truth)
 
 
-def _picture(rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
-    span = rebuilt.span
-    blank = rebuilt.mean.expand_as(rebuilt.original)
-    similarity, baseline = (
-        float(ssim(rebuilt.original, other, span).mean())
-        for other in (rebuilt.guess, blank)
+def _recogniser(
+    federation: Attacked, rebuilt: Rebuilt, truth: Tensor
+) -> Recognise | None:
+    """A classifier that learned the victim's rows that were not attacked; None where
+    these are of one class."""
+    others = _others(federation, rebuilt.victim, rebuilt.rows)
+    labels = truth[others]
+    if len(torch.unique(labels)) < 2:
+        return None
+    return recogniser(
+        _columns(federation, rebuilt.victim, others),
+        labels,
+        len(federation.holdings.encoder.classes),
+        seed=federation.settings.engine.seed,
     )
-    decibels = [
-        float(psnr(rebuilt.original, other, span).mean())
-        for other in (rebuilt.guess, blank)
-    ]
-    flat = [part.flatten()[:, None] for part in (rebuilt.original, rebuilt.guess)]
-    linked = float(correlation(*flat)[0])
-    details = {
-        **details,
-        "psnr": decibels[0],
-        "psnr_baseline": decibels[1],
-        "correlation": linked,
+
+
+def _details(rebuilt: Rebuilt) -> dict[str, Any]:
+    """What is said of every finding on a reconstruction."""
+    return {
+        "rows": len(rebuilt.rows),
+        "release": rebuilt.defence,
+        "reached": list(rebuilt.reached),
     }
+
+
+def _picture(_: Attacked, rebuilt: Rebuilt) -> Finding:
+    original = rebuilt.original
+    blank = rebuilt.mean.expand_as(original)
+
+    def likeness(other: Tensor) -> float:
+        return float(ssim(original, other, rebuilt.span).mean())
+
+    def decibels(other: Tensor) -> float:
+        return float(psnr(original, other, rebuilt.span).mean())
+
+    pixels = original.flatten()[:, None]
+    linked = correlation(pixels, rebuilt.guess.flatten()[:, None])
     return Finding(
-        INVERSION,
-        rebuilt.attacker,
-        rebuilt.victim,
-        rebuilt.moment,
-        f"{WHITE_BOX}; knows the range of a pixel",
-        "SSIM",
-        similarity,
-        baseline,
-        verdict(COLUMNS, similarity, baseline),
-        "inversion_ssim",
-        details=details,
+        attack=INVERSION,
+        attacker=rebuilt.attacker,
+        victim=rebuilt.victim,
+        moment=rebuilt.moment,
+        assumes=f"{WHITE_BOX}; knows the range of a pixel",
+        metric=SSIM,
+        score=likeness(rebuilt.guess),
+        baseline=likeness(blank),
+        limit=SSIM_LIMIT,
+        details={
+            **_details(rebuilt),
+            "psnr": decibels(rebuilt.guess),
+            "psnr_baseline": decibels(blank),
+            "correlation": float(linked[0]),
+        },
     )
 
 
-def _table(federation: Attacked, rebuilt: Rebuilt, details: dict[str, Any]) -> Finding:
+def _table(federation: Attacked, rebuilt: Rebuilt) -> Finding:
     spans = spans_of(federation, rebuilt.victim)
     by_column = r_squared(rebuilt.original, rebuilt.guess, rebuilt.mean, spans)
     rebuilt.columns.update(by_column)
-    together = correlation(rebuilt.original, rebuilt.guess)
-    linked = {
-        name: float(together[span].mean())
-        for name, span in spans.items()
-        if name in by_column
-    }
-    mean = sum(by_column.values()) / max(len(by_column), 1)
-    details = {**details, "mean_r2": mean, "r2": by_column, "correlation": linked}
+    correlations = correlation(rebuilt.original, rebuilt.guess)
+    linked = {name: float(correlations[spans[name]].mean()) for name in by_column}
     return of_columns(
         INVERSION,
         rebuilt.attacker,
         rebuilt.victim,
         rebuilt.moment,
         by_column,
-        details=details,
+        details={
+            **_details(rebuilt),
+            "mean_r2": sum(by_column.values()) / max(len(by_column), 1),
+            "r2": by_column,
+            "correlation": linked,
+        },
     )
 
 
 def _recognition(
-    accuracy: Recognises, rebuilt: Rebuilt, truth: Tensor, details: dict[str, Any]
+    federation: Attacked,
+    recognise: Recognise | None,
+    rebuilt: Rebuilt,
+    labels: Tensor,
 ) -> Finding:
-    score, original = (
-        accuracy(columns, truth) for columns in (rebuilt.guess, rebuilt.original)
+    """Whether a classifier that learned other rows still sees the class of the rebuilt
+    ones. Where those other rows are of one class it learned nothing: not measured."""
+    truth = labels[rebuilt.rows]
+    classes = len(federation.holdings.encoder.classes)
+    finding = Finding(
+        attack="class seen in rebuilt rows",
+        attacker=rebuilt.attacker,
+        victim=rebuilt.victim,
+        moment=rebuilt.moment,
+        assumes=f"{WHITE_BOX}; has other rows with their classes",
+        metric=AUC,
+        score=None,
+        baseline=GUESSED_AUC,
+        limit=CLASS_LIMIT,
+        undecided=((0.0, 1.0),),
+        details=_details(rebuilt),
     )
-    low, high = wilson(round(score * len(truth)), len(truth))
-    baseline = float(torch.bincount(truth).max()) / len(truth)
-    return Finding(
-        "class seen in rebuilt rows",
-        rebuilt.attacker,
-        rebuilt.victim,
-        rebuilt.moment,
-        f"{WHITE_BOX}; has other rows with their classes",
-        "accuracy",
-        score,
-        baseline,
-        verdict(CLASSES, score, baseline, low),
-        "recognition",
-        low,
-        high,
-        details={**details, "accuracy_on_the_original": original},
+    if recognise is None:
+        return finding
+    score, on_the_original = (
+        score_classes(recognise(columns), truth, classes, named=True)
+        for columns in (rebuilt.guess, rebuilt.original)
+    )
+    assert score.plain is not None
+    return dataclasses.replace(
+        finding,
+        score=score.score,
+        low=score.low,
+        high=score.high,
+        undecided=score.undecided,
+        remark=TURNED * score.turned,
+        details={
+            **finding.details,
+            **dataclasses.asdict(score.plain),
+            "auc_on_the_original": on_the_original.score,
+        },
     )
 
 

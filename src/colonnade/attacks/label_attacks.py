@@ -88,14 +88,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, one_hot
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.received import Guess, Knowledge, received, stacked
+from colonnade.attacks.received import (
+    Guess,
+    Knowledge,
+    no_guess,
+    received,
+    stacked,
+    suspicion,
+)
 from colonnade.core import Released, Transcript
 from colonnade.core.message import Seen
 from colonnade.core.receipt import NON_PRIVATE
@@ -113,11 +119,12 @@ def from_targets(transcript: Transcript, knowledge: Knowledge) -> Guess:
     rows, targets = stacked(
         received(transcript, knowledge.batches, knowledge.named(Kind.LABELS))
     )
-    return Guess(
-        rows,
-        targets.flatten() if knowledge.classes == 0 else targets.flatten().long(),
-        named=True,
-    )
+    if not len(rows):
+        return no_guess()
+    if knowledge.classes == 0:
+        return Guess(rows, targets.reshape(len(rows), 1), named=True)
+    said = one_hot(targets.flatten().long(), knowledge.classes).float()
+    return Guess(rows, suspicion(said, knowledge.classes), named=True)
 
 
 def from_logit_gradients(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -125,17 +132,17 @@ def from_logit_gradients(transcript: Transcript, knowledge: Knowledge) -> Guess:
     rows, gradient = stacked(
         received(transcript, knowledge.batches, knowledge.named(Kind.LOGIT_GRADIENT))
     )
-    return Guess(
-        rows, read(gradient, knowledge.classes) if len(rows) else rows, named=True
-    )
+    if not len(rows):
+        return no_guess()
+    return Guess(rows, suspicion(-gradient, knowledge.classes), named=True)
 
 
 def from_residuals(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """VIMADMM and VIMADMM-J: follow every row's lambda, and read its negative entry."""
     rows, duals = follow_duals(transcript, knowledge)
-    return Guess(
-        rows, read(duals, knowledge.classes) if len(rows) else rows, named=True
-    )
+    if not len(rows):
+        return no_guess()
+    return Guess(rows, suspicion(-duals, knowledge.classes), named=True)
 
 
 def follow_duals(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
@@ -158,15 +165,6 @@ def follow_duals(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, 
     return rows, duals[rows]
 
 
-def read(slope: Tensor, classes: int) -> Tensor:
-    """The label behind probabilities minus the label: the smallest entry, or with one
-    output the sign. In exact arithmetic the smallest is the only negative one. Rounded,
-    it may be 0, and is still the smallest."""
-    if classes == 0:
-        return -slope[:, 0]
-    return slope.argmin(-1) if slope.shape[-1] > 1 else (slope[:, 0] < 0).long()
-
-
 def from_head(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """Labels by the first head that came, for all rows that were trained on meanwhile."""
     heads = [head for seen in transcript for head in _of(seen, knowledge, Kind.HEAD)]
@@ -174,13 +172,15 @@ def from_head(transcript: Transcript, knowledge: Knowledge) -> Guess:
         seen.batch for seen in transcript if (seen.batch or "").startswith("train/")
     )
     if not heads or not batches:
-        return _nothing()
+        return no_guess()
     rows = torch.cat([knowledge.batches.rows(name) for name in batches if name])
-    h = _embedded(knowledge, rows)
+    embeddings = _embedded(knowledge, rows)
     head = heads[0].tensor.cpu()
-    if h is None or head.dim() != 2 or h.shape[-1] != head.shape[0]:
-        return _nothing()
-    return Guess(rows, labels_of(h @ head, knowledge.classes), named=True)
+    if embeddings is None or head.dim() != 2:
+        return no_guess()
+    if embeddings.shape[-1] != head.shape[0]:
+        return no_guess()
+    return Guess(rows, suspicion(embeddings @ head, knowledge.classes), named=True)
 
 
 def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -190,27 +190,39 @@ def from_model(transcript: Transcript, knowledge: Knowledge) -> Guess:
         for seen in (*knowledge.begun, *transcript)
         for layout in _of(seen, knowledge, Kind.LAYOUT)
     ]
+    if not layouts:
+        return no_guess()
+    input_places = layouts[0].tensor.cpu().view(torch.int64)
     rows: list[Tensor] = []
-    labels: list[Tensor] = []
+    scores: list[Tensor] = []
     for seen in transcript:
-        layers = [layer.tensor.cpu() for layer in _of(seen, knowledge, Kind.MODEL)]
-        if not layers or not layouts or seen.batch is None:
+        made = _joint_outputs(seen, knowledge, input_places)
+        if made is None or seen.batch is None:
             continue
-        places = layouts[0].tensor.cpu().view(torch.int64)
-        batch_rows = knowledge.batches.rows(seen.batch)
-        others = [
-            embedding.tensor.cpu() for embedding in _of(seen, knowledge, Kind.EMBEDDING)
-        ]
-        h = _embedded(knowledge, batch_rows)
-        if h is None:
-            continue
-        joined = torch.cat([h, *others], dim=-1)
-        if joined.shape[-1] != len(places) or len(places) != layers[0].shape[-1]:
-            continue
-        rows.append(batch_rows)
-        inputs = torch.empty_like(joined).index_copy_(1, places, joined)
-        labels.append(labels_of(outputs(inputs, layers), knowledge.classes))
-    return Guess(torch.cat(rows), torch.cat(labels), named=True) if rows else _nothing()
+        rows.append(knowledge.batches.rows(seen.batch))
+        scores.append(suspicion(made, knowledge.classes))
+    if not rows:
+        return no_guess()
+    return Guess(torch.cat(rows), torch.cat(scores), named=True)
+
+
+def _joint_outputs(
+    seen: Seen, knowledge: Knowledge, input_places: Tensor
+) -> Tensor | None:
+    """The joint model's outputs for a batch whose message brought the model and what
+    the other parties sent; None where something is missing or does not fit."""
+    layers = [layer.tensor.cpu() for layer in _of(seen, knowledge, Kind.MODEL)]
+    if not layers or seen.batch is None:
+        return None
+    own = _embedded(knowledge, knowledge.batches.rows(seen.batch))
+    if own is None:
+        return None
+    others = [part.tensor.cpu() for part in _of(seen, knowledge, Kind.EMBEDDING)]
+    joined = torch.cat([own, *others], dim=-1)
+    if not joined.shape[-1] == len(input_places) == layers[0].shape[-1]:
+        return None
+    inputs = torch.empty_like(joined).index_copy_(1, input_places, joined)
+    return outputs(inputs, layers)
 
 
 def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
@@ -221,13 +233,6 @@ def outputs(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
     ):
         x = (x.relu() if number else x) @ weight.T + bias
     return x
-
-
-def labels_of(logits: Tensor, classes: int) -> Tensor:
-    """The label that the outputs stand for."""
-    if classes == 0:
-        return logits[:, 0]
-    return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[:, 0] > 0).long()
 
 
 def _of(seen: Seen, knowledge: Knowledge, kind: Kind) -> list[Released]:
@@ -267,16 +272,10 @@ def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
     return h
 
 
-def _nothing() -> Guess:
-    return Guess(
-        torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), named=True
-    )
-
-
 def from_batch_gradient(transcript: Transcript, knowledge: Knowledge) -> Guess:
     """The first batch's labels, from the gradient that arrived for it, or that the
     party decrypted."""
-    first = next(
+    first_batch = next(
         (seen.batch for seen in transcript if (seen.batch or "").startswith("train/")),
         None,
     )
@@ -285,24 +284,21 @@ def from_batch_gradient(transcript: Transcript, knowledge: Knowledge) -> Guess:
         None,
     )
     gradient = knowledge.stepped if arrived is None else arrived.values
-    if (
-        first is None
-        or gradient is None
-        or knowledge.model is None
-        or knowledge.columns is None
-    ):
-        return _nothing()
-    rows = knowledge.batches.rows(first)
+    if first_batch is None or gradient is None:
+        return no_guess()
+    if knowledge.model is None or knowledge.columns is None:
+        return no_guess()
+    rows = knowledge.batches.rows(first_batch)
     width = knowledge.model.cpu().eval()(knowledge.columns[rows[:1]]).shape[-1]
     coefficients = len(rows) * width
     weights = gradient.numel()
     if coefficients * weights * min(coefficients, weights) > MOST**3:
-        return _nothing()
+        return no_guess()
     jacobian = own_jacobian(knowledge.model, knowledge.columns[rows])
-    c = solve(jacobian, len(rows) * gradient.flatten()).reshape(len(rows), -1)
+    slopes = solve(jacobian, len(rows) * gradient.flatten()).reshape(len(rows), -1)
     if width == knowledge.classes - 1:  # log-odds against the first class
-        c = torch.cat([-c.sum(1, keepdim=True), c], 1)
-    return Guess(rows, read(c, knowledge.classes), named=True)
+        slopes = torch.cat([-slopes.sum(1, keepdim=True), slopes], 1)
+    return Guess(rows, suspicion(-slopes, knowledge.classes), named=True)
 
 
 def own_jacobian(model: nn.Module, x: Tensor) -> Tensor:
@@ -325,20 +321,23 @@ def solve(jacobian: Tensor, gradient: Tensor) -> Tensor:
 
 
 def by_direction(transcript: Transcript, knowledge: Knowledge) -> Guess:
-    """k-means on the gradients' directions; for numbers as labels, the position along
-    their main direction."""
+    """Groups of rows whose gradients point the same way, by k-means. A row is suspected
+    by how far its gradient reaches along the direction of a group.
+
+    For numbers as labels, the position along the gradients' main direction.
+    """
     rows, gradient = stacked(
         received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT))
     )
     if not len(rows):
-        return Guess(rows, rows, named=False)
-    flat = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
-    unit = normalize(flat, dim=1, eps=torch.finfo(flat.dtype).tiny)
-    return Guess(
-        rows,
-        groups(unit, knowledge.classes) if knowledge.classes else flat[:, 0],
-        named=False,
-    )
+        return no_guess(named=False)
+    reduced = main_directions(gradient.flatten(1).double(), max(knowledge.classes, 1))
+    if not knowledge.classes:
+        return Guess(rows, reduced[:, :1], named=False)
+    directions = normalize(reduced, dim=1, eps=torch.finfo(reduced.dtype).tiny)
+    centres = cluster_centres(directions, knowledge.classes)
+    along = reduced @ normalize(centres, dim=1).T
+    return Guess(rows, suspicion(along, knowledge.classes), named=False)
 
 
 def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -348,11 +347,10 @@ def by_norm(transcript: Transcript, knowledge: Knowledge) -> Guess:
         received(transcript, knowledge.batches, knowledge.named(Kind.GRADIENT))
     )
     if not len(rows):
-        return Guess(rows, rows, named=False)
-    lengths = (
-        gradient.flatten(1).double().norm(dim=1, keepdim=True).clamp_min(1e-300).log()
-    )
-    return Guess(rows, groups(lengths, 2), named=False)
+        return no_guess(named=False)
+    lengths = gradient.flatten(1).double().norm(dim=1, keepdim=True)
+    nearness = nearness_to_groups(lengths.clamp_min(1e-300).log(), 2)
+    return Guess(rows, suspicion(nearness, 2), named=False)
 
 
 def main_directions(rows: Tensor, dimensions: int) -> Tensor:
@@ -362,14 +360,22 @@ def main_directions(rows: Tensor, dimensions: int) -> Tensor:
     return projected
 
 
-def groups(points: Tensor, count: int) -> Tensor:
-    """k-means: the best of a few starts."""
+def nearness_to_groups(points: Tensor, count: int) -> Tensor:
+    """How near each point is to the centre of each of so many groups: minus the squared
+    distance, so that the highest says the group."""
+    centres = cluster_centres(points, count)
+    return -(points[:, None] - centres).square().sum(-1)
+
+
+def cluster_centres(points: Tensor, count: int) -> Tensor:
+    """The centres of k-means, the best of a few starts. Where there are fewer different
+    points than groups, the last centre is repeated and its copies stay empty."""
     from sklearn.cluster import KMeans
 
-    count = min(count, len(torch.unique(points, dim=0)))
-    return torch.from_numpy(
-        KMeans(count, n_init=RESTARTS, random_state=0).fit_predict(points.numpy())
-    ).long()
+    distinct = min(count, len(torch.unique(points, dim=0)))
+    fitted = KMeans(distinct, n_init=RESTARTS, random_state=0).fit(points.numpy())
+    centres = torch.from_numpy(fitted.cluster_centers_)
+    return torch.cat([centres, centres[-1:].expand(count - distinct, -1)])
 
 
 def from_nodes(transcript: Transcript, knowledge: Knowledge) -> Guess:
@@ -390,7 +396,7 @@ def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
         received(transcript, knowledge.batches, knowledge.named(Kind.NODES)), None
     )
     if heard is None or knowledge.columns is None:
-        return replace(_nothing(), named=False)
+        return no_guess(named=False)
     own = knowledge.columns[heard.rows].flatten(1).double().nan_to_num()
     return _grouped(
         heard.rows, (own - own.mean(0)) / own.std(0).clamp_min(1e-12), knowledge.classes
@@ -400,8 +406,11 @@ def from_columns(transcript: Transcript, knowledge: Knowledge) -> Guess:
 def _grouped(rows: Tensor, centred: Tensor, classes: int) -> Guess:
     """Groups of rows that lie near each other; for numbers as labels, the place along
     their main direction."""
-    flat = main_directions(centred, max(classes - 1, 1))
-    return Guess(rows, groups(flat, classes) if classes else flat[:, 0], named=False)
+    reduced = main_directions(centred, max(classes - 1, 1))
+    if not classes:
+        return Guess(rows, reduced[:, :1], named=False)
+    nearness = nearness_to_groups(reduced, classes)
+    return Guess(rows, suspicion(nearness, classes), named=False)
 
 
 def memberships(transcript: Transcript, knowledge: Knowledge) -> tuple[Tensor, Tensor]:

@@ -3,14 +3,11 @@ the label owner."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-
-import torch
+from dataclasses import asdict, dataclass, replace
 
 from colonnade.algorithms import Kind
-from colonnade.attacks.finding import LABELS, Finding, advantage, verdict
+from colonnade.attacks.finding import LABEL_LIMIT, TURNED, Finding
 from colonnade.attacks.label_attacks import (
     by_direction,
     by_norm,
@@ -24,17 +21,29 @@ from colonnade.attacks.label_attacks import (
 )
 from colonnade.attacks.received import Guess, Knowledge
 from colonnade.attacks.rehearsal import Attacked, Rehearsal
-from colonnade.attacks.scores import score_labels
+from colonnade.attacks.scores import LabelScore, score_classes, score_numbers
 from colonnade.core import Transcript
 
-FEWEST = 8  # rows, below which a share says nothing
+FEWEST = 8
+"""The fewest rows to score a guess on."""
 OWN_WORD = ", by its own word"
+"""What is added to the verdict on guesses that an attacker reports."""
 
 
 @dataclass(frozen=True)
 class LabelAttack:
-    """`reads` is the kind of release that it works on; `beside` are kinds that come
-    with it and tell no more."""
+    """A way to guess labels.
+
+    Args:
+        name: What it is called in findings.
+        assumes: What the attacker knows or has, beside what it was sent.
+        guess: The attack itself.
+        reads: The kind of release that it works on.
+        binary: Whether it needs labels of two classes.
+        beside: Kinds of releases that come with the first and tell no more.
+        own: Whether it needs the attacker's model and columns, so that between sites
+            the attacker alone can make it.
+    """
 
     name: str
     assumes: str
@@ -42,7 +51,6 @@ class LabelAttack:
     reads: Kind
     binary: bool = False
     beside: tuple[Kind, ...] = ()
-    # whether it needs the attacker's model and columns, beside what it was sent
     own: bool = False
 
 
@@ -94,29 +102,30 @@ def label_findings(
     told_guesses: Guesses | None = None,
 ) -> Iterator[Finding]:
     """A finding per attack and feature owner that does not hold the labels itself.
-    `party` narrows to one attacker. What an attacker elsewhere was sent is known here,
-    and so is what left it unchanged. Guesses that it tells itself, on rows of its
-    choice, can make a verdict worse and never better: they replace a finding only where
-    they show more. Alone they bound nothing (`Finding.counts`)."""
+
+    What an attacker elsewhere was sent is known here, and so is what left it unchanged.
+    Where it also tells guesses of its own, on rows of its choice, these can make a
+    verdict worse and never better: they are a finding beside the other one if they show
+    more, or alone, and bound nothing (`Finding.counts`).
+
+    Args:
+        federation: What is attacked.
+        rehearsal: What each party received.
+        party: Only attacks by or on this party.
+        told_guesses: Guesses that parties elsewhere report.
+    """
     classes = len(federation.holdings.encoder.classes)
-    for attack, name, guess in guesses(federation, rehearsal, party, classes):
-        own = (
-            _finding(federation, rehearsal, attack, name, guess)
-            if len(guess.rows) >= FEWEST
-            else None
-        )
-        told = (told_guesses or {}).get((attack.name, name, rehearsal.moment))
-        if told is not None and len(told.rows) >= FEWEST:
-            finding = _finding(federation, rehearsal, attack, name, told)
-            if own is None or finding.score > own.score:
-                details = {**finding.details, "told": own is None}
-                yield dataclasses.replace(
-                    finding, verdict=finding.verdict + OWN_WORD, details=details
+    for attack, attacker, guess in guesses(federation, rehearsal, party, classes):
+        own = _finding(federation, rehearsal, attack, attacker, guess)
+        told = (told_guesses or {}).get((attack.name, attacker, rehearsal.moment))
+        if told is not None:
+            by_word = _finding(federation, rehearsal, attack, attacker, told)
+            if by_word is not None and (own is None or by_word.gain > own.gain):
+                yield replace(
+                    by_word,
+                    remark=by_word.remark + OWN_WORD,
+                    details={**by_word.details, "told": True},
                 )
-                if own is not None and advantage(
-                    finding.score, finding.baseline
-                ) >= advantage(own.score, own.baseline):
-                    continue
         if own is not None:
             yield own
 
@@ -128,9 +137,8 @@ def guesses(
     guesses."""
     owner = federation.holdings.label_owner
     for attack in ATTACKS:
-        if not federation.algorithm.named(attack.reads) or (
-            attack.binary and classes != 2
-        ):
+        sent = federation.algorithm.named(attack.reads)
+        if not sent or (attack.binary and classes != 2):
             continue
         for name in partners(federation):
             if name != owner and party in (None, name, owner):
@@ -150,20 +158,19 @@ def _knowledge(
     """What an attacking party has itself; of a party elsewhere, what it sent alone is
     known."""
     owner = federation.holdings.label_owner
-    batches = rehearsal.between(party)
-    config = federation.settings.config
-    releases = federation.algorithm.releases
-    columns = (
-        federation.owners[party].features.cpu() if party in federation.owners else None
-    )
-    model = rehearsal.models.get(party)
-    stepped = rehearsal.stepped.get(party)
-    begun = rehearsal.begun.get(party, Transcript(party))
-    sent = Transcript(
-        owner, [seen for seen in rehearsal.heard_by(owner) if seen.sender == party]
-    )
+    features = federation.owners.get(party)
+    sent = [seen for seen in rehearsal.heard_by(owner) if seen.sender == party]
     return Knowledge(
-        party, batches, config, classes, releases, model, columns, stepped, begun, sent
+        party,
+        rehearsal.between(party),
+        federation.settings.config,
+        classes,
+        federation.algorithm.releases,
+        model=rehearsal.models.get(party),
+        columns=None if features is None else features.features.cpu(),
+        stepped=rehearsal.stepped.get(party),
+        begun=rehearsal.begun.get(party, Transcript(party)),
+        shown=Transcript(owner, sent),
     )
 
 
@@ -173,42 +180,46 @@ def _finding(
     attack: LabelAttack,
     attacker: str,
     guess: Guess,
-) -> Finding:
+) -> Finding | None:
+    """Compare a guess with the truth; None where it is about too few rows."""
+    guess = guess.by_row()
+    if len(guess.rows) < FEWEST:
+        return None
     holdings = federation.holdings
-    truth = holdings.labelled.labels.cpu()[guess.rows]
-    classes = len(holdings.encoder.classes)
-    usable = (
-        torch.nan_to_num(guess.labels)
-        if guess.labels.is_floating_point()
-        else guess.labels
-    )
-    score = score_labels(
-        usable, truth, classes, named=guess.named, seed=federation.settings.engine.seed
-    )
-    metric = "accuracy" if classes else "squared correlation"
-    assumes = attack.assumes + ", and a few labels" * score.turned
-    words = (
-        verdict(LABELS, score.score, score.baseline, score.low)
-        + ", the other way round" * score.turned
-    )
+    score = _scored(federation, guess)
     return Finding(
-        attack.name,
-        attacker,
-        holdings.label_owner,
-        rehearsal.moment,
-        assumes,
-        metric,
-        score.score,
-        score.baseline,
-        words,
-        "label_inference",
-        score.low,
-        score.high,
+        attack=attack.name,
+        attacker=attacker,
+        victim=holdings.label_owner,
+        moment=rehearsal.moment,
+        assumes=attack.assumes + ", and a few labels" * score.turned,
+        metric=score.metric,
+        score=score.score,
+        baseline=score.baseline,
+        limit=LABEL_LIMIT,
+        low=score.low,
+        high=score.high,
+        undecided=score.undecided,
+        remark=TURNED * score.turned,
         releases=federation.algorithm.named(attack.reads, *attack.beside),
         details={
             "rows": score.rows,
-            "chance": score.chance,
-            "majority": score.majority,
             "named": guess.named and not score.turned,
+            **({} if score.plain is None else asdict(score.plain)),
         },
+    )
+
+
+def _scored(federation: Attacked, guess: Guess) -> LabelScore:
+    holdings = federation.holdings
+    truth = holdings.labelled.labels.cpu()[guess.rows]
+    classes = len(holdings.encoder.classes)
+    if classes == 0:
+        return score_numbers(guess.scores[:, 0], truth)
+    return score_classes(
+        guess.scores,
+        truth,
+        classes,
+        named=guess.named,
+        seed=federation.settings.engine.seed,
     )

@@ -4,7 +4,7 @@ anyway. No truth is in here."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,13 +45,75 @@ class Knowledge:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """A label for each row, which is a number in the agreed order. Where `named` is
-    false these are groups of rows that should share a label, and the attacker would
-    need one known row of each to name them."""
+    """How strongly an attacker suspects each label of each row.
+
+    Args:
+        rows: The numbers of the rows in the agreed order.
+        scores: For classes `[rows, classes]`, where the highest score of a row is the
+            label that the attacker says; of two classes each has the other's score with
+            the opposite sign. For labels that are numbers `[rows, 1]`, the guess itself
+            up to a scale.
+        named: Whether the columns of `scores` are classes. If not, they are groups of
+            rows that should share a label, and the attacker needs one known row of each
+            group to name it.
+    """
 
     rows: Tensor
-    labels: Tensor
+    scores: Tensor
     named: bool
+
+    @property
+    def labels(self) -> Tensor:
+        """The label or group that the attacker says of each row, or its number."""
+        return labels_said(self.scores)
+
+    def by_row(self) -> Guess:
+        """The guess with each row once: the mean of what was suspected of it.
+
+        A party may hear of a row in every round. Only different rows are independent
+        evidence of how well an attack works.
+        """
+        rows, place = torch.unique(self.rows, return_inverse=True)
+        if len(rows) == len(self.rows):
+            return self
+        sums = torch.zeros(len(rows), self.scores.shape[1], dtype=torch.float64)
+        sums.index_add_(0, place, self.scores.double())
+        times = torch.bincount(place, minlength=len(rows))
+        return replace(self, rows=rows, scores=sums / times[:, None])
+
+    def ranked(self) -> Guess:
+        """The guess with each score replaced by its rank among all scores.
+
+        Ranks say the same labels and order the rows in the same way, and tell nothing
+        else of the model and the columns that the scores came from.
+        """
+        _, ranks = torch.unique(self.scores, return_inverse=True)
+        return replace(self, scores=ranks.float())
+
+
+def labels_said(scores: Tensor) -> Tensor:
+    """The label with the highest score in each row; of numbers the score itself."""
+    return scores.argmax(1) if scores.shape[1] > 1 else scores[:, 0]
+
+
+def suspicion(outputs: Tensor, classes: int) -> Tensor:
+    """The scores of a guess from outputs that grow with what they stand for.
+
+    Args:
+        outputs: `[rows, outputs]`; one output for two classes stands for the second.
+        classes: How many classes there are; 0 where labels are numbers.
+    """
+    if classes == 2:
+        second = (
+            outputs[:, 0] if outputs.shape[1] == 1 else outputs[:, 1] - outputs[:, 0]
+        )
+        return torch.stack([-second, second], 1)
+    return outputs
+
+
+def no_guess(*, named: bool = True) -> Guess:
+    """The guess of an attack that could not be made."""
+    return Guess(torch.empty(0, dtype=torch.int64), torch.empty(0, 1), named)
 
 
 @dataclass(frozen=True, eq=False)

@@ -207,23 +207,22 @@ def reopen(folder: Path, allow_models: Sequence[str] = ()) -> Iterator[Federatio
         yield federation
 
 
-def fingerprint(folder: Path) -> str:
-    """A digest of a run's last checkpoint, all parties' states together."""
+def model_files(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a run's last checkpoint, by its path in the folder.
+
+    They name the models of all parties that have a part in the folder.
+    """
     run = RunDirectory(folder)
     mark = run.mark()
-    digest = hashlib.sha256()
+    digests = {}
     for party in sorted((folder / PARTIES).iterdir()):
-        for path in sorted(
-            path
-            for path in run._checkpoint(party.name, mark).rglob("*")
-            if path.is_file()
-        ):
-            with path.open("rb") as file:
-                digest.update(
-                    f"{party.name}/{path.name}".encode()
-                    + hashlib.file_digest(file, "sha256").digest()
-                )
-    return digest.hexdigest()[:16]
+        checkpoint = run._checkpoint(party.name, mark)
+        for path in sorted(checkpoint.rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                digests[path.relative_to(folder).as_posix()] = digest
+    return digests
 
 
 def first_rounds(federation: Federation, rows: int) -> Rehearsal:

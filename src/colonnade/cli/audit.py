@@ -4,8 +4,7 @@ learned."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,10 @@ import typer
 from rich.table import Column, Table
 
 from colonnade.attacks.audit import Audit, audit_run
-from colonnade.attacks.finding import LIMITS, suggested
+from colonnade.attacks.finding import LIMITS, Finding, suggested
 from colonnade.attacks.promises import CANARIES, Promises, audit_promises
 from colonnade.attacks.report import prepare, write, write_promises
+from colonnade.attacks.scores import AUC, MOST_SUSPECTED
 from colonnade.cli.console import a_run, a_table, console, error_console, numbers, shown
 from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, StartupKit
 from colonnade.errors import ConfigError
@@ -141,12 +141,28 @@ def audit(
     result.check()
 
 
+HOW_TO_READ = f"""
+AUC: how often a row of the class is suspected more than another row. 0.5 is guessing, 1
+is every row; verdicts and thresholds go by the lower end of its 95 % interval. Right:
+rows whose label is said right, and by always saying the commonest class. In top
+{MOST_SUSPECTED:.0%}: rows of the rarer class (of several, of the class that is told best)
+among those most suspected, and by chance."""
+TOO_FEW_ROWS = (
+    "is no pass: the attacked rows have too few of some class to tell a leak from luck."
+    " Audit more rows: --rows."
+)
+
+
 def _show(result: Audit) -> None:
     console.print(
         f"What could have been learned from what {result.algorithm} sends", style="bold"
     )
     for table in tables_of(result):
         console.print(table)
+    if any(finding.metric == AUC for finding in result.findings):
+        console.print(HOW_TO_READ, highlight=False)
+    if any(not finding.measures_every_class for finding in result.findings):
+        console.print(f"\n[bold]Not measured[/bold] {TOO_FEW_ROWS}", highlight=False)
     if result.not_attacked:
         console.print(
             "\n[bold]Not attacked[/bold], so nothing is known of what it tells"
@@ -201,48 +217,83 @@ def _show_promises(result: Promises, canaries: int) -> None:
 def tables_of(result: Audit) -> Iterator[Table]:
     """A table per attack, titled with what it assumes; a line per attacker, victim and
     moment."""
-    attacks = list(dict.fromkeys(finding.attack for finding in result.findings))
-    order = sorted(
-        result.findings,
-        key=lambda finding: (
-            LIMITS.index(finding.limit),
-            attacks.index(finding.attack),
-        ),
-    )
-    for attack, lines in groupby(order, key=lambda finding: finding.attack):
-        findings = list(lines)
+    by_attack: dict[str, list[Finding]] = {}
+    for finding in sorted(result.findings, key=lambda one: LIMITS.index(one.limit)):
+        by_attack.setdefault(finding.attack, []).append(finding)
+    for attack, findings in by_attack.items():
         title = (
             f"\n[bold]{shown(attack)}[/bold], assuming an attacker that"
             f" {shown(findings[0].assumes)}"
         )
-        scores = numbers(shown(findings[0].metric), "without attack")
-        table = a_table(
-            title, "by", "on", "when", *scores, "verdict", title_style="not italic"
+        if findings[0].metric == AUC:
+            yield _table_of_classes(title, findings)
+        else:
+            yield _table_of_scores(title, findings)
+
+
+def _table_of_classes(title: str, findings: Sequence[Finding]) -> Table:
+    """How well an attack tells classes: AUC, and what that means for the rows."""
+    scores = numbers(AUC, "right", f"in top {MOST_SUSPECTED:.0%}")
+    table = a_table(
+        title, "by", "on", "when", *scores, "verdict", title_style="not italic"
+    )
+    for finding in findings:
+        told = finding.details
+        table.add_row(
+            shown(finding.attacker),
+            shown(finding.victim),
+            shown(_when(finding)),
+            _score(finding),
+            _beside(told.get("accuracy"), told.get("accuracy_without")),
+            _beside(told.get("recall"), told.get("recall_without")),
+            _verdict(finding),
         )
-        for finding in findings:
-            interval = (
-                ""
-                if finding.low is None or finding.high is None
-                else f"\n{finding.low:.3f}–{finding.high:.3f}"
-            )
-            mark = (
-                f"\n[red]above {finding.limit} = {finding.threshold}[/red]"
-                if finding.crossed
-                else ""
-            )
-            release = (
-                f"\n{finding.details['release']}"
-                if "release" in finding.details
-                else ""
-            )
-            cells = map(
-                shown, (finding.attacker, finding.victim, finding.moment + release)
-            )
-            verdict = shown(finding.verdict) + mark
-            table.add_row(
-                *cells,
-                f"{finding.score:.3f}{interval}",
-                f"{finding.baseline:.3f}",
-                verdict,
-            )
-        yield table
+    return table
+
+
+def _table_of_scores(title: str, findings: Sequence[Finding]) -> Table:
+    """How well an attack tells columns, or labels that are numbers."""
+    scores = numbers(shown(findings[0].metric), "without attack")
+    table = a_table(
+        title, "by", "on", "when", *scores, "verdict", title_style="not italic"
+    )
+    for finding in findings:
+        table.add_row(
+            shown(finding.attacker),
+            shown(finding.victim),
+            shown(_when(finding)),
+            _score(finding),
+            f"{finding.baseline:.3f}",
+            _verdict(finding),
+        )
+    return table
+
+
+def _when(finding: Finding) -> str:
+    release = finding.details.get("release")
+    return finding.moment if release is None else f"{finding.moment}\n{release}"
+
+
+def _score(finding: Finding) -> str:
+    """The score, and below it its interval."""
+    if finding.score is None:
+        return "–"
+    if finding.low is None or finding.high is None:
+        return f"{finding.score:.3f}"
+    return f"{finding.score:.3f}\n{finding.low:.3f}–{finding.high:.3f}"
+
+
+def _beside(share: float | None, by_guessing: float | None) -> str:
+    """A share of rows, and below it what guessing gives."""
+    if share is None or by_guessing is None:
+        return "–"
+    return f"{share:.1%}\nguess {by_guessing:.1%}"
+
+
+def _verdict(finding: Finding) -> str:
+    words = shown(finding.verdict)
+    if finding.crossed:
+        words += f"\n[red]above {finding.limit} = {finding.threshold}[/red]"
+    if finding.unknown:
+        words += f"\n[red]{finding.limit} = {finding.threshold}: not known[/red]"
+    return words

@@ -318,7 +318,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
             "learned",
         ),
         alignment=_first(folder, "alignment", "common", "parties", "driver", "ids"),
-        audit=_json(folder / "audit" / "audit.json", "findings"),
+        audit=_json(folder / "audit" / "audit.json", "findings", "model_files"),
         quality=(
             _only(folder, QUALITY, "rows", "split", "owner")
             if summary is not None

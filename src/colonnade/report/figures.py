@@ -22,7 +22,7 @@ from colonnade.report.chart import (
     lines,
     width_of,
 )
-from colonnade.report.facts import Facts
+from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Html, h
 from colonnade.report.quality import quality_figures
 from colonnade.report.trees import tree_figures
@@ -444,43 +444,52 @@ def attacks(facts: Facts) -> Figure | None:
         by = finding["attacker"]
         on = finding["victim"]
         attack = finding["attack"]
-        label = whole = f"{by} on {on}: {attack}, {finding['moment']}"
-        if width_of(whole) >= WIDTH - 10:
-            # otherwise the table alone has it
-            moment = f", {finding['moment']}" if alike[by, on, attack] > 1 else ""
-            label = f"{clipped(by, NAME)} on {clipped(on, NAME)}: {attack}{moment}"
-        shown = f"{finding['score']:z.3f}"
-        without = f"{finding['baseline']:z.3f}"
-        tip = f"{whole}: {finding['metric']} {shown}; without an attack {without}"
-        kind = "s7" if finding.get("crossed") else "s1"
-        marks = (
-            finding.get("low"),
-            finding.get("high"),
-            max(finding["baseline"], 0.0),
-            finding.get("threshold"),
-        )
-        rows.append(Row(label, max(finding["score"], 0.0), shown, kind, *marks, tip))
-        cells.append((f"{by} on {on}", attack, finding["moment"], shown, without))
-    legend = [("s1", "attack"), ("mark", "without an attack")]
-    legend += (
-        [("limit", "threshold")]
-        if any(finding.get("threshold") is not None for finding in findings)
-        else []
-    )
-    legend += (
-        [("s7", "above it")]
-        if any(finding.get("crossed") for finding in findings)
-        else []
-    )
+        repeats = alike[by, on, attack] > 1
+        score = "not measured"
+        if finding["score"] is not None:
+            score = f"{finding['score']:z.3f}"
+        guessing = f"{finding['baseline']:z.3f}"
+        rows.append(_attack_row(finding, score, guessing, repeats=repeats))
+        cells.append((f"{by} on {on}", attack, finding["moment"], score, guessing))
+    legend = [("s1", "attack"), ("mark", "guessing")]
+    if any(finding["threshold"] is not None for finding in findings):
+        legend.append(("limit", "threshold"))
+    if any(finding["crossed"] for finding in findings):
+        legend.append(("s7", "above it"))
     return bars(
         "attacks",
         "What attacks found",
         rows,
-        x="score: 0 nothing, 1 everything",
+        x="score: 0 nothing, 1 everything; of AUC 0.5 is nothing",
         legend=legend,
         above=True,
-        headings=("by, on", "attack", "when", "score", "without an attack"),
+        headings=("by, on", "attack", "when", "score", "by guessing"),
         cells=cells,
+    )
+
+
+def _attack_row(finding: Plain, score: str, guessing: str, *, repeats: bool) -> Row:
+    """The bar of a finding. Where its full name is too long, parties are clipped, and
+    the moment stands only where the same attack was made at several."""
+    attack = finding["attack"]
+    moment = finding["moment"]
+    whole = f"{finding['attacker']} on {finding['victim']}: {attack}, {moment}"
+    label = whole
+    if width_of(whole) >= WIDTH - 10:
+        by = clipped(finding["attacker"], NAME)
+        on = clipped(finding["victim"], NAME)
+        label = f"{by} on {on}: {attack}"
+        label += f", {moment}" if repeats else ""
+    return Row(
+        label,
+        max(finding["score"] or 0.0, 0.0),
+        score,
+        "s7" if finding["crossed"] else "s1",
+        finding["low"],
+        finding["high"],
+        max(finding["baseline"], 0.0),
+        finding["threshold"],
+        f"{whole}: {finding['metric']} {score}; by guessing {guessing}",
     )
 
 

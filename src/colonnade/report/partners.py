@@ -167,38 +167,87 @@ def alignment_section(facts: Facts) -> list[Content]:
 
 def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     assert facts.audit is not None
-    findings = facts.audit["findings"]
-    crossed = [finding for finding in findings if finding.get("crossed")]
-    limits = facts.audit.get("thresholds") or {}
-    missed = facts.audit.get("not_attacked") or []
-    intro = (
-        "Each attack was given what one party had received and holds anyway, and scored"
-        " against the truth. "
+    audit = facts.audit
+    findings = audit["findings"]
+    missed = [
+        [release[key] for key in ("release", "owner", "receiver", "why")]
+        for release in audit.get("not_attacked", [])
+    ]
+    assumptions = dict.fromkeys(
+        (finding["attack"], finding["assumes"]) for finding in findings
     )
-    not_attacked = h(
-        "span",
-        f"{count(len(missed), 'release')} that can be read: not attacked.",
-        class_="over",
-    )
-    rows = []
-    for finding in findings:
-        low = finding.get("low")
-        high = finding.get("high")
-        interval = "" if low is None or high is None else f"{low:z.3f} – {high:z.3f}"
-        verdict: Content = finding["verdict"]
-        if finding.get("crossed"):
-            limit = f"above {finding['limit']} = {finding['threshold']:g}"
-            verdict = [finding["verdict"], " ", h("span", limit, class_="over")]
-        three = "{:z.3f}".format
-        numbers = (
-            cell(finding["score"], three),
-            Cell(interval, low),
-            cell(finding["baseline"], three),
+    items = [
+        h("li", h("b", attack), f": by a party that {assumes}.")
+        for attack, assumes in assumptions
+    ]
+    sites = audit.get("sites") or {}
+    return [
+        h(
+            "p",
+            "Each attack was given what one party had received and holds anyway, and"
+            " scored against the truth. ",
+            f"It was made on {audit['date'][:10]}. " if "date" in audit else None,
+            _outcome(audit),
+        ),
+        h("p", HOW_TO_READ) if any(map(_tells_classes, findings)) else None,
+        plates(figures, "attacks"),
+        _findings_table(findings) if findings else None,
+        _plain_terms(findings),
+        h("ul", items) if items else None,
+        table("Not attacked", ("release", "of", "read by", "why"), missed)
+        if missed
+        else None,
+        table("What sites say of their own columns", ("site", "says"), sites.items())
+        if sites
+        else None,
+        [note(sentence(words)) for words in audit.get("notes", [])],
+        _rebuilt_pictures(facts),
+    ]
+
+
+HOW_TO_READ = (
+    "AUC is how often a row of a class is suspected more than another row: 0.5 is"
+    " guessing, 1 is every row. The verdict and the thresholds go by the lower end of"
+    " its interval. Where too few rows of a class were attacked nothing is measured,"
+    " which is no pass."
+)
+
+
+def _tells_classes(finding: Plain) -> bool:
+    return "accuracy" in finding["details"] or not finding["measured"]
+
+
+def _outcome(audit: Plain) -> Content:
+    """Whether the thresholds that were set are kept."""
+    findings = audit["findings"]
+    crossed = sum(finding["crossed"] for finding in findings)
+    unknown = sum(finding["unknown"] for finding in findings)
+    missed = len(audit.get("not_attacked", []))
+    faults = []
+    if crossed:
+        faults.append(
+            f"{crossed} of {len(findings)} findings are above a threshold that was set."
         )
-        names = (
-            finding[key] for key in ("attacker", "victim", "attack", "moment", "metric")
+    if unknown:
+        faults.append(
+            f"{unknown} of {len(findings)} findings are on too few rows of some class to"
+            " say whether they keep their threshold: audit more rows."
         )
-        rows.append([*names, *numbers, verdict])
+    if missed:
+        faults.append(f"{count(missed, 'release')} that can be read: not attacked.")
+    within = "No thresholds were set in the run's [audit] table."
+    if audit.get("thresholds"):
+        within = (
+            f"None of {count(len(findings), 'finding')} is above the thresholds that"
+            " were set."
+        )
+    return [
+        None if crossed or unknown else [within, " "],
+        h("span", " ".join(faults), class_="over") if faults else None,
+    ]
+
+
+def _findings_table(findings: list[Plain]) -> Html:
     headings = (
         "by",
         "on",
@@ -210,59 +259,79 @@ def audit_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
         "without attack",
         "verdict",
     )
-    assumed = dict.fromkeys(
-        (finding["attack"], finding["assumes"]) for finding in findings
+    return table("Findings", headings, [_finding_row(finding) for finding in findings])
+
+
+def _finding_row(finding: Plain) -> list[Content | Cell]:
+    low = finding["low"]
+    high = finding["high"]
+    interval = "" if low is None or high is None else f"{low:z.3f} – {high:z.3f}"
+    verdict: list[Content] = [finding["verdict"]]
+    for fault, words in (("crossed", "above"), ("unknown", "not known:")):
+        if finding[fault]:
+            limit = f"{words} {finding['limit']} = {finding['threshold']:g}"
+            verdict += [" ", h("span", limit, class_="over")]
+    names = ("attacker", "victim", "attack", "moment", "metric")
+    return [
+        *(finding[name] for name in names),
+        _measured(finding["score"], "{:z.3f}"),
+        Cell(interval, low),
+        cell(finding["baseline"], "{:z.3f}".format),
+        verdict,
+    ]
+
+
+def _measured(value: float | None, words: str) -> Cell:
+    """A number in this format, or that there is none."""
+    return Cell("not measured" if value is None else words.format(value), value)
+
+
+def _plain_terms(findings: list[Plain]) -> Html | None:
+    """What attacks on classes mean for the rows, where classes were told."""
+    rows = []
+    for finding in findings:
+        told = finding["details"]
+        if "accuracy" not in told:
+            continue
+        rows.append(
+            [
+                f"{finding['attacker']} on {finding['victim']}",
+                finding["attack"],
+                finding["moment"],
+                cell(told["rows"], amount),
+                _measured(told["class_rows"], "{:,}"),
+                *(
+                    _measured(told[key], "{:.1%}")
+                    for key in (
+                        "accuracy",
+                        "accuracy_without",
+                        "recall",
+                        "recall_without",
+                    )
+                ),
+            ]
+        )
+    headings = (
+        "by, on",
+        "attack",
+        "when",
+        "rows",
+        "of the class",
+        "labels said right",
+        "by the commonest class",
+        "of the class in the most suspected 5 %",
+        "by chance",
     )
-    items = [
-        h("li", h("b", attack), f": by a party that {assumes}.")
-        for attack, assumes in assumed
-    ]
-    lines = [
-        [release[key] for key in ("release", "owner", "receiver", "why")]
-        for release in missed
-    ]
-    sites = facts.audit.get("sites") or {}
+    caption = (
+        "What that means: the class is the rarer one, or of several the one told best"
+    )
+    return table(caption, headings, rows) if rows else None
+
+
+def _rebuilt_pictures(facts: Facts) -> Html | None:
     pictures = []
     for name, address in facts.pictures.items():
         title = f"What can be rebuilt of {name.removeprefix('inversion-')}'s columns"
         drawn = h("img", src=address, alt=f"{title}, drawn by the audit")
         pictures.append(h("figure", h("figcaption", title), drawn))
-    return [
-        h(
-            "p",
-            intro,
-            _verdict(len(findings), len(crossed), bool(limits)),
-            [" ", not_attacked] if missed else None,
-        ),
-        plates(figures, "attacks"),
-        table("Findings", headings, rows) if rows else None,
-        h("ul", items) if items else None,
-        (
-            table("Not attacked", ("release", "of", "read by", "why"), lines)
-            if lines
-            else None
-        ),
-        (
-            table(
-                "What sites say of their own columns", ("site", "says"), sites.items()
-            )
-            if sites
-            else None
-        ),
-        [note(sentence(words)) for words in facts.audit.get("notes", [])],
-        h("div", pictures, class_="figures") if pictures else None,
-    ]
-
-
-def _verdict(total: int, crossed: int, limited: bool) -> Content:
-    if crossed:
-        return h(
-            "span",
-            f"{crossed} of {total} findings are above a threshold that was set.",
-            class_="over",
-        )
-    if limited:
-        return (
-            f"None of {count(total, 'finding')} is above the thresholds that were set."
-        )
-    return "No thresholds were set in the run's [audit] table."
+    return h("div", pictures, class_="figures") if pictures else None
