@@ -495,20 +495,28 @@ def test_figures_and_guesses_that_are_none_end_the_audit_with_its_name(
                     _nothing(),
                 )
             )
-    for named, rows, labels in (
-        (("by magic",), numbers, numbers),
-        (about, parts, numbers),
-        (about, numbers, parts),
-        (about, outbox.release(torch.tensor([0, 10**6]), "g"), numbers),
-        (about, outbox.release(torch.zeros(4, dtype=torch.int64), "g"), numbers),
-        (about, numbers, outbox.release(torch.arange(4) - 1, "g")),
+    ranks = torch.rand(4, 2)
+
+    def guessed(named: tuple[str, ...], rows: Released, scores: torch.Tensor) -> Any:
+        released = outbox.release(scores, "g")
+        answer = AuditAnswer(saying.FIGURES, "[]", named, (rows,), (released,))
+        return _guessed("lab", answer, federation)
+
+    (guess,) = guessed(about, numbers, ranks).values()
+    assert torch.equal(guess.scores, ranks)
+    for named, rows, scores in (
+        (("by magic",), numbers, ranks),
+        (about, parts, ranks),
+        (about, outbox.release(torch.tensor([0, 1, 2, 10**6]), "g"), ranks),
+        (about, outbox.release(torch.zeros(4, dtype=torch.int64), "g"), ranks),
+        (about, numbers, ranks[:3]),
+        (about, numbers, ranks[:, 0]),
+        (about, numbers, torch.rand(4, 3)),
+        (about, numbers, torch.ones(4, 2, dtype=torch.int64)),
+        (about, numbers, ranks / 0),
     ):
         with pytest.raises(PartyError, match="'lab'"):
-            _guessed(
-                "lab",
-                AuditAnswer(saying.FIGURES, "[]", named, (rows,), (labels,)),
-                federation,
-            )
+            guessed(named, rows, scores)
 
 
 def _nothing() -> Any:

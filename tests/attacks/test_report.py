@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import hashlib
 import json
 import re
+import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.attacks.runs import few_steps, three, trained
+from tests.attacks.runs import few_steps, finished, three, trained
 
-from colonnade.attacks import Audit, Finding, audit_federation
+from colonnade.attacks import Audit, Finding, audit_federation, audit_run
+from colonnade.attacks.finding import LIMITS, NotAttacked
 from colonnade.attacks.inversion_audit import Rebuilt
-from colonnade.attacks.report import write
+from colonnade.attacks.rehearsal import model_files
+from colonnade.attacks.report import Verdict, worst_verdict, write
 from colonnade.errors import InputError
+from colonnade.runs.run_directory import to_json
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +178,133 @@ def test_a_place_that_cannot_be_written_is_said(table: Audit, tmp_path: Path) ->
         InputError, match=r"cannot be written to .*Choose another --out"
     ):
         write(table, tmp_path / "file" / "audit")
+
+
+LEAK = Finding(
+    attack="labels from residuals",
+    attacker="lab",
+    victim="clinic",
+    moment="first rounds",
+    assumes="looks",
+    metric="AUC",
+    score=0.8,
+    baseline=0.5,
+    low=0.7,
+    high=0.9,
+    limit="label_inference",
+)
+HARMLESS = dataclasses.replace(
+    LEAK, attack="labels by gradient length", score=0.5, low=0.45, high=0.55
+)
+UNMEASURED = dataclasses.replace(
+    LEAK,
+    attack="class seen in rebuilt rows",
+    limit="recognition",
+    score=None,
+    low=None,
+    high=None,
+    undecided=((0.0, 1.0),),
+)
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("run"), "splitnn")
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def left(run: Path, *findings: Finding, **changes: Any) -> Verdict:
+    """The worst verdict after an audit with these findings left its report."""
+    audit = Audit(
+        "run", "splitnn", None, dict.fromkeys(LIMITS), model_files=model_files(run)
+    )
+    audit = dataclasses.replace(audit, findings=list(findings), **changes)
+    (run / "audit").mkdir(exist_ok=True)
+    (run / "audit" / "audit.json").write_text(to_json(audit.to_json()))
+    worst = worst_verdict(run)
+    assert worst is not None
+    return worst
+
+
+def test_without_an_audit_there_is_no_verdict(run: Path) -> None:
+    assert worst_verdict(run) is None
+
+
+def test_the_worst_verdict_is_that_of_what_leaks_most(run: Path) -> None:
+    worse = dataclasses.replace(LEAK, low=0.75, moment="trained model")
+    found = left(run, HARMLESS, LEAK, worse)
+    assert found.text == f"{worse}: can tell many labels (AUC 0.800, 0.750 at least)"
+    assert (found.leaks, found.measured, found.passed) == (True, True, True)
+    assert found.attack == LEAK.attack
+    assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
+    calm = left(run, HARMLESS)
+    assert (calm.leaks, calm.measured) == (False, True)
+    assert "no better than guessing" in calm.text
+    limited = LEAK.under({"label_inference": 0.6})
+    assert not left(run, limited, thresholds={"label_inference": 0.6}).passed
+
+
+def test_what_an_audit_could_not_look_at_is_no_verdict(run: Path) -> None:
+    found = left(run, HARMLESS, UNMEASURED)
+    assert (found.leaks, found.measured, found.passed) == (False, False, False)
+    assert found.attack == UNMEASURED.attack
+    assert "--rows" in found.text
+    assert not left(run, HARMLESS, party="lab").measured
+    missed = [NotAttacked("slope", "registry", "lab", "no attack here reads it")]
+    assert not left(run, HARMLESS, not_attacked=missed).measured
+    silent = left(run, HARMLESS, sites={"lab": "not told"})
+    assert not silent.measured
+    assert silent.text.endswith("not known to have passed: lab")
+
+
+def test_an_audit_of_other_models_is_no_verdict(run: Path) -> None:
+    assert left(run, HARMLESS).measured
+    (model, *_) = sorted(run.glob("parties/*/checkpoint-*/*.safetensors"))
+    model.write_bytes(model.read_bytes() + b" ")
+    found = worst_verdict(run)
+    assert found is not None
+    assert not found.measured
+    assert "audit the run again" in found.text
+
+
+def test_a_damaged_report_is_no_verdict(run: Path) -> None:
+    left(run, LEAK)
+    (run / "audit" / "audit.json").write_text('{"findings": []}')
+    found = worst_verdict(run)
+    assert found is not None
+    assert not found.measured
+    assert "cannot be read" in found.text
+
+
+def test_an_audit_names_the_files_it_read_and_when(run: Path) -> None:
+    with few_steps():
+        audit = audit_run(run, rows=8)
+    write(audit, run / "audit")
+    told = json.loads((run / "audit" / "audit.json").read_text())
+    assert told["date"] == audit.date
+    for name, digest in told["model_files"].items():
+        assert hashlib.sha256((run / name).read_bytes()).hexdigest() == digest
+    assert {name.split("/")[1] for name in told["model_files"]} == {"clinic", "lab"}
+
+
+def test_what_one_party_is_looked_at_for_is_whole_beside_a_whole_audit(
+    run: Path,
+) -> None:
+    left(run, LEAK)
+    alone = Audit(
+        "run",
+        "splitnn",
+        None,
+        dict.fromkeys(LIMITS),
+        [HARMLESS],
+        party="lab",
+        model_files=model_files(run),
+    )
+    write(alone, run / "audit")
+    found = worst_verdict(run)
+    assert found is not None
+    assert (found.leaks, found.measured) == (False, True)
