@@ -304,21 +304,25 @@ def _leaks(name: str, choice: Choice, rate: Mapping[str, Any], epochs: int) -> R
     )
     numbers = dict[str, float]()
     said = list[str]()
-    for limit, words in (
-        ("label_inference", "of labels told"),
-        ("inversion_r2", "R² of the best column rebuilt"),
-    ):
-        worst = max(
-            (one for one in found.findings if one.limit == limit),
-            key=lambda one: one.score,
-            default=None,
+    on_labels = [one for one in found.findings if one.limit == "label_inference"]
+    if on_labels:
+        best = max(on_labels, key=lambda one: one.details["accuracy"])
+        share = best.details["accuracy"]
+        without = best.details["accuracy_without"]
+        numbers |= {"label_inference": share, "label_inference without": without}
+        said.append(
+            f"{share:.2f} of labels told by {best.attacker} (without attack"
+            f" {without:.2f})"
         )
-        if worst is not None:
-            numbers |= {limit: worst.score, f"{limit} without": worst.baseline}
-            said.append(
-                f"{worst.score:.2f} {words} by {worst.attacker} (without attack"
-                f" {worst.baseline:.2f})"
-            )
+    on_columns = [one for one in found.findings if one.limit == "inversion_r2"]
+    if on_columns:
+        best = max(on_columns, key=lambda one: one.score or 0.0)
+        r2 = best.score or 0.0
+        numbers |= {"inversion_r2": r2, "inversion_r2 without": best.baseline}
+        said.append(
+            f"{r2:.2f} R² of the best column rebuilt by {best.attacker} (without attack"
+            f" {best.baseline:.2f})"
+        )
     return Result(
         f"leaks: {name}",
         "; ".join(said) or "no attack of the audit applies",

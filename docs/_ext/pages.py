@@ -17,7 +17,7 @@ EXIT_CODES = {
     4: "a privacy budget is spent",
     5: (
         "an audit threshold was crossed, or one is set and something that can be read"
-        " was not attacked"
+        " was not attacked, or attacked on too few rows to say"
     ),
     6: "a reproduction missed its figure",
 }

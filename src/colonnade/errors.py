@@ -117,7 +117,7 @@ class BudgetExhausted(ColonnadeError):  # noqa: N818 - the name of the condition
 
 class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
     """An attack scored above a threshold in [audit], or one is set and something that
-    can be read was not attacked."""
+    can be read was not attacked, or attacked on too few rows to say."""
 
     exit_code = 5
 

@@ -37,6 +37,7 @@ from colonnade.attacks.at_site import (
 )
 from colonnade.attacks.finding import ASSUMES, BY_WORD, INVERSION, KNOWN_MODEL, LIMITS
 from colonnade.attacks.label_audit import OWN_WORD
+from colonnade.core import Released
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.report.page import write as write_page

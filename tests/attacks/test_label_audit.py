@@ -13,7 +13,7 @@ from tests.federation.small import frames
 from torch.nn.functional import one_hot
 
 from colonnade.attacks import label_audit
-from colonnade.attacks.finding import NOT_MEASURED, Finding
+from colonnade.attacks.finding import NOT_MEASURED, TURNED, Finding
 from colonnade.attacks.label_audit import guesses, label_findings
 from colonnade.attacks.received import Guess
 from colonnade.attacks.rehearsal import TRAINED, first_rounds, train_on
@@ -150,7 +150,7 @@ def test_an_inverted_guess_of_two_classes_is_a_leak(
     (finding,) = label_findings(federation, rehearsal, "lab")
     assert (finding.score, finding.verdict) == (
         1.0,
-        "can tell nearly every label, the other way round",
+        "can tell nearly every label" + TURNED,
     )
     assert finding.assumes == f"{attack.assumes}, and a few labels"
     assert finding.details["named"] is False

@@ -147,7 +147,7 @@ def test_console_and_page_say_it_in_words(
     place = tmp_path / "copy"
     shutil.copytree(run, place)
     told = " ".join(call("audit", place).out.split())
-    for words in ("AUC", "right", "in top 5%", "0.5 is guessing", "by chance"):
+    for words in ("AUC", "right", "in top 5%", "0.5 is guessing", "most"):
         assert words in told
     facts = read(place)
     page = Page(text(audit_section(facts, {})))

@@ -32,9 +32,9 @@ NOTHING = -math.inf
 """The gain of an attack that is not shown to be better than guessing."""
 NOT_MEASURED = "not measured: too few rows of one class"
 NOT_RULED_OUT = "nothing shown, but too few rows of one class to rule it out"
-NOT_RULED_OUT_FROM = 0.4
+NOT_RULED_OUT_FROM = 0.5
 """The gain that must lie outside of the interval for an attack to be called harmless."""
-TURNED = ", the other way round"
+TURNED = ", the other way round (by a few known labels)"
 """What is added to a verdict on scores that count with the opposite sign."""
 LABELS = {
     0.8: "can tell nearly every label",

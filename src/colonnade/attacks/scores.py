@@ -1,7 +1,8 @@
 """How well an attack did, measured by somebody who knows the truth.
 
 Classes: an attack has a score for every row and class, and is judged by AUC, the chance
-that a row of the class scores above another row. Of two classes it is about the rarer
+that a row of the class scores above another row; or by AUC of the labels that it says,
+if that is better. Of two classes it is about the rarer
 one. Of several, each class is held against the rest, and the class that is told best
 counts; the interval allows for choosing it. Accuracy is shown beside AUC and decides
 nothing: where one row in twenty is a default, an attack that finds most of them is
@@ -29,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, one_hot
 
 from colonnade.attacks.received import labels_said, suspicion
 from colonnade.evaluate.ranking import (
@@ -201,20 +202,28 @@ def _undecided(each: Sequence[OneClass], absent: int) -> Undecided:
 def one_against_the_rest(
     scores: Tensor, truth: Tensor, classes: int, *, named: bool
 ) -> Iterator[OneClass]:
-    """For each class of which there are rows, and others, how well it is told apart."""
+    """For each class of which there are rows, and others, how well it is told apart.
+
+    An attack is taken by its scores and by the labels that it says, whichever tells
+    more. Under randomized response scores can rank worse than the labels: a row whose
+    drawn label surprises the model is suspected most, and is the likeliest to have been
+    drawn wrongly.
+    """
     present = [
         number
         for number in sorted(_looked_for(truth, classes))
         if 0 < int((truth == number).sum()) < len(truth)
     ]
+    said = one_hot(labels_said(scores), scores.shape[1]).double()
     groups = 1 if classes == 2 else scores.shape[1]  # two columns order rows alike
-    comparisons = len(present) * (1 if named else groups)
+    comparisons = 2 * len(present) * (1 if named else groups)
     for number in present:
         columns = [number] if named or classes == 2 else list(range(groups))
         positive = truth == number
         readings = [
-            _reading(scores[:, column], positive, comparisons, named=named)
+            _reading(by_row[:, column], positive, comparisons, named=named)
             for column in columns
+            for by_row in (scores, said)
         ]
         best, turned, ranking = max(readings, key=lambda reading: reading[2].low)
         perfect = low_if_perfect(

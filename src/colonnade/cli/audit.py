@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from colonnade.attacks.audit import Audit, audit_run
 from colonnade.attacks.finding import LIMITS, Finding, suggested
 from colonnade.attacks.promises import CANARIES, Promises, audit_promises
-from colonnade.attacks.report import prepare, write, write_promises
+from colonnade.attacks.report import REPORT, prepare, write, write_promises
 from colonnade.attacks.scores import AUC, MOST_SUSPECTED
 from colonnade.cli.console import a_run, a_table, console, error_console, numbers, shown
 from colonnade.cli.options import AllowModel, Engine, Json, Owner, Quiet, StartupKit
@@ -63,37 +63,25 @@ def audit(
     code 5 gates a release.
 
     It is 5 when a score is above its threshold in the run's \\[audit] table, or one is
-    set and something that can be read was not attacked; with --dp when canaries show an
-    epsilon above the one that is promised. Between machines each site attacks at home
+    set and something that can be read was not attacked, or attacked on too few rows of
+    some class to say; with --dp when canaries show an epsilon above the one that is
+    promised. Between machines each site attacks at home
     and tells what \\[audit] in its own party.toml allows; with the label owner's
     thresholds there, one that does not tell has not passed.
     """
-    place = out or folder / "audit"
+    place = out or folder / AUDIT
+    result: Audit | Promises
     if engine != "in-process":
-        from colonnade.cli.on_flare import with_a_run
-
         if dp or party or out:
             raise ConfigError(
                 f"--dp, --party and --out are for one process: on {engine} each site"
                 " audits itself."
             )
-        results = with_a_run(
-            folder,
-            engine,
-            startup_kit,
-            owner,
-            "audit",
-            {"rows": rows},
-            AUDIT,
-            whole=True,
-        )
-        if results is None:
+        done = _at_sites(folder, engine, startup_kit, owner, rows)
+        if done is None:
             return
-        result: Audit | Promises = Audit.from_json(
-            json.loads((results / "audit.json").read_text(encoding="utf-8"))
-        )
-        place = results
-        files = list(results.iterdir())
+        result, place = done
+        files = list(place.iterdir())
     else:
         if owner is not None:
             raise ConfigError(
@@ -123,30 +111,55 @@ def audit(
         console.print(
             f"{files[0].name} is in [bold]{shown(place)}[/bold].", soft_wrap=True
         )
-    elif not quiet and isinstance(result, Audit):
+    elif not quiet:
         _show(result)
         console.print(
             f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True
         )
         if not result.limited:
-            own = f"{folder / SETTINGS}, and remove its first line, a digest"
-            limit, value = suggested(result.findings)
-            console.print(
-                "No threshold is set. For exit code 5 above one, as an example,\nadd"
-                f" to {shown(own if engine == 'in-process' else OWN)}:\n    \\[audit]\n"
-                f"    {limit} = {value:g}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            own_file = f"{folder / SETTINGS}, and remove its first line, a digest"
+            _suggest(result, own_file if engine == "in-process" else OWN)
     result.check()
 
 
-HOW_TO_READ = f"""
-AUC: how often a row of the class is suspected more than another row. 0.5 is guessing, 1
-is every row; verdicts and thresholds go by the lower end of its 95 % interval. Right:
-rows whose label is said right, and by always saying the commonest class. In top
-{MOST_SUSPECTED:.0%}: rows of the rarer class (of several, of the class that is told best)
-among those most suspected, and by chance."""
+def _at_sites(
+    folder: Path,
+    engine: str,
+    startup_kit: Path | None,
+    owner: str | None,
+    rows: int,
+) -> tuple[Audit, Path] | None:
+    """Have every site audit itself; gives the asker's audit and its folder. None where
+    that folder is on another machine."""
+    from colonnade.cli.on_flare import with_a_run
+
+    results = with_a_run(
+        folder, engine, startup_kit, owner, "audit", {"rows": rows}, AUDIT, whole=True
+    )
+    if results is None:
+        return None
+    saved = json.loads((results / REPORT).read_text(encoding="utf-8"))
+    return Audit.from_json(saved), results
+
+
+def _suggest(result: Audit, file: str) -> None:
+    """Say how the audit becomes a gate."""
+    limit, value = suggested(result.findings)
+    console.print(
+        "No threshold is set. For exit code 5 above one, as an example,\nadd"
+        f" to {shown(file)}:\n    \\[audit]\n    {limit} = {value:g}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+HOW_TO_READ = (
+    "AUC: how often a row of the class is suspected more than another row. 0.5 is"
+    " guessing, 1 is every row; verdicts and thresholds go by the lower end of its 95 %"
+    " interval. Right: rows whose label is said right; a guess is to say the commonest"
+    f" class. In top {MOST_SUSPECTED:.0%}: rows of the rarer class (of several, of the"
+    f" class told best) that are among the {MOST_SUSPECTED:.0%} of rows suspected most."
+)
 TOO_FEW_ROWS = (
     "is no pass: the attacked rows have too few of some class to tell a leak from luck."
     " Audit more rows: --rows."
@@ -160,7 +173,7 @@ def _show(result: Audit) -> None:
     for table in tables_of(result):
         console.print(table)
     if any(finding.metric == AUC for finding in result.findings):
-        console.print(HOW_TO_READ, highlight=False)
+        console.print(f"\n{HOW_TO_READ}", highlight=False)
     if any(not finding.measures_every_class for finding in result.findings):
         console.print(f"\n[bold]Not measured[/bold] {TOO_FEW_ROWS}", highlight=False)
     if result.not_attacked:
@@ -223,7 +236,7 @@ def tables_of(result: Audit) -> Iterator[Table]:
     for attack, findings in by_attack.items():
         title = (
             f"\n[bold]{shown(attack)}[/bold], assuming an attacker that"
-            f" {shown(findings[0].assumes)}"
+            f" {shown(min((one.assumes for one in findings), key=len))}"
         )
         if findings[0].metric == AUC:
             yield _table_of_classes(title, findings)

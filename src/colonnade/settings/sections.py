@@ -199,11 +199,12 @@ class AuditSettings:
     """The scores that `colonnade audit` must not find exceeded; where one is None, any
     will do. They may change after the run."""
 
-    # share of labels told right (of numbers: the squared correlation)
+    # AUC of guessed labels, by the lower end of its interval: 0.5 is guessing (of
+    # numbers: the squared correlation)
     label_inference: float | None = None
     inversion_ssim: float | None = None  # likeness of rebuilt pictures
     inversion_r2: float | None = None  # of the column that is rebuilt best
-    # share of rebuilt rows whose class another classifier still sees
+    # AUC with which another classifier still sees the class of rebuilt rows, likewise
     recognition: float | None = None
     # between sites, of one's own columns: "verdict" or "figures"; else nothing
     tell: str | None = None
