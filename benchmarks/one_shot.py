@@ -102,15 +102,15 @@ def _task(name: str, frames: Mapping[str, Any], quick: bool) -> Iterator[Result]
             one for one in found if one.attack == "columns by model inversion"
         )
         rebuilt = fmean(max(r2, 0.0) for r2 in inverted.details["r2"].values())
+        best = inverted.score or 0.0
         told = (
-            f"AUC {auc:.3f}; R² of columns rebuilt {rebuilt:.2f}, of the best"
-            f" {inverted.score:.2f}"
+            f"AUC {auc:.3f}; R² of columns rebuilt {rebuilt:.2f}, of the best {best:.2f}"
         )
         numbers = {
             "width": width,
             "auc": auc,
             "mean_r2": rebuilt,
-            "best_r2": inverted.score,
+            "best_r2": best,
         }
         yield Result(
             f"{name}: {width} numbers",

@@ -111,7 +111,7 @@ def audit(
         console.print(
             f"{files[0].name} is in [bold]{shown(place)}[/bold].", soft_wrap=True
         )
-    elif not quiet:
+    elif not quiet and isinstance(result, Audit):
         _show(result)
         console.print(
             f"{len(files)} files are in [bold]{shown(place)}[/bold].", soft_wrap=True
