@@ -17,7 +17,7 @@ import torch
 from tests.attacks.runs import few_steps, finished, three, trained
 
 from colonnade.attacks import Audit, Finding, audit_federation, audit_run
-from colonnade.attacks.finding import LIMITS, NotAttacked
+from colonnade.attacks.finding import LIMITS, NOT_MEASURED, NotAttacked
 from colonnade.attacks.inversion_audit import Rebuilt
 from colonnade.attacks.rehearsal import model_files
 from colonnade.attacks.report import Verdict, worst_verdict, write
@@ -238,20 +238,41 @@ def test_the_worst_verdict_is_that_of_what_leaks_most(run: Path) -> None:
     worse = dataclasses.replace(LEAK, low=0.75, moment="trained model")
     found = left(run, HARMLESS, LEAK, worse)
     assert found.text == f"{worse}: can tell many labels (AUC 0.800, 0.750 at least)"
-    assert (found.leaks, found.measured, found.passed) == (True, True, True)
+    assert (found.leaks, found.measured, found.passed) == (True, True, False)
     assert found.attack == LEAK.attack
     assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
     calm = left(run, HARMLESS)
     assert (calm.leaks, calm.measured) == (False, True)
     assert "no better than guessing" in calm.text
-    limited = LEAK.under({"label_inference": 0.6})
-    assert not left(run, limited, thresholds={"label_inference": 0.6}).passed
+    for limit, passed in ((0.6, False), (0.75, True)):
+        limits = {"label_inference": limit}
+        found = left(run, LEAK.under(limits), thresholds=limits)
+        assert found.passed is passed
+
+
+def test_the_worst_on_labels_and_on_columns_are_both_said(run: Path) -> None:
+    column = dataclasses.replace(
+        LEAK,
+        attack="columns by model inversion",
+        metric="R²",
+        limit="inversion_r2",
+        score=0.95,
+        low=None,
+        high=None,
+        baseline=0.0,
+    )
+    found = left(run, HARMLESS, LEAK, column)
+    assert found.attack == column.attack
+    first, second = found.text.split("; ")
+    assert first.startswith(str(column))
+    assert second.startswith(str(LEAK))
 
 
 def test_what_an_audit_could_not_look_at_is_no_verdict(run: Path) -> None:
     found = left(run, HARMLESS, UNMEASURED)
     assert (found.leaks, found.measured, found.passed) == (False, False, False)
     assert found.attack == UNMEASURED.attack
+    assert NOT_MEASURED in found.text
     assert "--rows" in found.text
     assert not left(run, HARMLESS, party="lab").measured
     missed = [NotAttacked("slope", "registry", "lab", "no attack here reads it")]

@@ -45,12 +45,14 @@ class Verdict:
     """The worst that an audit found about a run, for those who decide about it.
 
     Args:
-        text: In words.
+        text: In words: the worst on labels and the worst on columns, and what the audit
+            could not look at.
         leaks: Whether some attack is shown to be better than guessing.
         measured: Whether the audit looked at everything that could be read, with enough
             rows, in the models that the run has now. If not, it rules nothing out.
-        attack: The name of the attack that the text is about; "" where none applied.
-        passed: Whether everything is measured and keeps the thresholds in [audit].
+        attack: The name of the worst attack; "" where none applied.
+        passed: Whether thresholds are set in [audit], and everything is measured and
+            keeps them.
         date: When the audit began, in UTC.
     """
 
@@ -114,16 +116,17 @@ def worst_verdict(run: Path) -> Verdict | None:
     gaps = list(_gaps(audit))
     if audit.model_files != model_files(run):
         gaps.append("the models have changed since: audit the run again")
-    worst = max(audit.findings, key=_severity, default=None)
-    words = "no attack applied to what was sent"
-    if worst is not None:
-        words = f"{worst}: {worst.verdict} ({worst.figure})"
+    on_labels = [one for one in audit.findings if one.limit == LABEL_LIMIT]
+    on_columns = [one for one in audit.findings if one.limit != LABEL_LIMIT]
+    worst = [max(kind, key=_severity) for kind in (on_labels, on_columns) if kind]
+    worst.sort(key=_severity, reverse=True)
+    words = [f"{one}: {one.verdict} ({one.figure})" for one in worst]
     return Verdict(
-        "; ".join([words, *gaps]),
-        leaks=any(finding.leaks for finding in audit.findings),
+        "; ".join([*(words or ["no attack applied to what was sent"]), *gaps]),
+        leaks=any(finding.leaks for finding in worst),
         measured=not gaps,
-        attack="" if worst is None else worst.attack,
-        passed=audit.passed and not gaps,
+        attack=worst[0].attack if worst else "",
+        passed=audit.limited and audit.passed and not gaps,
         date=audit.date,
     )
 
