@@ -103,9 +103,7 @@ def _task(name: str, frames: Mapping[str, Any], quick: bool) -> Iterator[Result]
         )
         rebuilt = fmean(max(r2, 0.0) for r2 in inverted.details["r2"].values())
         best = inverted.score or 0.0
-        told = (
-            f"AUC {auc:.3f}; R² of columns rebuilt {rebuilt:.2f}, of the best {best:.2f}"
-        )
+        told = f"AUC {auc:.3f}; R² of columns rebuilt {rebuilt:.2f}, of the best {best:.2f}"
         numbers = {
             "width": width,
             "auc": auc,
