@@ -133,8 +133,9 @@ def mean_for(auc: float, spread: float) -> float:
 def test_the_lower_end_is_above_the_truth_as_rarely_as_it_says(
     spread: float, auc: float, counts: tuple[int, int]
 ) -> None:
-    """It should be in 2.5 % of samples, and is in up to 6 % where a rare class has
-    scores three times as spread as the other's; 300 samples are as many as 4 % off."""
+    """It should be above in 2.5 % of samples. It is in up to 6 % where the scores of a
+    rare class are spread three times as wide as the others'. The rest is the luck of 300
+    samples."""
     positives = normal(mean_for(auc, spread), spread)
     missed = coverage(positives, normal(0.0, 1.0), counts, auc, times=300)
     assert missed <= 0.1
