@@ -44,8 +44,7 @@ from colonnade.core import (
     roles,
 )
 from colonnade.core.batches import seed_for
-from colonnade.core.party import ALL_THREADS_PAY, one_torch_thread, overlapping, serves
-from colonnade.core.release import TASKS
+from colonnade.core.party import ALL_THREADS_PAY, one_torch_thread, serves
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
 from colonnade.optim.descent import Arriving, Buffers, Captured, Descent, Pass, kernels
@@ -222,14 +221,12 @@ class AdmmFeatureOwner(Embedder):
         return int(self.config.local_steps)
 
     @serves
-    @overlapping
     def embed(self, request: Embed, asker: str | None) -> Embedding:
         training = self.training(request.batch)
         x = self.x(request.batch)
         if training:
             h = self.descent.outputs(x)
         else:
-            TASKS.catch_up()  # steps of the model may be under way
             with torch.no_grad():
                 h = self.model(x)
         sent = self.outbox.release(h, self.released_as, request.batch, to=asker)

@@ -172,7 +172,6 @@ class LabelOwner(Reachable, HoldsLabels):
     """Holds labels of its rows, g (the aggregated one, `model`) and g_k (`copy`);
     drives the data owners."""
 
-    as_one = (TrainRound,)  # what several in one process may answer together
     inputs: tuple[int, ...]  # of g, per row: all of these, joined
     model: nn.Module
     copy: Copy

@@ -19,8 +19,15 @@ from torch import Generator
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
 from colonnade.core.files import mapped_zeros
-from colonnade.core.message import Done, Ledger, Message, Request, batch_of
-from colonnade.core.release import TASKS, Outbox, Rule
+from colonnade.core.message import (
+    Done,
+    Ledger,
+    Message,
+    Request,
+    answered_by,
+    batch_of,
+)
+from colonnade.core.release import Outbox, Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
 
@@ -39,17 +46,6 @@ def serves(method: Handler) -> Handler:
     request. One that releases something has a second argument, `asker: str | None`, and
     releases `to` it; None is the party itself."""
     method.__serves__ = method.__code__.co_argcount - 1  # type: ignore[attr-defined]
-    return method
-
-
-OVERLAPPING: set[Callable[..., Message]] = set()
-
-
-def overlapping(method: Handler) -> Handler:
-    """Say of a method that serves: it reads nothing that a task of an earlier call
-    writes, but in tasks of its own. One that a subclass has in its place says so
-    itself, or waits for them."""
-    OVERLAPPING.add(method)
     return method
 
 
@@ -390,12 +386,6 @@ class Party:
             cls._served = {_request_of(getattr(cls, name)): name for name in marked}
         return cls._served
 
-    @classmethod
-    def overlaps(cls, kind: type[Request[Any]]) -> bool:
-        """Whether a request is answered while tasks of earlier ones are under way."""
-        name = cls.served().get(kind)
-        return name is not None and getattr(cls, name) in OVERLAPPING
-
     def handle(self, envelope: Envelope[Request[R]]) -> R:
         """Answer one call and write down what came and went. A repeated call gets its
         first reply; older calls, and those of parties that were not agreed on, are
@@ -409,9 +399,8 @@ class Party:
             reply = self.remembered(envelope)
             if reply is None:
                 self.ledger.write("in", sender, request)
-                answer = reply = self.answer(request, sender)
-                # not given again where a task of it fails
-                TASKS.follow(lambda: self.conclude(envelope, answer))
+                reply = self.answer(request, sender)
+                self.conclude(envelope, reply)
             return reply
 
     def allow(self, sender: str, kind: type[Request[Any]]) -> None:
@@ -449,8 +438,10 @@ class Party:
         known = self._answered.get(envelope.sender)
         if known is None or envelope.number > known.newest:
             return None
-        # its frame came again: it was done, and says no more
-        if envelope.held and envelope.number in known.recent:
+        # Its frame came again. The request was done, and a reply that says no more than
+        # that can be given again.
+        was_answered = envelope.number in known.recent
+        if was_answered and answered_by(type(envelope.message)) is Done:
             return Done()  # type: ignore[return-value]
         try:
             return known.repeated(envelope.number, self.name, envelope.sender)  # type: ignore[return-value]

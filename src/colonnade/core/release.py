@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,7 +32,6 @@ from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent, Receipt
 from colonnade.errors import BoundaryError, ConfigError
 
 Scalar = str | int | float | bool | None
-Task = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,64 +242,6 @@ class Released:
         )
 
 
-class Tasks(threading.local):
-    """Work that an answer may leave for later: it is done before anybody uses the reply
-    or asks the party again.
-
-    Parties of one process are asked one after the other, while threads do what each has
-    left (`InProcess`). Anywhere else a task is done at once.
-    """
-
-    # where this thread's tasks are gathered; None: they are done
-    left: list[Task] | None = None
-    # waits for what the same party left when it answered before
-    earlier: Task | None = None
-    # in how many a long task is best left, so that threads can share parties evenly
-    pieces = 1
-    fills: Tensor | None = None  # what the last task that was left fills
-    count = 0  # of the tasks of this thread so far
-
-    def leave(self, task: Task, *, fills: Tensor | None = None) -> None:
-        """Have something done that the rest of this answer does not read, such as steps
-        of a model; what it `fills` may be released meanwhile."""
-        self.count += 1
-        if self.left is None:
-            task()
-        else:
-            self.left.append(task)
-            self.fills = fills
-
-    def follow(self, task: Task) -> None:
-        """Have something done right after what was left so far; at once where nothing
-        was."""
-        self.left.append(task) if self.left else task()
-
-    def catch_up(self) -> None:
-        """Do now what was left so far: the next line reads it."""
-        if self.earlier is not None:
-            self.earlier()
-        while self.left:
-            self.left.pop(0)()
-
-    @contextmanager
-    def gathered(
-        self, into: list[Task] | None, earlier: Task | None = None, pieces: int = 1
-    ) -> Iterator[None]:
-        """Inside, this thread's tasks are gathered in a list; with None they are done
-        at once."""
-        before = self.left, self.earlier, self.pieces
-        self.left = into
-        self.earlier = earlier
-        self.pieces = pieces
-        try:
-            yield
-        finally:
-            self.left, self.earlier, self.pieces = before
-
-
-TASKS = Tasks()
-
-
 class Outbox:
     """Privatise, compress, write down. One per party, with the owner's rules by release
     name.
@@ -404,7 +343,6 @@ class Outbox:
         bound = self.bound(as_, batch, to, _width(tensor))
         if bound is None:
             return tensor
-        TASKS.catch_up()
         return bound(tensor)
 
     def bound(
@@ -423,20 +361,12 @@ class Outbox:
         to: str | None = None,
     ) -> Released:
         """The only way to a Released: what comes back shares no memory with `tensor`
-        and cannot change later.
-
-        What leaves as it is may be what the last task that was left fills: its copy
-        follows that task.
-        """
+        and cannot change later."""
         rule = self._applying(as_, batch, to, _width(tensor))
         private = tensor.detach()
         if self._changes_nothing(rule, as_):
-            copy = torch.empty_like(private, memory_format=torch.contiguous_format)
-            if TASKS.fills is None or not _same_memory(TASKS.fills, private):
-                TASKS.catch_up()
-            TASKS.follow(lambda: copy.copy_(private))
+            copy = private.clone(memory_format=torch.contiguous_format)
             return self._unchanged(copy, as_, batch)
-        TASKS.catch_up()
         if as_ in self.seals:
             _sealable(self.owner, as_, rule)
             rule = Rule(
@@ -477,7 +407,6 @@ class Outbox:
             return [
                 self.release(block, as_, batch) for block in torch.split(stacked, rows)
             ]
-        TASKS.catch_up()
         copies = torch.split(
             stacked.detach().clone(memory_format=torch.contiguous_format), rows
         )
@@ -494,7 +423,6 @@ class Outbox:
     def number(self, value: Tensor) -> float:
         """A plain number of a message, such as a mean loss: no rule applies to it, and
         it is in no ledger."""
-        TASKS.catch_up()
         return float(value)
 
     def _applying(
@@ -531,7 +459,6 @@ class Outbox:
         what the mechanism let through, and nobody else anything. Under a secret key of
         the owner's own it costs nothing, unless a mechanism let it through: that was
         meant for somebody, and is counted here, once."""
-        TASKS.catch_up()
         rule = self._applying(as_, batch, to, _width(tensor))
         _sealable(self.owner, as_, rule)
         safe, event = rule.mechanism.apply(tensor.detach(), self.noise)

@@ -209,17 +209,21 @@ can tell an old call by its number (`party.Calls`)."""
 WAITING = threading.Lock()
 
 
+Answer = Message | PartyError
+"""What comes of a call: the reply, or the failure of the party that was asked."""
+
+
 class Transport(Protocol):
-    """Carries a call to a party and its answer back. A failure is a PartyError that
-    names the party."""
+    """Carries calls to parties, and their answers back."""
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R: ...
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        """Make calls, which may be under way at the same time, and give the answer to
+        each, in order.
 
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        """Several at once, answers in the order of `envelopes`; when one fails, the
-        first failure is raised."""
+        Calls to one party are done in their order; after one that fails, the party's
+        other calls are not done and have the same failure for an answer. Any error but
+        a PartyError is raised, once no call is under way.
+        """
         ...
 
 
@@ -231,14 +235,12 @@ class Holds(Protocol):
     def send_held(self) -> None: ...
 
 
-@runtime_checkable
-class Attempting(Transport, Protocol):
-    """A transport that can ask several so that the failure of one does not end the
-    call."""
-
-    def attempt_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R | PartyError]: ...
+def by_receiver(calls: Sequence[Envelope[Any]]) -> dict[str, list[Envelope[Any]]]:
+    """The calls to each party, in their order."""
+    groups: dict[str, list[Envelope[Any]]] = {}
+    for call in calls:
+        groups.setdefault(call.receiver, []).append(call)
+    return groups
 
 
 class Peer:
@@ -287,85 +289,92 @@ class Peers(Mapping[str, Peer]):
         return len(self._peers)
 
     def ask(self, request: Request[R]) -> dict[str, R]:
-        """The same question to all; answers in party order."""
-        envelope = Envelope(self.owner, next(self._calls), request)
-        return self._exchange(dict.fromkeys(self._peers, envelope))
+        """Ask all peers the same. Answers are in the agreed order of parties."""
+        return self.ask_each(dict.fromkeys(self._peers, request))
 
     def ask_each(self, requests: Mapping[str, Request[R]]) -> dict[str, R]:
-        """To each its own question; answers in the order of `requests`."""
-        number = next(self._calls)
-        return self._exchange(
-            {name: Envelope(self.owner, number, r) for name, r in requests.items()}
-        )
+        """Ask each of some peers its own question. Answers are in the order of
+        `requests`."""
+        calls = self._calls_for(requests)
+        if self.presence is not None:
+            calls = self.presence.to_ask(calls)
+        if self.missing is not None:
+            replies, failures = self._attempt(self.missing.to_ask(calls))
+            found: dict[str, Any] = self.missing.complete(calls, replies, failures)
+            return found
+        self._count([call.message for call in calls.values()])
+        answers = self._exchange(calls)
+        replies: dict[str, Any] = {}
+        for name, answer in answers.items():
+            if isinstance(answer, PartyError):
+                raise answer
+            replies[name] = answer
+        return {
+            name: self._taken(name, calls[name].message, reply)
+            for name, reply in replies.items()
+        }
 
     def ask_one(self, name: str, request: Request[R]) -> R:
-        self.note("out", name, request)
+        """Ask one peer, whether or not it holds the rows that the request is about."""
         self._count([request])
-        reply = self.transport.exchange(
-            name, Envelope(self.owner, next(self._calls), request)
-        )
-        self.take(name, request, reply)
-        return reply
+        answer = self._exchange(self._calls_for({name: request}))[name]
+        if isinstance(answer, PartyError):
+            raise answer
+        self.take(name, request, answer)
+        return answer  # type: ignore[return-value]
 
     def attempt(
         self, requests: Mapping[str, Request[R]]
     ) -> tuple[dict[str, R], dict[str, PartyError]]:
-        """To each its own question; the answers, and the failures of those that did not
-        answer. All are asked at once, unless the transport knows better (`Attempting`);
-        anything but a PartyError is raised when all are done."""
+        """Ask each of some peers its own question; give the replies, and the failures
+        of those that did not answer."""
+        return self._attempt(self._calls_for(requests))
+
+    def _calls_for(
+        self, requests: Mapping[str, Request[Any]]
+    ) -> dict[str, Envelope[Request[Any]]]:
         number = next(self._calls)
-        return self._attempt(
-            {
-                name: Envelope(self.owner, number, request)
-                for name, request in requests.items()
-            }
-        )
+        return {
+            name: Envelope(self.owner, number, request, receiver=name)
+            for name, request in requests.items()
+        }
 
     def _attempt(
-        self, envelopes: Mapping[str, Envelope[Request[Any]]]
+        self, calls: Mapping[str, Envelope[Request[Any]]]
     ) -> tuple[dict[str, Any], dict[str, PartyError]]:
-        found: dict[str, Any] = {}
         self._count([])
-        try:
-            if isinstance(self.transport, Attempting):
-                found = self.transport.attempt_each(envelopes)
-            else:
-                with ThreadPoolExecutor(
-                    max(len(envelopes), 1), thread_name_prefix="attempt"
-                ) as pool:
-                    calls = {
-                        name: pool.submit(self.transport.exchange, name, e)
-                        for name, e in envelopes.items()
-                    }
-                for name, call in calls.items():
-                    error = call.exception()
-                    if error is not None and not isinstance(error, PartyError):
-                        raise error
-                    found[name] = error or call.result()
-        finally:
-            self._note_asked(envelopes)
         replies: dict[str, Any] = {}
         failures: dict[str, PartyError] = {}
-        for name, answer in found.items():
+        for name, answer in self._exchange(calls).items():
             if isinstance(answer, PartyError):
                 failures[name] = answer
             else:
-                replies[name] = self._taken(name, envelopes[name].message, answer)
+                replies[name] = self._taken(name, calls[name].message, answer)
         return replies, failures
+
+    def _exchange(
+        self, calls: Mapping[str, Envelope[Request[Any]]]
+    ) -> dict[str, Answer]:
+        """Make the calls. What was asked is written down however it ended."""
+        try:
+            answers = self.transport.exchange(list(calls.values()))
+        finally:
+            for name, call in calls.items():
+                self.note("out", name, call.message)
+        return dict(zip(calls, answers, strict=True))
 
     def heartbeat(self) -> dict[str, float | None]:
         """By peer the seconds until it said that it is there, or None."""
 
         def beat(name: str) -> float | None:
             start = time.perf_counter()
+            (call,) = self._calls_for({name: Ping()}).values()
             try:
-                self.transport.exchange(
-                    name, Envelope(self.owner, next(self._calls), Ping())
-                )
-            except NoAnswer:
+                (answer,) = self.transport.exchange([call])
+            except BoundaryError as refused:  # it is there to say so
+                answer = PartyError(name, Ping.kind, None, str(refused))
+            if isinstance(answer, NoAnswer):
                 return None
-            except (BoundaryError, PartyError):  # it is there to say so
-                pass
             return time.perf_counter() - start
 
         with ThreadPoolExecutor(
@@ -422,24 +431,6 @@ class Peers(Mapping[str, Peer]):
                 answers.get()
                 under_way -= 1
 
-    def _exchange(
-        self, envelopes: Mapping[str, Envelope[Request[Any]]]
-    ) -> dict[str, Any]:
-        if self.presence is not None:
-            envelopes = self.presence.to_ask(envelopes)
-        if self.missing is not None:
-            answered, failures = self._attempt(self.missing.to_ask(envelopes))
-            return self.missing.complete(envelopes, answered, failures)
-        self._count([envelope.message for envelope in envelopes.values()])
-        try:
-            replies = self.transport.exchange_each(envelopes)
-        finally:
-            self._note_asked(envelopes)
-        return {
-            name: self._taken(name, envelopes[name].message, reply)
-            for name, reply in replies.items()
-        }
-
     def settle(self) -> None:
         """When this returns, everything that was asked is done: what waits for a next
         call is sent without one."""
@@ -456,12 +447,6 @@ class Peers(Mapping[str, Peer]):
         )
         with WAITING:
             Peers.waited += not self._untold
-
-    def _note_asked(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> None:
-        """What was asked is written down however it ended; while a GPU works on the
-        answer."""
-        for name, envelope in envelopes.items():
-            self.note("out", name, envelope.message)
 
     def _taken(self, name: str, request: Request[Any], reply: Message) -> Any:
         self.take(name, request, reply)

@@ -5,7 +5,7 @@ and is checked before use.
 
 Calls that travel together are whole frames in their order, behind
 
-    magic "CLNJ" | how many, and how many were held back, 2 bytes each | the length of each, 8 bytes | padding to 64
+    magic "CLNJ" | how many, 2 bytes | the length of each, 8 bytes | padding to 64
 
 The header holds the class, the plain fields, who sent it as its how-many-th call, and
 per tensor its codec, dtype, shape, length and receipt. Whatever is wrong with a frame,
@@ -22,7 +22,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,7 @@ from colonnade.errors import BoundaryError, WireError
 
 MAGIC = b"CLN1"
 JOINT = b"CLNJ"
-TOGETHER = struct.Struct("<4sHH")
+TOGETHER = struct.Struct("<4sH")
 AHEAD = 8
 """Calls that may travel ahead of another one, in its frame."""
 ALIGN = 64
@@ -62,7 +62,7 @@ FEW = 1 << 12
 LONGEST_WORD = 256
 """Characters of a name in a receipt; a batch's may be as long."""
 IDENTITY = Identity()
-HEADER = {"type", "from", "number", "fields", "tensors"}
+HEADER = {"type", "from", "to", "number", "fields", "tensors"}
 ABOUT_TENSOR = {"codec", "dtype", "shape", "bytes", "settings", "receipt"}
 ABOUT_CIPHERTEXT = {
     "scheme",
@@ -81,42 +81,34 @@ Buffer = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Generic[M]):
-    """A message with its sender and the number of the call, by which a repeated
-    delivery is recognised.
+    """A message on its way: from whom, the number of the call, and to whom.
 
-    Who the sender is decides what an outbox may leave out, so a transport between
-    machines must take it from the connection it authenticated, never from the frame.
-
-    A call that is answered by Done may be `held` back until it travels `ahead` of the
-    next one (`transport.holding`). Each is answered as if it came alone, but a held one
-    that was done is not refused when its frame comes again.
+    A repeated delivery of a call is recognised by its number. Who the sender is decides
+    what an outbox may leave out, so a transport between machines must take it from the
+    connection it authenticated, never from the frame.
     """
 
     sender: str
     number: int
     message: M
-    ahead: tuple[Envelope[Any], ...] = ()
-    held: bool = False
-
-    @property
-    def in_order(self) -> tuple[Envelope[Any], ...]:
-        """The calls of its frame, each alone."""
-        return (*self.ahead, replace(self, ahead=())) if self.ahead else (self,)
+    receiver: str = ""
 
 
 def encode(envelope: Envelope[Any]) -> bytes:
-    """An envelope as one frame."""
+    """Write an envelope as one frame."""
     return b"".join(buffers(envelope))
 
 
-def buffers(envelope: Envelope[Any]) -> list[Buffer]:
-    """One frame, as the parts it is made of: tensors that travel as they are lie in
-    their own memory, uncopied."""
-    if not envelope.ahead and not envelope.held:
-        return _frame(envelope)
-    frames = [_frame(one) for one in (*envelope.ahead, envelope)]
-    head = TOGETHER.pack(JOINT, len(frames), len(frames) - (not envelope.held))
-    head += b"".join(sum(map(len, frame)).to_bytes(8, "little") for frame in frames)
+def buffers(*envelopes: Envelope[Any]) -> list[Buffer]:
+    """Write calls to one party as one frame, as the parts it is made of.
+
+    Tensors that travel as they are lie in their own memory, uncopied.
+    """
+    if len(envelopes) == 1:
+        return _frame(envelopes[0])
+    frames = [_frame(envelope) for envelope in envelopes]
+    lengths = [sum(map(len, frame)).to_bytes(8, "little") for frame in frames]
+    head = TOGETHER.pack(JOINT, len(frames)) + b"".join(lengths)
     return [head, _padding(len(head)), *(part for frame in frames for part in frame)]
 
 
@@ -127,7 +119,12 @@ def _frame(envelope: Envelope[Any]) -> list[Buffer]:
     fields = {
         name: _plain(getattr(message, name), blobs, tensors) for name in message.hints()
     }
-    top = {"type": message.kind, "from": envelope.sender, "number": envelope.number}
+    top = {
+        "type": message.kind,
+        "from": envelope.sender,
+        "to": envelope.receiver,
+        "number": envelope.number,
+    }
     header = json.dumps(
         top | {"fields": fields, "tensors": tensors}, separators=(",", ":")
     ).encode()
@@ -152,7 +149,7 @@ class Incoming:
     fields: dict[str, Any]
     described: list[Any]
     body: Buffer
-    held: bool = False
+    receiver: str = ""
 
     def unpack(
         self, *, device: torch.device | str = "cpu", most: int = UNPACKED
@@ -186,7 +183,7 @@ class Incoming:
                 "A frame's header does not describe its contents:"
                 f" {type(error).__name__}."
             ) from None
-        return Envelope(self.sender, self.number, message, held=self.held)
+        return Envelope(self.sender, self.number, message, self.receiver)
 
 
 def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
@@ -194,30 +191,24 @@ def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
     where one cannot be read."""
     if len(frame) < TOGETHER.size or frame[:4] != JOINT:
         return [read(frame, max_frame=max_frame)]
-    (_, count, held), most = TOGETHER.unpack_from(frame), min(max_frame, JOINED)
+    _, count = TOGETHER.unpack_from(frame)
+    most = min(max_frame, JOINED)
     start = TOGETHER.size + 8 * min(count, AHEAD + 1)
     lengths = [
         int.from_bytes(frame[at : at + 8], "little")
         for at in range(TOGETHER.size, start, 8)
     ]
     ends = list(accumulate(lengths, initial=start + len(_padding(start))))
-    if (
-        not 1 <= count <= AHEAD + 1
-        or not count - 1 <= held <= count
-        or not ends[-1] == len(frame) <= most
-    ):
+    if not 1 <= count <= AHEAD + 1 or not ends[-1] == len(frame) <= most:
         raise WireError(
             f"A frame brings a call with up to {AHEAD} ahead of it, in {most} bytes;"
             f" this one has {len(frame)}, and says that it brings {count} in"
-            f" {ends[-1]}, of which {held} were held back."
+            f" {ends[-1]}."
         )
-    return [
-        read(memoryview(frame)[at:end], held=n < held)
-        for n, (at, end) in enumerate(pairwise(ends))
-    ]
+    return [read(memoryview(frame)[at:end]) for at, end in pairwise(ends)]
 
 
-def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> Incoming:
+def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
     """The sender's name and the message of one call, or WireError."""
     if len(frame) > max_frame:
         raise WireError(
@@ -233,15 +224,19 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> In
             f"A frame's header has {', '.join(sorted(HEADER))}, and nothing else."
         )
     sender = header["from"]
+    receiver = header["to"]
     number = header["number"]
     kind = header["type"]
     if (
         not isinstance(sender, str)
+        or not isinstance(receiver, str)
         or not isinstance(number, int)
         or isinstance(number, bool)
         or number < 0
     ):
-        raise WireError("A frame must name its sender and the number of the call.")
+        raise WireError(
+            "A frame must name its sender, its receiver and the number of the call."
+        )
     cls = MESSAGES.get(kind) if isinstance(kind, str) else None
     if cls is None or cls in (Message, Request):
         raise WireError(
@@ -254,7 +249,7 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME, held: bool = False) -> In
         header["fields"],
         header["tensors"],
         memoryview(frame)[start:],
-        held,
+        receiver,
     )
 
 

@@ -78,13 +78,11 @@ from colonnade.settings.federation_file import Settings
 from colonnade.transport import (
     Cohort,
     Cohorts,
-    Drivers,
     InProcess,
     Recording,
     groups,
     worth_stacking,
 )
-from colonnade.transport.holding import Holding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -624,12 +622,10 @@ class Federation:
             if engine.on_missing in ("stale", "skip"):
                 owner.peers.missing = stand_ins(engine.on_missing, owner, algorithm)
         if self.driver is not None and self.driver.name == SERVER:
-            ways: Any = {
-                "stack": "off" if guarded or record else engine.cohort,
-                "parallel": engine.threads,
-            }
-            above = Drivers(
-                self.label_owners, through_bytes=engine.through_bytes, **ways
+            above = InProcess(
+                self.label_owners,
+                through_bytes=engine.through_bytes,
+                parallel="never",  # they ask the same parties, which answer in one order
             )
             carried = around(self._recorded(between(SERVER, above), record))
             asked = list(self.elsewhere.asked) or list(self.label_owners)
@@ -645,8 +641,7 @@ class Federation:
 
     def _stack(self) -> None:
         """Let parties of one shape compute as one where that pays: once they train, or
-        have the states of who did. Of others each does what is answered by Done
-        together with its next call."""
+        have the states of who did."""
         settings, engine = self.settings, self.settings.engine
         apart = (
             self.guarded
@@ -667,9 +662,6 @@ class Federation:
             self.recording.inner = Cohorts(self.recording.inner, self.cohorts)
         elif self.cohorts:
             self.peers.transport = Cohorts(self.peers.transport, self.cohorts)
-        # a GPU does not wait anyway
-        elif isinstance(self.peers.transport, InProcess) and self.device.type == "cpu":
-            self.peers.transport = Holding(self.peers.transport)
 
 
 def load(

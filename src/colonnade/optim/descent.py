@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from colonnade.core.release import TASKS
 from colonnade.optim.written_out import (
     NONE,
     RELU,
@@ -80,54 +79,11 @@ class Descent:
         plain = None if last_first else self.plain(x)
         if plain is not None:
             flat, chain, x = plain
-            moving = flat.moving()
-            done = flat.done
-            each = -(-steps // TASKS.pieces)
-
-            def task(begin: int) -> None:
-                SCRATCH.begin()
-                layers = chain.over(x, SCRATCH, SCRATCH)
-                goal = target
-                error = target
-                if head is not None and x.is_cuda:
-                    error = SCRATCH.take(tuple(target.shape), target)
-                # with a class's numbers side by side, the product takes a third of the
-                # time
-                elif head is not None:
-                    goal, error = (
-                        SCRATCH.take(tuple(target.mT.shape), target).mT
-                        for _ in range(2)
-                    )
-                    goal.copy_(target)
-                scale = rho / layers.y[-1].shape[-2]
-                own_kernels = kernels(x.device)
-                with torch.no_grad():
-                    run(
-                        (
-                            squared_steps
-                            if own_kernels is None
-                            else own_kernels.squared_steps
-                        ),
-                        layers,
-                        moving,
-                        min(each, steps - begin),
-                        done + begin,
-                        goal,
-                        scale,
-                        head,
-                        error,
-                        device=x.device,
-                    )
-
-            for begin in range(0, steps, each):
-                (
-                    TASKS.leave(partial(task, begin))
-                    if x.device.type == "cpu"
-                    else task(begin)
-                )
-            flat.moved(steps)
+            SCRATCH.begin()
+            self._written_out_steps(
+                steps, flat, chain.over(x, SCRATCH, SCRATCH), target, rho, head
+            )
             return
-        TASKS.catch_up()
         moved: list[Tensor] = [
             parameter
             for group in self.optimizer.param_groups
@@ -146,28 +102,65 @@ class Descent:
                     parameter.grad = None
                 self.optimizer.step()
 
+    def _written_out_steps(
+        self,
+        steps: int,
+        flat: Flat,
+        layers: Layers,
+        target: Tensor,
+        rho: float,
+        head: Tensor | None,
+    ) -> None:
+        """Take the steps of `towards` by gradients that are written out."""
+        x = layers.x
+        goal = target
+        error = target
+        if head is not None and x.is_cuda:
+            error = SCRATCH.take(tuple(target.shape), target)
+        elif head is not None:
+            # With a class's numbers side by side, the product takes a third of the time.
+            transposed = tuple(target.mT.shape)
+            goal = SCRATCH.take(transposed, target).mT
+            error = SCRATCH.take(transposed, target).mT
+            goal.copy_(target)
+        scale = rho / layers.y[-1].shape[-2]
+        own_kernels = kernels(x.device)
+        function = squared_steps if own_kernels is None else own_kernels.squared_steps
+        moving = flat.moving()
+        with torch.no_grad():
+            run(
+                function,
+                layers,
+                moving,
+                steps,
+                flat.done,
+                goal,
+                scale,
+                head,
+                error,
+                device=x.device,
+            )
+        flat.moved(steps)
+
     def outputs(self, x: Tensor) -> Tensor:
-        """What the model gives, to be released before the next pass: a plain chain's
-        stand in a buffer, which a task that is left fills."""
+        """The model's outputs, to be released before the next pass: those of a plain
+        chain stand in a buffer that is used again."""
         plain = self.plain(x)
         if plain is None or x.device.type != "cpu":
-            TASKS.catch_up()
             with torch.no_grad():
                 return (self.model if plain is None else plain[1].replayed)(x)  # type: ignore[no-any-return]
         self.room.begin()
         _, chain, x = plain
         layers = chain.over(x, self.room, None)
-        TASKS.leave(lambda: forward_pass(layers), fills=layers.y[-1])
+        forward_pass(layers)
         return layers.y[-1]
 
     def over(self, x: Tensor) -> Pass:
-        """A pass to learn from, whose outputs may be filled by a task that is left;
-        what an earlier one kept is overwritten."""
+        """A pass to learn from. What an earlier one kept is overwritten."""
         # on a GPU fresh memory costs nothing
         plain = self.plain(x) if x.device.type == "cpu" else None
         if plain is not None:
             return WrittenOut(*plain, self.room)
-        TASKS.catch_up()
         with torch.enable_grad():
             return Pass(self.optimizer, self.model(x))
 
@@ -505,7 +498,7 @@ class WrittenOut(Pass):
         self.flat = flat
         self.layers = chain.over(x, room, None)
         self._versions = [parameter._version for parameter in flat.parameters]
-        TASKS.leave(lambda: forward_pass(self.layers), fills=self.layers.y[-1])
+        forward_pass(self.layers)
         super().__init__(flat.optimizer, self.layers.y[-1].detach().requires_grad_())
 
     def step(self, made: Tensor, gradient: Tensor) -> None:
@@ -519,23 +512,18 @@ class WrittenOut(Pass):
             )
         if made is not self.outputs:
             (gradient,) = torch.autograd.grad(made, self.outputs, gradient)
-        moving = flat.moving()
-        done = flat.done
-
-        def task() -> None:
-            SCRATCH.begin()
-            room = [SCRATCH.take(tuple(y.shape), y) for y in self.layers.y]
-            with torch.no_grad():
-                run(
-                    step_back,
-                    self.layers._replace(gy=room),
-                    moving,
-                    done,
-                    gradient,
-                    device=gradient.device,
-                )
-
-        TASKS.leave(task)
+        SCRATCH.begin()
+        room = [SCRATCH.take(tuple(y.shape), y) for y in self.layers.y]
+        layers = self.layers._replace(gy=room)
+        with torch.no_grad():
+            run(
+                step_back,
+                layers,
+                flat.moving(),
+                flat.done,
+                gradient,
+                device=gradient.device,
+            )
         flat.moved(1)
 
 

@@ -39,6 +39,8 @@ from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Peers, Request, Transport, roles
 from colonnade.core.files import replaced
+from colonnade.core.roles import Answer
+from colonnade.core.wire import Envelope
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import packed
 from colonnade.datasets.table_files import for_spreadsheets
@@ -87,20 +89,15 @@ class Introduced:
         self.inner = inner
         self.introductions = introductions
 
-    def exchange(self, to: str, envelope: Any) -> Any:
-        if isinstance(envelope.message, roles.Introduce) and to in self.introductions:
-            return self.introductions[to]
-        return self.inner.exchange(to, envelope)
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        others = [call for call in calls if self._known(call) is None]
+        answers = iter(self.inner.exchange(others) if others else [])
+        return [self._known(call) or next(answers) for call in calls]
 
-    def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
-        known = {
-            to: self.introductions[to]
-            for to, e in envelopes.items()
-            if isinstance(e.message, roles.Introduce) and to in self.introductions
-        }
-        others = {to: envelope for to, envelope in envelopes.items() if to not in known}
-        answers = self.inner.exchange_each(others) if others else {}
-        return {to: known[to] if to in known else answers[to] for to in envelopes}
+    def _known(self, call: Envelope[Any]) -> roles.Introduction | None:
+        """The introduction of a party that was asked for it and is known."""
+        asks = isinstance(call.message, roles.Introduce)
+        return self.introductions.get(call.receiver) if asks else None
 
 
 @dataclass

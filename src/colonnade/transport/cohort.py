@@ -6,8 +6,7 @@ kernel instead of M.
 The algorithm does not know. Each member keeps its own outbox, rules, random numbers and
 ledger, and each call passes the checks that it passes alone (`as_one`); only the
 arithmetic is shared. Calls that do not go to the whole cohort are answered by the
-member itself, after its share of the state was handed back. Parties that drive others
-are stacked with those they ask in `drivers`.
+member itself, after its share of the state was handed back.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,14 +36,14 @@ from colonnade.core.party import (
     one_torch_thread,
 )
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
-from colonnade.core.release import TASKS, Outbox, Released, release_stack
-from colonnade.core.roles import FeatureOwner, Transport, by_row
+from colonnade.core.release import Outbox, Released, release_stack
+from colonnade.core.roles import Answer, FeatureOwner, Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.transport.in_process import A_STEP, at_once, work
 
 R = TypeVar("R", bound=Message)
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 STACKING_PAYS = 30_000_000
 """Operations of one party's steps on a batch up to which stacking pays on a CPU,
 whatever it computes.
@@ -59,6 +58,59 @@ threads, 178, 58 and 74. Where every step needs Python, threads wait for the int
 slower stacked. The rule is the same everywhere, so that the machine does not decide on
 the last bits.
 """
+
+
+A_STEP = 3
+"""Forward passes that a step is worth: its own, and twice that for the gradients."""
+
+
+def at_once(
+    tasks: Sequence[Callable[[], T]], device: torch.device, streams: Sequence[Any] = ()
+) -> list[T]:
+    """On a GPU each task on a stream of its own, between what came before and what
+    comes after; else in turn."""
+    if device.type != "cuda" or len(tasks) < 2:
+        return [task() for task in tasks]
+    here = torch.cuda.current_stream(device)
+    streams = streams or [torch.cuda.Stream(device) for _ in tasks]  # type: ignore[no-untyped-call]
+    done = []
+    for stream, task in zip(streams, tasks, strict=False):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            done.append(task())
+    for stream in streams[: len(tasks)]:
+        here.wait_stream(stream)
+    return done
+
+
+def work(model: nn.Module, row: Tensor, rows: int) -> int:
+    """Floating-point operations of one forward pass over so many rows: counted, not
+    timed, so that what follows from it is the same in every run."""
+    if type(model) is nn.Sequential and all(
+        by_row(layer) or type(layer) is nn.Flatten for layer in model
+    ):
+        return rows * _products(model, row)
+    # which imports torch's compiler, as long as torch itself
+    from torch.utils.flop_counter import FlopCounterMode
+
+    training = model.training
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(row)
+    model.train(training)
+    return rows * int(counter.get_total_flops())
+
+
+def _products(layers: nn.Sequential, row: Tensor) -> int:
+    """The operations of a plain chain's products: the same number."""
+    operations = 0
+    x = row.new_empty(row.shape, device="meta")
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            operations += 2 * x.numel() * layer.out_features
+            x = x.new_empty((*x.shape[:-1], layer.out_features))
+        elif isinstance(layer, nn.Flatten):
+            x = layer(x)
+    return operations
 
 
 class Whole(Released):
@@ -248,9 +300,7 @@ def as_one(
         if any(reply is not None for reply in known):
             return None
         try:
-            # one release is of all of them, and copied at once
-            with TASKS.gathered(None):
-                whole = twin.answer(request, asker)
+            whole = twin.answer(request, asker)
         finally:  # a GPU works meanwhile
             for party, envelope in calls:
                 party.ledger.write("in", envelope.sender, envelope.message)
@@ -415,25 +465,35 @@ class Cohorts:
         self.inner = inner
         self.cohorts = cohorts
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        return self._alone({to: envelope})[to]
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        replies: dict[str, R] = {}
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        by_party = {call.receiver: call for call in calls}
+        if len(by_party) < len(calls):  # several calls to one party are not stacked
+            return self._alone(calls)
+        answers: dict[str, Answer] = {}
         for cohort in self.cohorts:
-            if cohort.takes(envelopes) and cohort.together():
-                replies |= cohort.answer(envelopes) or {}
-        rest = {to: envelope for to, envelope in envelopes.items() if to not in replies}
-        replies |= self._alone(rest) if rest else {}
-        return {to: replies[to] for to in envelopes}
+            if cohort.takes(by_party) and cohort.together():
+                answers |= self._together(cohort, by_party)
+        rest = [call for call in calls if call.receiver not in answers]
+        if rest:
+            receivers = [call.receiver for call in rest]
+            answers |= dict(zip(receivers, self._alone(rest), strict=True))
+        return [answers[call.receiver] for call in calls]
 
-    def _alone(self, envelopes: Mapping[str, Envelope[Request[R]]]) -> dict[str, R]:
+    def _together(
+        self, cohort: Cohort, calls: Mapping[str, Envelope[Any]]
+    ) -> Mapping[str, Answer]:
+        """The members' answers; nothing where they must be asked one by one."""
+        try:
+            return cohort.answer(calls) or {}
+        except PartyError as error:
+            return dict.fromkeys(cohort.members, error)
+
+    def _alone(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        receivers = {call.receiver for call in calls}
         for cohort in self.cohorts:
-            if cohort.members.keys() & envelopes.keys():
+            if cohort.members.keys() & receivers:
                 cohort.leave()
-        return self.inner.exchange_each(envelopes)
+        return self.inner.exchange(calls)
 
     def settle(self) -> None:
         for cohort in self.cohorts:

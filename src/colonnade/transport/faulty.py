@@ -17,15 +17,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
-from colonnade.core.message import Message, Request, batch_of
-from colonnade.core.roles import Transport
+from colonnade.core.message import Message, batch_of
+from colonnade.core.roles import Answer, Transport
 from colonnade.core.wire import Envelope
-from colonnade.errors import ConfigError, NoAnswer
-
-R = TypeVar("R", bound=Message)
+from colonnade.errors import ConfigError, NoAnswer, PartyError
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,11 @@ class Faulty:
         self.faults = faults
         self.calls: dict[str, int] = {}
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        return [self._exchange_one(call) for call in calls]
+
+    def _exchange_one(self, call: Envelope[Any]) -> Answer:
+        to = call.receiver
         self.calls[to] = self.calls.get(to, 0) + 1
         active = {
             fault.kind: fault
@@ -69,28 +70,17 @@ class Faulty:
         if "delay" in active:
             time.sleep(active["delay"].seconds)
         if "drop" in active:
-            raise NoAnswer(
-                to,
-                envelope.message.kind,
-                batch_of(envelope.message),
-                "the call never arrived",
-            )
-        reply = self.inner.exchange(to, envelope)
+            return self._no_answer(call, "the call never arrived")
+        (answer,) = self.inner.exchange([call])
         if "duplicate" in active:
-            reply = self.inner.exchange(to, envelope)
+            (answer,) = self.inner.exchange([call])
         if "fail" in active:
-            raise NoAnswer(
-                to,
-                envelope.message.kind,
-                batch_of(envelope.message),
-                "the answer was lost",
-            )
-        return reply
+            return self._no_answer(call, "the answer was lost")
+        return answer
 
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+    def _no_answer(self, call: Envelope[Any], cause: str) -> NoAnswer:
+        kind = call.message.kind
+        return NoAnswer(call.receiver, kind, batch_of(call.message), cause)
 
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "ms": 1e-3, "s": 1.0}
@@ -143,43 +133,37 @@ class Network:
 
 
 class Distant:
-    """Passes calls on, and lets their answers arrive when they would; those in one
-    frame, at once."""
+    """Passes calls on, and lets their answers arrive when they would over a network."""
 
     def __init__(self, owner: str, inner: Transport, network: Network) -> None:
         self.owner = owner
         self.inner = inner
         self.network = network
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        return self.exchange_each({to: envelope})[to]
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
         begun = time.perf_counter()
-        away = 0.0
-        arrived = dict[str, float]()
-        for to, envelope in envelopes.items():
-            if to != self.owner:
-                away += sum(self._carrying(one.message) for one in envelope.in_order)
-                arrived[to] = away + self.network.latency / 2
-        for ahead in zip_longest(
-            *([(to, one) for one in e.ahead] for to, e in envelopes.items())
-        ):
-            self.inner.exchange_each(dict(filter(None, ahead)))
-        replies = self.inner.exchange_each(
-            {to: envelope.in_order[-1] for to, envelope in envelopes.items()}
-        )
+        away = [call for call in calls if call.receiver != self.owner]
+        leaving = 0.0
+        arrival: dict[str, float] = {}  # of the last question to each party
+        for call in away:
+            leaving += self._carrying(call.message)
+            arrival[call.receiver] = leaving + self.network.latency / 2
+        answers = self.inner.exchange(calls)
         computing = time.perf_counter() - begun
+        replies = {
+            call.receiver: answer for call, answer in zip(calls, answers, strict=True)
+        }
         back = 0.0
-        for to, arrives in arrived.items():
-            back = max(back, arrives + computing) + self._carrying(replies[to])
-        if arrived:
+        for receiver, arrives in arrival.items():
+            reply = replies[receiver]
+            if not isinstance(reply, PartyError):
+                back = max(back, arrives + computing) + self._carrying(reply)
+        if arrival:
             until = begun + back + self.network.latency / 2
             time.sleep(max(until - time.perf_counter(), 0.0))
-        return replies
+        return answers
 
     def _carrying(self, message: Message) -> float:
-        bytes_ = HEADER + sum(item.receipt.bytes for item in message.crossing())
-        return bytes_ * 8 / self.network.bandwidth
+        """Seconds in which a link carries a message."""
+        size = HEADER + sum(item.receipt.bytes for item in message.crossing())
+        return size * 8 / self.network.bandwidth

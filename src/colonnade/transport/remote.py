@@ -22,10 +22,10 @@ import logging
 import secrets
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ import torch
 from colonnade.core import wire
 from colonnade.core.failure import Failure, failure_of, raised
 from colonnade.core.message import Done, Message, Request, answered_by, batch_of
-from colonnade.core.roles import Transport
+from colonnade.core.roles import Answer, Transport, by_receiver
 from colonnade.core.wire import Envelope
 from colonnade.errors import (
     BoundaryError,
@@ -45,7 +45,7 @@ from colonnade.errors import (
     WireError,
 )
 
-R = TypeVar("R", bound=Message)
+Call = Envelope[Any]
 Route = Callable[[bytes, float], bytes]
 """One call to one site: bytes there, bytes back within so many seconds, or an
 exception."""
@@ -83,7 +83,8 @@ class Remote:
         deadline: float = DEADLINE,
         piece: int = PIECE,
         most: int = wire.UNPACKED,
-        # what is answered by Done may wait for the next call (`transport.holding`)
+        # whether what is answered by Done may wait for the next call
+        # (`transport.holding`)
         joins: bool = False,
     ) -> None:
         self.routes = dict(lines)
@@ -98,59 +99,45 @@ class Remote:
             max(1, len(self.routes)), thread_name_prefix="line"
         )
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        if to in self.own and self.here is not None:
-            return [self.here.exchange(to, one) for one in envelope.in_order][-1]  # type: ignore[no-any-return]
-        return self._ask(to, envelope, wire.buffers(envelope))  # type: ignore[return-value]
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        answers = self._each(envelopes)
-        for answer in answers.values():
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers
-
-    def attempt_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R | PartyError]:
-        """Each answer, or the failure in its place."""
-        answers = self._each(envelopes)
-        for answer in answers.values():
-            if isinstance(answer, BaseException) and not isinstance(answer, PartyError):
-                raise answer
-        return answers
-
-    def _each(self, envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
-        """The others work while this organisation answers itself."""
-        away = {
-            to: envelope for to, envelope in envelopes.items() if to not in self.own
-        }
-        # one question, one frame
-        frames = {
-            id(e): wire.buffers(e) for e in {id(e): e for e in away.values()}.values()
-        }
+    def exchange(self, calls: Sequence[Call]) -> list[Answer]:
+        """Make calls. The others work while this organisation answers itself."""
+        groups = by_receiver(calls)
         under_way = {
-            to: self._pool.submit(self._ask, to, e, frames[id(e)])
-            for to, e in away.items()
+            to: self._pool.submit(self._ask, to, group)
+            for to, group in groups.items()
+            if not self._is_here(to)
         }
-        answers: dict[str, Any] = {}
-        for to, envelope in envelopes.items():
-            if to in self.own:
+        outcomes: dict[str, list[Answer] | Exception] = {}
+        for to, group in groups.items():
+            if self._is_here(to):
                 try:
-                    answers[to] = self.exchange(to, envelope)
+                    outcomes[to] = self._here(group)
                 except ColonnadeError as error:
-                    answers[to] = error
+                    outcomes[to] = error
         for to, call in under_way.items():
-            answers[to] = call.exception() or call.result()
-        return {to: answers[to] for to in envelopes}
+            outcomes[to] = call.exception() or call.result()  # type: ignore[assignment]
+        answers: dict[str, Iterator[Answer]] = {}
+        for to in groups:
+            outcome = outcomes[to]
+            if isinstance(outcome, PartyError):
+                outcome = [outcome] * len(groups[to])
+            if isinstance(outcome, Exception):
+                raise outcome
+            answers[to] = iter(outcome)
+        return [next(answers[call.receiver]) for call in calls]
 
-    def _ask(
-        self, to: str, envelope: Envelope[Request[Any]], frame: list[wire.Buffer]
-    ) -> Message:
-        request = envelope.message
-        expected = answered_by(type(envelope.message))
+    def _is_here(self, to: str) -> bool:
+        return to in self.own and self.here is not None
+
+    def _here(self, calls: Sequence[Call]) -> list[Answer]:
+        assert self.here is not None
+        return self.here.exchange(calls)
+
+    def _ask(self, to: str, calls: Sequence[Call]) -> list[Answer]:
+        """Send one party its calls in one frame. Its answer is the reply to the last;
+        those before it are answered by Done, or the whole frame fails."""
+        request = calls[-1].message
+        expected = answered_by(type(request))
 
         def failed(cause: str) -> PartyError:
             return PartyError(to, request.kind, batch_of(request), cause)
@@ -158,14 +145,13 @@ class Remote:
         if to not in self.routes:
             raise failed(f"no such party; there are lines to {sorted(self.routes)}")
         try:
-            answer = wire.read(
-                self._send(to, frame, self.deadline * (1 + len(envelope.ahead)))
-            )
+            frame = wire.buffers(*calls)
+            answer = wire.read(self._send(to, frame, self.deadline * len(calls)))
             if not issubclass(answer.kind, Failure):
-                if answer.sender != to or answer.number != envelope.number:
+                if answer.sender != to or answer.number != calls[-1].number:
                     raise failed(
                         f"it answered call {answer.number} as {answer.sender[:80]!r},"
-                        f" and was asked call {envelope.number}"
+                        f" and was asked call {calls[-1].number}"
                     )
                 if not issubclass(answer.kind, expected):
                     raise failed(
@@ -190,7 +176,7 @@ class Remote:
             ) from error
         if isinstance(message, Failure):
             raise raised(message)
-        return message
+        return [*(Done() for _ in calls[:-1]), message]
 
     def _send(self, to: str, frame: list[wire.Buffer], deadline: float) -> memoryview:
         """A frame there and a frame back, each in one call of the line or in several."""
@@ -406,7 +392,7 @@ class Endpoint:
         # no memory, no disk: what carries calls would tell the caller all of it
         except Exception as error:
             return ANSWER + wire.encode(
-                Envelope(self.owner, 0, failure_of(error, self.owner, None))
+                Envelope(self.owner, 0, failure_of(error, self.owner, None), caller)
             )
 
     def _one(self, caller: str, known: Transfers, data: bytes) -> bytes:
@@ -442,12 +428,14 @@ class Endpoint:
         try:
             for incoming in calls:
                 self._check(caller, incoming)
+            for incoming in calls[:-1]:
+                self._check_needs_no_reply(caller, incoming)
             # one after the other, as if each had come alone; the first failure ends it
             for incoming in calls:
                 request = None
                 request = incoming.unpack(device=self.device, most=self.most).message
                 reply = self.handle(
-                    Envelope(caller, incoming.number, request, held=incoming.held)
+                    Envelope(caller, incoming.number, request, self.owner)
                 )
         except (BoundaryError, WireError) as error:
             self.note(caller, str(error))
@@ -455,7 +443,7 @@ class Endpoint:
         except Exception as error:
             self._tell(error)
             reply = failure_of(error, self.owner, request)
-        return wire.buffers(Envelope(self.owner, number, reply))
+        return wire.buffers(Envelope(self.owner, number, reply, caller))
 
     def _check(self, caller: str, incoming: wire.Incoming) -> None:
         """Refuse what a header says already may not be asked."""
@@ -470,12 +458,21 @@ class Endpoint:
                 f"'{self.owner}' got {incoming.kind.kind} of '{caller}', which is no"
                 " request."
             )
-        if incoming.held and answered_by(incoming.kind) is not Done:
+        if incoming.receiver != self.owner:
+            raise BoundaryError(
+                f"'{self.owner}' got a call of '{caller}' that is for"
+                f" {incoming.receiver[:80]!r}. A call says whom it is for."
+            )
+        self.allow(caller, incoming.kind)
+
+    def _check_needs_no_reply(self, caller: str, incoming: wire.Incoming) -> None:
+        """Refuse a call that travels ahead of another one and has a reply to give."""
+        has_reply = not issubclass(incoming.kind, Request)
+        if has_reply or answered_by(incoming.kind) is not Done:
             raise BoundaryError(
                 f"'{caller}' held {incoming.kind.kind} back; only what is answered by"
                 " Done may wait."
             )
-        self.allow(caller, incoming.kind)
 
     def _tell(self, error: Exception) -> None:
         """What whoever runs this organisation must put right. Its cause is kept
@@ -489,7 +486,7 @@ class Endpoint:
     ) -> bytes:
         self.note(caller, str(error))
         return ANSWER + wire.encode(
-            Envelope(self.owner, number, failure_of(error, self.owner, request))
+            Envelope(self.owner, number, failure_of(error, self.owner, request), caller)
         )
 
     def note(self, caller: str, why: str) -> None:

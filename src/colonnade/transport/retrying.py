@@ -22,16 +22,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from colonnade.core.message import Message, Ping, Request, batch_of
-from colonnade.core.roles import NUMBERS, Attempting, Transport
+from colonnade.core.message import Ping, batch_of
+from colonnade.core.roles import NUMBERS, Answer, Transport, by_receiver
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 
-R = TypeVar("R", bound=Message)
 T = TypeVar("T")
+Call = Envelope[Any]
+Groups = Mapping[str, Sequence[Call]]
+"""The calls of one exchange, by the party that they go to."""
+Outcome = list[Answer] | PartyError
+"""What a party answered to its calls, or why it answered none."""
 log = logging.getLogger("colonnade.transport")
 
 HEARTBEAT = 5.0
@@ -70,100 +74,90 @@ class Retrying:
         # a call that may still arrive
         self._given_up: dict[str, tuple[int, threading.Thread]] = {}
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        if isinstance(envelope.message, Ping):
-            return self._once(to, envelope, min(self.deadline, HEARTBEAT))
-        return self._persist(to, envelope, self.retries + 1)
+    def exchange(self, calls: Sequence[Call]) -> list[Answer]:
+        """Make all calls at once; then make those again that were not answered, each
+        party's for itself and under the same numbers.
 
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        return self._each(envelopes, raising=PartyError)  # type: ignore[return-value]
-
-    def attempt_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R | PartyError]:
-        return self._each(envelopes, raising=())
-
-    def _each(
-        self,
-        envelopes: Mapping[str, Envelope[Request[R]]],
-        raising: type[PartyError] | tuple[()],
-    ) -> dict[str, R | PartyError]:
-        """All at once, as the other transport does it best; where that fails, each for
-        itself with the same number. Who said that it failed is not asked again, where
-        the other transport can tell who did."""
-        tries = dict.fromkeys(envelopes, self.retries + 1)
-        first: dict[str, NoAnswer] = {}
-        found: dict[str, R | BaseException] = {}
-        if not self.silent & envelopes.keys() and not any(
-            self._unfinished(to, e) for to, e in envelopes.items()
-        ):
-            try:
-                if not raising and isinstance(inner := self.inner, Attempting):
-                    told = self._within(
-                        self.deadline, envelopes, lambda: inner.attempt_each(envelopes)
-                    )
-                    first = {
-                        to: answer
-                        for to, answer in told.items()
-                        if isinstance(answer, NoAnswer)
-                    }
-                    tries |= dict.fromkeys(first, self.retries)
-                    found |= {
-                        to: answer for to, answer in told.items() if to not in first
-                    }
-                else:
-                    return dict(
-                        self._within(
-                            self.deadline,
-                            envelopes,
-                            lambda: self.inner.exchange_each(envelopes),
-                        )
-                    )
-            except TimeoutError:  # nobody knows whose
-                pass
-            except NoAnswer as error:
-                tries[error.party], first[error.party] = self.retries, error
-            except raising:
-                raise
-            except PartyError:
-                pass
+        A party that said that it failed is not asked again.
+        """
+        groups = by_receiver(calls)
+        if all(isinstance(call.message, Ping) for call in calls):
+            answers = {
+                to: self._or_failure(lambda to=to: self._beat(to, groups[to]))  # type: ignore[misc]
+                for to in groups
+            }
+            return in_order(calls, answers)
+        answers, tries, silence = self._all_at_once(calls, groups)
+        raised: list[BaseException] = []
 
         def ask(to: str) -> None:
             try:
-                found[to] = self._persist(to, envelopes[to], tries[to], first.get(to))
+                last = silence.get(to)
+                answers[to] = self._or_failure(
+                    lambda: self._persist(to, groups[to], tries[to], last)
+                )
             except BaseException as error:
-                found[to] = error
+                raised.append(error)
 
         threads = [
             threading.Thread(target=ask, args=(to,), daemon=True)
-            for to in envelopes
-            if to not in found
+            for to in groups
+            if to not in answers
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for to in envelopes:
-            answer = found[to]
-            if isinstance(answer, BaseException) and (
-                not isinstance(answer, PartyError)
-                or (raising and isinstance(answer, raising))
-            ):
-                raise answer
-        return {to: found[to] for to in envelopes}  # type: ignore[misc]
+        if raised:
+            raise raised[0]
+        return in_order(calls, answers)
+
+    def _all_at_once(
+        self, calls: Sequence[Call], groups: Groups
+    ) -> tuple[dict[str, Outcome], dict[str, int], dict[str, NoAnswer]]:
+        """The first try. Gives the answers, how many tries are left for every party,
+        and why those who did not answer did not."""
+        tries = dict.fromkeys(groups, self.retries + 1)
+        silence: dict[str, NoAnswer] = {}
+        if self.silent & groups.keys():
+            return {}, tries, silence
+        if any(self._unfinished(to, group) for to, group in groups.items()):
+            return {}, tries, silence
+        answers: dict[str, Outcome] = {}
+        try:
+            told = self._within(
+                self.deadline, groups, lambda: self.inner.exchange(calls)
+            )
+        except TimeoutError:  # nobody knows who was silent
+            return {}, tries, silence
+        by_party: dict[str, list[Answer]] = {}
+        for call, answer in zip(calls, told, strict=True):
+            by_party.setdefault(call.receiver, []).append(answer)
+        for to, of_party in by_party.items():
+            if isinstance(of_party[-1], NoAnswer):
+                silence[to] = of_party[-1]
+                tries[to] = self.retries
+            else:
+                answers[to] = of_party
+        return answers, tries, silence
+
+    def _or_failure(self, ask: Callable[[], list[Answer]]) -> Outcome:
+        """What a party answered, or its failure."""
+        try:
+            return ask()
+        except PartyError as error:
+            return error
+
+    def _beat(self, to: str, calls: Sequence[Call]) -> list[Answer]:
+        return self._once(to, calls, min(self.deadline, HEARTBEAT))
 
     def _persist(
-        self,
-        to: str,
-        envelope: Envelope[Request[R]],
-        tries: int,
-        last: NoAnswer | None = None,
-    ) -> R:
+        self, to: str, calls: Sequence[Call], tries: int, last: NoAnswer | None
+    ) -> list[Answer]:
+        """Ask a party until it answers, or as often as the settings say."""
         while True:
             try:
-                return self._tried(to, envelope, tries, last)
+                return self._tried(to, calls, tries, last)
             except NoAnswer as error:
                 self.silent.add(to)
                 tries = self.retries + 1
@@ -171,25 +165,24 @@ class Retrying:
                     raise
                 log.warning("%s Waiting for it.", error)
                 pause = self.pause
-                while not self.alive(to, envelope.sender):
+                while not self.alive(to, calls[-1].sender):
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
 
     def _tried(
-        self, to: str, envelope: Envelope[Request[R]], tries: int, last: NoAnswer | None
-    ) -> R:
+        self, to: str, calls: Sequence[Call], tries: int, last: NoAnswer | None
+    ) -> list[Answer]:
         """At most so many tries; a party that was silent before must show first that it
         is there again."""
-        if to in self.silent and not self.alive(to, envelope.sender):
-            raise self._no_answer(
-                to, envelope, "it did not answer before, and gives no sign of life"
-            )
+        if to in self.silent and not self.alive(to, calls[-1].sender):
+            cause = "it did not answer before, and gives no sign of life"
+            raise self._no_answer(to, calls, cause)
         pause = self.pause
         times = self.retries + 1 - tries  # with all at once, it was asked before
-        last = last or self._no_answer(to, envelope, "no answer")
+        last = last or self._no_answer(to, calls, "no answer")
         for number in range(tries):
             try:
-                reply = self._once(to, envelope, self.deadline)
+                answers = self._once(to, calls, self.deadline)
             except NoAnswer as error:
                 last = error
                 times = times + 1
@@ -201,70 +194,59 @@ class Retrying:
                     pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 self.silent.discard(to)
-                return reply
+                return answers
         asked = "once" if times == 1 else f"{times} times"
-        sign = (
-            "it gives a sign of life"
-            if self.alive(to, envelope.sender)
-            else "it gives no sign of life"
-        )
-        raise self._no_answer(
-            to, envelope, f"{last.cause}; asked {asked}, and {sign}"
-        ) from last
+        is_alive = self.alive(to, calls[-1].sender)
+        sign = f"it gives {'a' if is_alive else 'no'} sign of life"
+        cause = f"{last.cause}; asked {asked}, and {sign}"
+        raise self._no_answer(to, calls, cause) from last
 
     def alive(self, to: str, sender: str) -> bool:
         """Whether a party answers a heartbeat, whatever it answers."""
+        ping = Envelope(sender, next(NUMBERS), Ping(), receiver=to)
         try:
-            self._once(
-                to,
-                Envelope(sender, next(NUMBERS), Ping()),
-                min(self.deadline, HEARTBEAT),
-            )
+            self._beat(to, [ping])
         except NoAnswer:
             return False
         except (BoundaryError, PartyError):  # not served there, and said so
             return True
         return True
 
-    def _once(self, to: str, envelope: Envelope[Request[R]], deadline: float) -> R:
-        if (
-            not isinstance(envelope.message, Ping)
-            and (before := self._unfinished(to, envelope)) is not None
-        ):
+    def _once(self, to: str, calls: Sequence[Call], deadline: float) -> list[Answer]:
+        """One try. A party that does not answer in time is a NoAnswer."""
+        before = None if _is_ping(calls) else self._unfinished(to, calls)
+        if before is not None:
             before.join(deadline)
             if before.is_alive():
-                raise self._no_answer(
-                    to,
-                    envelope,
-                    f"a call before this one is still under way after {deadline:g} s",
+                cause = (
+                    f"a call before this one is still under way after {deadline:g} s"
                 )
+                raise self._no_answer(to, calls, cause)
         try:
-            return self._within(
-                deadline, {to: envelope}, lambda: self.inner.exchange(to, envelope)
+            answers = self._within(
+                deadline, {to: calls}, lambda: self.inner.exchange(calls)
             )
         except Gone as error:
-            raise self._no_answer(
-                to, envelope, f"no sign of life for {self.gone:g} s"
-            ) from error
+            cause = f"no sign of life for {self.gone:g} s"
+            raise self._no_answer(to, calls, cause) from error
         except TimeoutError:
-            raise self._no_answer(
-                to, envelope, f"no answer within {deadline:g} s"
-            ) from None
+            cause = f"no answer within {deadline:g} s"
+            raise self._no_answer(to, calls, cause) from None
+        if isinstance(answers[-1], PartyError):
+            raise answers[-1]
+        return answers
 
-    def _unfinished(self, to: str, envelope: Envelope[Any]) -> threading.Thread | None:
-        number, thread = self._given_up.get(to, (envelope.number, None))
-        return (
-            thread
-            if number != envelope.number and thread is not None and thread.is_alive()
-            else None
-        )
+    def _unfinished(self, to: str, calls: Sequence[Call]) -> threading.Thread | None:
+        """The thread of an earlier call to a party that was given up and may still
+        arrive."""
+        number, thread = self._given_up.get(to, (calls[-1].number, None))
+        if number == calls[-1].number or thread is None or not thread.is_alive():
+            return None
+        return thread
 
-    def _within(
-        self,
-        deadline: float,
-        envelopes: Mapping[str, Envelope[Any]],
-        call: Callable[[], T],
-    ) -> T:
+    def _within(self, deadline: float, groups: Groups, call: Callable[[], T]) -> T:
+        """The result of a call, or a TimeoutError after the deadline, which is for each
+        call to a party; Gone where somebody gives no sign of life."""
         found: list[T | BaseException] = []
 
         def run() -> None:
@@ -275,14 +257,12 @@ class Retrying:
 
         thread = threading.Thread(target=run, daemon=True, name="call")
         thread.start()
-        calls = max(
-            (1 + len(envelope.ahead) for envelope in envelopes.values()), default=1
-        )
-        all_there = self._wait(thread, deadline * calls, envelopes)
+        most_calls = max((len(calls) for calls in groups.values()), default=1)
+        all_there = self._wait(thread, deadline * most_calls, groups)
         if not found:
-            for to, envelope in envelopes.items():
-                if not isinstance(envelope.message, Ping):
-                    self._given_up[to] = envelope.number, thread
+            for to, calls in groups.items():
+                if not _is_ping(calls):
+                    self._given_up[to] = calls[-1].number, thread
             raise TimeoutError if all_there else Gone
         answer = found[0]
         if isinstance(answer, BaseException):
@@ -293,23 +273,19 @@ class Retrying:
         self,
         thread: threading.Thread,
         deadline: float,
-        envelopes: Mapping[str, Envelope[Any]],
+        groups: Groups,
     ) -> bool:
         """Until it ends or its time is over; or somebody who was asked is gone, and
         then False."""
         until = time.monotonic() + deadline
-        last = dict.fromkeys(envelopes, time.monotonic())
-        beating = [
-            to
-            for to, envelope in envelopes.items()
-            if not isinstance(envelope.message, Ping)
-        ]
+        last = dict.fromkeys(groups, time.monotonic())
+        beating = [to for to, calls in groups.items() if not _is_ping(calls)]
         # an answer that arrives does not wait for who says nothing
         pings: dict[str, threading.Thread] = {}
         gone: list[str] = []
 
         def ping(to: str) -> None:
-            if self.alive(to, envelopes[to].sender):
+            if self.alive(to, groups[to][-1].sender):
                 last[to] = time.monotonic()
             elif time.monotonic() - last[to] > self.gone:
                 gone.append(to)
@@ -324,5 +300,21 @@ class Retrying:
                     pings[to].start()
         return not gone
 
-    def _no_answer(self, to: str, envelope: Envelope[Any], cause: str) -> NoAnswer:
-        return NoAnswer(to, envelope.message.kind, batch_of(envelope.message), cause)
+    def _no_answer(self, to: str, calls: Sequence[Call], cause: str) -> NoAnswer:
+        message = calls[-1].message
+        return NoAnswer(to, message.kind, batch_of(message), cause)
+
+
+def in_order(calls: Sequence[Call], answers: Mapping[str, Outcome]) -> list[Answer]:
+    """The answers to calls, in the order of the calls."""
+    left = {to: iter(found) for to, found in answers.items() if isinstance(found, list)}
+    told: list[Answer] = []
+    for call in calls:
+        outcome = answers[call.receiver]
+        failed = isinstance(outcome, PartyError)
+        told.append(outcome if failed else next(left[call.receiver]))  # type: ignore[arg-type]
+    return told
+
+
+def _is_ping(calls: Sequence[Call]) -> bool:
+    return isinstance(calls[-1].message, Ping)
