@@ -27,8 +27,7 @@ from colonnade.core import Agreed, Batches, Organisation, Peers, roles
 from colonnade.core.party import one_torch_thread
 from colonnade.optim.losses import CrossEntropy
 from colonnade.optim.server import ServerOptimizer
-from colonnade.transport import Drivers, InProcess
-from colonnade.transport.drivers import Stacking
+from colonnade.transport import InProcess
 
 CLASSES = 10
 BATCH = 64
@@ -186,7 +185,6 @@ def parties(
     head: nn.Module,
     device: torch.device,
     config: multi_vfl.Config = CONFIG,
-    stack: Stacking = "auto",
     parallel: Literal["auto", "never"] = "never",
 ) -> tuple[
     Iterator[object], multi_vfl.AggregationServer, dict[str, multi_vfl.DataOwner]
@@ -232,7 +230,7 @@ def parties(
     peers = Peers(
         server.name,
         list(label_owners),
-        Drivers(label_owners, stack=stack, parallel=parallel),
+        InProcess(label_owners, parallel="never"),
         organisation.ledger,
     )
     return multi_vfl.train(server, peers, FOREVER), server, data_owners

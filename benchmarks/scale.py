@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +28,9 @@ import torch
 from colonnade import datasets
 from colonnade.algorithms import find
 from colonnade.benchmark import Result, race
-from colonnade.core import Transport
+from colonnade.core import Envelope, Transport
 from colonnade.core.files import let_go, mapped_array, mapped_folder
+from colonnade.core.roles import Answer
 from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings, LabelledRows
@@ -297,12 +298,9 @@ class _Asked:
         self.inner = inner
         self.times = 0
 
-    def exchange(self, to: str, envelope: Any) -> Any:
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Mapping[str, Any]) -> Any:
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
         self.times += 1
-        return self.inner.exchange_each(envelopes)
+        return self.inner.exchange(calls)
 
 
 def _laps(

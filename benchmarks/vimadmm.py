@@ -36,7 +36,7 @@ from colonnade.federation import Federation, Settings
 from colonnade.optim.descent import Descent
 from colonnade.optim.losses import CrossEntropy, z_update
 from colonnade.rows.holdings import Columns, Holdings
-from colonnade.transport.in_process import work
+from colonnade.transport.cohort import work
 
 PARTIES = 14
 ROUNDS = 53

@@ -17,7 +17,7 @@ from colonnade.core import Agreed, Batches, Organisation, Peers, Rule, Transport
 from colonnade.core.batches import RoundDone, seed_for
 from colonnade.models import initialised
 from colonnade.optim.losses import CrossEntropy
-from colonnade.transport import Drivers, InProcess
+from colonnade.transport import InProcess
 
 COLUMNS = {"heart": 4, "lung": 3}
 ROWS = {"abel": 40, "bea": 56, "carl": 24}
@@ -84,7 +84,6 @@ def made(
     rows: Mapping[str, int] = ROWS,
     columns: Mapping[str, int] = COLUMNS,
     rounds: int = ROUNDS,
-    stack: Any = "off",
     through_bytes: bool = False,
     dtype: torch.dtype = torch.float64,
     same_rows: bool = False,
@@ -95,7 +94,6 @@ def made(
     device: str = "cpu",
     towers: Sequence[bool] = (False, True),
     wrap_model: Callable[[nn.Module, Organisation], nn.Module] = lambda model, _: model,
-    parallel: Any = "auto",
 ) -> Several:
     """Label owners with rows of their own (some known to two), data owners whose tables
     are in another order."""
@@ -164,10 +162,8 @@ def made(
     server = multi_vfl.AggregationServer(
         organisation("server", any_batches), config, rounds
     )
-    carrier: Transport = (
-        InProcess(label_owners, parallel="never", through_bytes=True)
-        if through_bytes
-        else Drivers(label_owners, stack=stack, parallel=parallel)
+    carrier: Transport = InProcess(
+        label_owners, parallel="never", through_bytes=through_bytes
     )
     server.peers = Peers("server", label_owners, upper(carrier), server.ledger)
     return Several(server, label_owners, data_owners, rounds)

@@ -4,7 +4,8 @@ name."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,8 @@ from colonnade.algorithms.tree_owner import (
     Sums,
     UseKey,
 )
-from colonnade.core import Ciphertext, Envelope, Message, Request, Transport
+from colonnade.core import Ciphertext, Envelope, Message, Transport
+from colonnade.core.roles import Answer
 from colonnade.encryption.elgamal import ElGamalSecretKey
 from colonnade.encryption.scheme import wrap
 from colonnade.errors import PartyError
@@ -45,23 +47,25 @@ class Lying:
         self.request = request
         self.reply = reply
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        return self.exchange_each({to: envelope})[to]
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        return [self._changed_reply(call) for call in self._changed_calls(calls)]
 
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        sent = dict(envelopes)
-        if self.request is not None and "lab" in sent:
-            sent["lab"] = Envelope(
-                sent["lab"].sender,
-                sent["lab"].number,
-                self.request(sent["lab"].message, self),
-            )
-        found = self.inner.exchange_each(sent)
-        if self.reply is not None and "lab" in found:
-            found["lab"] = self.reply(found["lab"], self)
-        return found
+    def _changed_calls(self, calls: Sequence[Envelope[Any]]) -> list[Envelope[Any]]:
+        if self.request is None:
+            return list(calls)
+        return [
+            replace(call, message=self.request(call.message, self))
+            if call.receiver == "lab"
+            else call
+            for call in calls
+        ]
+
+    def _changed_reply(self, call: Envelope[Any]) -> Answer:
+        (answer,) = self.inner.exchange([call])
+        if self.reply is None or call.receiver != "lab":
+            return answer
+        changed: Answer = self.reply(answer, self)
+        return changed
 
 
 def toy(config: Config | None = None, **changes: Any) -> Toy:

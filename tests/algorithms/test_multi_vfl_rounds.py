@@ -136,14 +136,13 @@ def test_a_repeated_delivery_does_nothing() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("server", ["fedavg", "feddemonadam"])
-@pytest.mark.parametrize("stack", ["off", "on"])
 def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
-    tmp_path: Any, optimizer: str, server: str, stack: str
+    tmp_path: Any, optimizer: str, server: str
 ) -> None:
     config = multi_vfl.Config(server=server, optimizer=optimizer, learning_rate=0.05)
     rows = {"abel": 40, "bea": 40, "carl": 24}
-    whole = made(config=config, stack=stack, rows=rows)
-    first, second = (made(config=config, stack=stack, rows=rows) for _ in range(2))
+    whole = made(config=config, rows=rows)
+    first, second = (made(config=config, rows=rows) for _ in range(2))
     whole.run()
     first.run(1)
     for name, party in first.everyone().items():
@@ -177,7 +176,7 @@ def test_dropout_draws_from_the_party_s_own_generator() -> None:
             owner=organisation.name,
         )
 
-    one = made(wrap_model=wrap, stack="on")
+    one = made(wrap_model=wrap)
     same = made(wrap_model=wrap)
     without = made()
     assert one.run() == same.run()

@@ -31,11 +31,11 @@ import colonnade
 from colonnade.algorithms import logistic_regression, vimadmm_joint
 from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.secure_sum import AgreeKeys, MakeKey, agree
-from colonnade.core import Identity, Party, Rule
+from colonnade.core import Identity, Peers, Request, Rule
 from colonnade.encryption.masks import one_round, open_sum
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
-from colonnade.transport import Fault, Faulty, InProcess, Recording
+from colonnade.transport import Fault, Faulty, Recording
 
 SECURE = variant(vimadmm_joint.ALGORITHM, aggregation="secure")
 SAME = 1e-5
@@ -315,39 +315,34 @@ def test_an_owners_codec_cannot_be_combined_with_masks() -> None:
 # What goes wrong
 
 
-class Without:
-    """Passes calls on and loses what one party answers to Embed."""
+class Lossy(Peers):
+    """Peers that forget what one of them answers to Embed."""
 
-    def __init__(self, parties: Mapping[str, Party]) -> None:
-        self.inner = InProcess(parties)
-        self.lost = ""
+    lost = ""
 
-    def exchange(self, to: str, envelope: Any) -> Any:
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Any) -> Any:
-        replies: dict[str, Any] = self.inner.exchange_each(envelopes)
-        embeds = isinstance(next(iter(envelopes.values())).message, Embed)
-        return {
-            to: reply
-            for to, reply in replies.items()
-            if not (embeds and to == self.lost)
-        }
+    def ask(self, request: Request[Any]) -> dict[str, Any]:
+        replies = super().ask(request)
+        if isinstance(request, Embed):
+            return {to: reply for to, reply in replies.items() if to != self.lost}
+        return replies
 
 
 def test_an_answer_that_is_missing_is_named_and_nothing_is_learned_from_the_rest() -> (
     None
 ):
-    toy = federation(SECURE, Without)
+    toy = federation(SECURE)
+    lossy = Lossy("label owner", list(toy.peers), toy.transport, toy.driver.ledger)
+    toy.driver.peers = lossy
+    toy.peers = lossy
     toy.run(2)
     before = toy.states()
-    toy.transport.lost = "bob"
+    lossy.lost = "bob"
     with pytest.raises(BoundaryError, match="the share of 'bob' is missing"):
         toy.run(1)
     with pytest.raises(BoundaryError, match="the share of 'bob' is missing"):
         toy.predict()
     assert difference(before, toy.states()) == 0
-    toy.transport.lost = ""
+    lossy.lost = ""
     assert torch.isfinite(toy.predict()).all()
 
 

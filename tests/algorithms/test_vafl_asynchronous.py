@@ -23,6 +23,7 @@ from tests.conformance.toy import (
 )
 from tests.federation.small import equal, frames, learned_of, splitnn
 from tests.federation.small import federation as clinic_and_lab
+from tests.transport.one_by_one import OneByOne, only
 from torch import Tensor
 
 from colonnade.algorithms import vafl
@@ -39,7 +40,7 @@ TURNS, ARRIVAL = (
 )
 
 
-class Noting:
+class Noting(OneByOne):
     """Passes calls on; the requests that were answered, by party. One party's calls may
     wait for the others' last."""
 
@@ -49,19 +50,14 @@ class Noting:
         self.all = list[tuple[str, Request[Any]]]()
         self.others_done = threading.Event()
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        if to == self.slow:
+    def one(self, call: Envelope[Any]) -> Any:
+        if call.receiver == self.slow:
             assert self.others_done.wait(20), "the others waited for the slow one"
-        reply = self.inner.exchange(to, envelope)
-        self.all.append((to, envelope.message))
+        reply = only(self.inner, call)
+        self.all.append((call.receiver, call.message))
         if sum(isinstance(request, vafl.Turn) for _, request in self.all) == 2 * EACH:
             self.others_done.set()
         return reply
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        return self.inner.exchange_each(envelopes)
 
     def to(self, party: str) -> list[Request[Any]]:
         return [request for to, request in self.all if to == party]

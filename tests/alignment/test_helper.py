@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.alignment import (
     REVEALS,
@@ -37,7 +38,7 @@ from colonnade.alignment.keyed import (
     HowMany,
     hashes_of,
 )
-from colonnade.core import Batches, Organisation, Peers, Transport
+from colonnade.core import Batches, Envelope, Organisation, Peers, Transport
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.transport import InProcess
 
@@ -61,20 +62,17 @@ class Call:
     reply: Any
 
 
-class Heard:
+class Heard(OneByOne):
     """Passes calls on, and keeps what was said."""
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.calls: list[Call] = []
 
-    def exchange(self, to: str, envelope: Any) -> Any:
-        reply = self.inner.exchange(to, envelope)
-        self.calls.append(Call(envelope.sender, to, envelope.message, reply))
+    def one(self, call: Envelope[Any]) -> Any:
+        reply = only(self.inner, call)
+        self.calls.append(Call(call.sender, call.receiver, call.message, reply))
         return reply
-
-    def exchange_each(self, envelopes: Any) -> Any:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
 
 
 class Meeting:

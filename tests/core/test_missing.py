@@ -118,17 +118,17 @@ def test_a_stale_answer_is_the_last_one_for_each_of_the_rows(
     )
     seen: dict[int, torch.Tensor] = {}
     asked: list[Mapping[str, Any]] = []
-    exchange = toy.peers._exchange
+    ask_each = toy.peers.ask_each
     rows = toy.driver.rows
 
-    def watched(envelopes: Any) -> Any:
-        replies = exchange(envelopes)
+    def watched(requests: Any) -> Any:
+        replies: Any = ask_each(requests)
         if hasattr(replies.get("bob"), "values"):
-            batch = next(iter(envelopes.values())).message.batch
+            batch = next(iter(requests.values())).batch
             asked.append({"batch": batch, "bob": replies["bob"].values.tensor})
         return replies
 
-    toy.peers._exchange = watched  # type: ignore[method-assign]
+    toy.peers.ask_each = watched  # type: ignore[method-assign]
     toy.run(STEPS)
     for one in asked:
         seen |= dict(zip(rows(one["batch"]).tolist(), one["bob"], strict=True))

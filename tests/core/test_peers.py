@@ -6,7 +6,8 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from colonnade.core import (
     Request,
     serves,
 )
-from colonnade.core.roles import R
+from colonnade.core.roles import Answer
 from colonnade.errors import NoAnswer, PartyError
 from colonnade.transport.in_process import InProcess
 
@@ -61,15 +62,9 @@ class Noting:
         self.inner = inner
         self.seen = list[tuple[str, int]]()
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        self.seen.append((to, envelope.number))
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        self.seen += [(to, envelope.number) for to, envelope in envelopes.items()]
-        return self.inner.exchange_each(envelopes)
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        self.seen += [(call.receiver, call.number) for call in calls]
+        return self.inner.exchange(calls)
 
 
 class Table:
@@ -326,28 +321,8 @@ def test_between_two_roles_of_one_organisation_an_entry_is_written_once() -> Non
     assert organisation.ledger.total("own") == 3 * 2 * 4
 
 
-@pytest.mark.parametrize(
-    "own_way", [False, True], ids=["in threads", "the transport's own way"]
-)
-def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
+def test_an_attempt_gives_failures_beside_answers() -> None:
     table = Table()
-    asked: list[str] = []
-
-    class InTurn(Noting):
-        def attempt_each(
-            self, envelopes: Mapping[str, Envelope[Request[R]]]
-        ) -> dict[str, R | PartyError]:
-            found: dict[str, R | PartyError] = {}
-            for to, envelope in envelopes.items():
-                asked.append(to)
-                try:
-                    found[to] = self.exchange(to, envelope)
-                except PartyError as error:
-                    found[to] = error
-            return found
-
-    if own_way:
-        table.peers.transport = InTurn(table.transport.inner)
     requests = {name: table.say(break_=name == "bank") for name in NAMES}
     replies, failures = table.peers.attempt(requests)
     assert [(name, reply.who) for name, reply in replies.items()] == [
@@ -356,7 +331,6 @@ def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
     ]
     assert list(failures) == ["bank"]
     assert "it broke" in str(failures["bank"])
-    assert asked == (NAMES if own_way else [])
     directions = Counter(
         (entry.direction, entry.peer) for entry in table.organisation.ledger.entries
     )
@@ -370,10 +344,9 @@ def test_an_attempt_gives_failures_beside_answers(own_way: bool) -> None:
 def test_an_attempt_raises_what_is_no_failure_of_a_party_when_all_are_done() -> None:
     table = Table()
 
-    def exchange(to: str, envelope: Envelope[Request[R]]) -> R:
-        if to == "zoo":
-            raise ZeroDivisionError
-        return table.transport.inner.exchange(to, envelope)
+    def exchange(calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        table.transport.inner.exchange(calls[1:])
+        raise ZeroDivisionError
 
     table.transport.exchange = exchange  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
@@ -388,10 +361,9 @@ def test_an_attempt_raises_what_is_no_failure_of_a_party_when_all_are_done() -> 
 def test_who_answers_a_heartbeat_with_a_failure_is_there() -> None:
     table = Table()
 
-    def exchange(to: str, envelope: Envelope[Request[R]]) -> R:
-        raise {"zoo": NoAnswer, "bank": PartyError, "shop": PartyError}[to](
-            to, "Ping", None, "busy"
-        )
+    def exchange(calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        kinds = {"zoo": NoAnswer, "bank": PartyError, "shop": PartyError}
+        return [kinds[c.receiver](c.receiver, "Ping", None, "busy") for c in calls]
 
     table.transport.exchange = exchange  # type: ignore[method-assign]
     beats = table.peers.heartbeat()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from tests.federation.small import QUICK, equal, federation, learned_of, splitnn
 from torch import Tensor
 
 from colonnade.algorithms.embedding import Embedding
-from colonnade.core import Released, Transport
+from colonnade.core import Envelope, Released, Transport
+from colonnade.core.roles import Answer
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
 
@@ -25,14 +26,13 @@ class Lying:
         self.lie = lie
         self.lies = False
 
-    def exchange(self, to: str, envelope: Any) -> Any:
-        return self.exchange_each({to: envelope})[to]
-
-    def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
-        replies: dict[str, Any] = self.inner.exchange_each(envelopes)
-        if self.lies and isinstance(replies.get("lab"), Embedding):
-            replies["lab"] = Embedding(self.lie(replies["lab"].values))
-        return replies
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        answers = self.inner.exchange(calls)
+        for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+            of_lab = call.receiver == "lab"
+            if self.lies and of_lab and isinstance(answer, Embedding):
+                answers[place] = Embedding(self.lie(answer.values))
+        return answers
 
 
 def changed(change: Callable[[Tensor], Tensor]) -> Callable[[Released], Released]:

@@ -11,8 +11,9 @@ from tests.federation.small import tensors
 from tests.federation.small_multi import federation, quick
 
 from colonnade.algorithms.multi_vfl import Embed
-from colonnade.core import Transport
+from colonnade.core import Envelope, Transport
 from colonnade.core.message import batch_of
+from colonnade.core.roles import Answer
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation
 from colonnade.selection.settings import SERVER
@@ -139,20 +140,20 @@ def test_with_stale_a_data_owners_last_embeddings_stand_in_and_it_is_said() -> N
     near = federation(lost)
 
     class Noting(Faulty):
-        def exchange(self, to: str, envelope: Any) -> Any:
-            calls.append((to, str(batch_of(envelope.message))))
+        def _exchange_one(self, call: Envelope[Any]) -> Answer:
+            calls.append((call.receiver, str(batch_of(call.message))))
             if (
-                to == "lab"
-                and isinstance(envelope.message, Embed)
-                and batch_of(envelope.message) == "north:train/1/0"
+                call.receiver == "lab"
+                and isinstance(call.message, Embed)
+                and batch_of(call.message) == "north:train/1/0"
             ):
-                raise NoAnswer(
-                    to, Embed.kind, batch_of(envelope.message), "the call never arrived"
+                return NoAnswer(
+                    call.receiver,
+                    Embed.kind,
+                    batch_of(call.message),
+                    "the call never arrived",
                 )
-            return super().exchange(to, envelope)
-
-        def exchange_each(self, envelopes: Any) -> Any:
-            return {to: self.exchange(to, one) for to, one in envelopes.items()}
+            return super()._exchange_one(call)
 
     def between(asker: str, transport: Transport) -> Transport:
         return Noting(transport, []) if asker == "north" else transport

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.conformance.toy import federation
 from tests.fuzz.mutate import mutated
+from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.algorithms import secure_sum
 from colonnade.algorithms.algorithm import AnyAlgorithm
@@ -48,7 +49,7 @@ class Answered(Exception):  # noqa: N818 - the end of a trial, not an error
     """A mutant was good enough to be answered, so the party's state is another now."""
 
 
-class Hostile:
+class Hostile(OneByOne):
     """Passes calls on; before the `at`-th one (counted from 0), its receiver gets
     mutants of it."""
 
@@ -67,14 +68,11 @@ class Hostile:
         self.calls = 0
         self.ends: Counter[str] = Counter()
 
-    def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
+    def one(self, call: Envelope[Any]) -> Any:
         if self.calls == self.at:
-            self.attack(self.parties[to], envelope)
+            self.attack(self.parties[call.receiver], call)
         self.calls += 1
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+        return only(self.inner, call)
 
     def attack(self, party: Party, honest: Envelope[Any]) -> None:
         frame = wire.encode(honest)

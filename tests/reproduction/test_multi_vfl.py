@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import multi_vfl as plainly
+from colonnade.transport.drivers import Stacking
 from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.public import from_dataset
-from colonnade.transport.drivers import Stacking
 
 TABLE_3 = {
     "1niid": ["0123456789"] * 4 + ["01"],

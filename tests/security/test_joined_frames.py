@@ -4,7 +4,7 @@ more than the calls alone."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,8 +26,9 @@ from colonnade.core import (
     serves,
     wire,
 )
+from colonnade.core.roles import Answer
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
-from colonnade.transport.holding import LARGEST, Holding
+from colonnade.transport.holding import LARGEST_FRAME, Holding
 from colonnade.transport.remote import ANSWER
 
 
@@ -37,21 +38,15 @@ def remember(value: float, rows: int = 6) -> Remember:
     )
 
 
-def held(number: int, value: float = 1.0) -> Envelope[Any]:
-    return Envelope("asker", number, remember(value), held=True)
+def call(number: int, message: Request[Any]) -> Envelope[Any]:
+    return Envelope("asker", number, message, "ada")
 
 
 def frame(*numbers: int, value: float = 1.0) -> bytes:
     """All but the last are held back; the last one tells something."""
     *ahead, last = numbers
-    return whole(
-        Envelope(
-            "asker",
-            last,
-            Sleep(0.0),
-            ahead=tuple(held(number, value) for number in ahead),
-        )
-    )
+    held = [call(number, remember(value)) for number in ahead]
+    return whole(*held, call(last, Sleep(0.0)))
 
 
 def number(party: Echo) -> float:
@@ -85,17 +80,10 @@ def test_a_small_call_cannot_keep_a_long_frame_in_memory() -> None:
     """Tensors go on using the memory they came in, so that one of them that is kept
     keeps what came beside it."""
     point, ada, refused = desk()
-    many = (LARGEST // 16) // 2
-    ahead = (
-        held(1),
-        *(Envelope("asker", n, remember(1.0, many), held=True) for n in range(2, 7)),
-    )
-    assert (
-        failure(
-            point("asker", whole(Envelope("asker", 9, Sleep(0.0), ahead=ahead)))
-        ).error
-        == "WireError"
-    )
+    many = (LARGEST_FRAME // 16) // 2
+    large = [call(n, remember(1.0, many)) for n in range(2, 7)]
+    joined = whole(call(1, remember(1.0)), *large, call(9, Sleep(0.0)))
+    assert failure(point("asker", joined)).error == "WireError"
     assert (number(ada), ada.ledger.entries, len(refused)) == (0, [], 1)
 
 
@@ -104,7 +92,7 @@ def test_as_much_as_a_driver_lets_wait_is_taken() -> None:
     transport = Holding(lines({"ada": ada}))
     peers, _ = asker(transport, ("ada",))
     for _ in range(wire.AHEAD):
-        peers.ask(remember(1.0, LARGEST // 16 // wire.AHEAD))
+        peers.ask(remember(1.0, LARGEST_FRAME // 16 // wire.AHEAD))
     # it was read, and does not fit what ada holds
     with pytest.raises(PartyError, match="RuntimeError"):
         peers.settle()
@@ -127,7 +115,7 @@ def test_other_contents_under_numbers_that_were_used_are_not_looked_at() -> None
     assert number(ada) == 2
     entries = len(ada.ledger.entries)
     # what had told something says Done now, and no more
-    told(point("asker", whole(held(3, 100.0))))
+    told(point("asker", whole(call(2, remember(100.0)))))
     assert (number(ada), len(ada.ledger.entries)) == (2, entries)
 
 
@@ -180,18 +168,13 @@ class Spent:
         self.inner = inner
         self.lost = False
 
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
         if self.lost:
-            return self.inner.exchange_each(envelopes)
+            answers: list[Answer] = self.inner.exchange(calls)
+            return answers
         self.lost = True
-        self.inner.exchange("ada", envelopes["ada"])
+        self.inner.exchange([one for one in calls if one.receiver == "ada"])
         raise BudgetExhausted("'bob' will not release")
-
-    def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
-        return self.inner.exchange(to, envelope)
-
-    def attempt_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
-        return self.inner.attempt_each(envelopes)
 
 
 def test_who_says_that_its_budget_is_spent_when_all_is_settled_loses_nobodys_update() -> (
@@ -239,8 +222,8 @@ def test_no_answer_leaves_nothing_to_be_sent_later() -> None:
     whoever drives next."""
 
     class Dead(Spent):
-        def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
-            raise NoAnswer("bob", "echo.Sleep", None, "gone")
+        def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+            return [NoAnswer("bob", "echo.Sleep", None, "gone") for _ in calls]
 
     transport = Holding(Dead(lines(echoes())))
     peers, _ = asker(transport)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.conformance.battery import every_algorithm
 from tests.conformance.toy import Toy, assert_bit_equal, federation
+from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Party, wire
@@ -17,19 +18,16 @@ from colonnade.errors import BoundaryError
 from colonnade.transport import InProcess
 
 
-class Wiretap:
+class Wiretap(OneByOne):
     """Through bytes, and a copy of every frame to each party."""
 
     def __init__(self, parties: Mapping[str, Party]) -> None:
         self.inner = InProcess(parties, parallel="never", through_bytes=True)
         self.frames: list[tuple[str, bytes]] = []
 
-    def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
-        self.frames.append((to, wire.encode(envelope)))
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+    def one(self, call: Envelope[Any]) -> Any:
+        self.frames.append((call.receiver, wire.encode(call)))
+        return only(self.inner, call)
 
 
 def trained(algorithm: AnyAlgorithm) -> tuple[Toy, list[tuple[str, bytes]], Any]:

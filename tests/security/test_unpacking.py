@@ -19,6 +19,7 @@ import pytest
 import torch
 from tests.conformance.echo import Multiply, Sleep, echoes
 from tests.fuzz.mutate import frame_of
+from tests.transport.one_by_one import only
 
 from colonnade.algorithms import embedding
 from colonnade.compression import TopK
@@ -234,7 +235,7 @@ def test_an_answer_is_checked_before_it_is_unpacked(
         return ANSWER + frame.replace(b'"number": 1', b'"number": %d' % number, 1)
 
     with pytest.raises(PartyError, match=why):
-        Remote({"ada": answer}).exchange("ada", Envelope("asker", 7, Sleep(0.0)))
+        only(Remote({"ada": answer}), Envelope("asker", 7, Sleep(0.0), "ada"))
 
 
 def _within(room: int) -> None:

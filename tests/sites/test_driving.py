@@ -14,6 +14,7 @@ from tests.federation.small_multi import LABELS
 from tests.federation.small_multi_sites import folders, private
 from tests.federation.small_sites import ask, saved, sites
 from tests.sites.kinds import DRIVER, each_kind, made, several
+from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.core import Batches, Ledger, Organisation, Party, Peers, serves
 from colonnade.core.wire import Envelope
@@ -51,20 +52,17 @@ class Hospital(Party):
         return Measured(SCORES[self.name] if rows else {}, rows)
 
 
-class Silent:
+class Silent(OneByOne):
     """One hospital does not answer, or fails."""
 
     def __init__(self, inner: Any, errors: Mapping[str, PartyError]) -> None:
         self.inner = inner
         self.errors = errors
 
-    def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
-        if to in self.errors:
-            raise self.errors[to]
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> dict[str, Any]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
+    def one(self, call: Envelope[Any]) -> Any:
+        if call.receiver in self.errors:
+            raise self.errors[call.receiver]
+        return only(self.inner, call)
 
 
 @pytest.fixture

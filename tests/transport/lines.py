@@ -3,10 +3,11 @@ between machines, without machines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
-from colonnade.core import Envelope, Message, Party, Request, Transport
+from colonnade.core import Envelope, Message, Party, Transport
+from colonnade.core.roles import Answer
 from colonnade.transport.remote import PIECE, Endpoint, Remote, Route
 
 R = TypeVar("R", bound=Message)
@@ -48,15 +49,8 @@ class ByCaller:
     def __init__(self, parties: Mapping[str, Party], piece: int = PIECE) -> None:
         self.sides = {caller: lines(parties, caller, piece=piece) for caller in ASKERS}
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
-        return self.sides[envelope.sender].exchange(to, envelope)
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        return self.sides[next(iter(envelopes.values())).sender].exchange_each(
-            envelopes
-        )
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        return self.sides[calls[0].sender].exchange(calls)
 
 
 def in_pieces(parties: Mapping[str, Party]) -> Transport:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
+from tests.transport.one_by_one import OneByOne, only
 
-from colonnade.core import Envelope, Message, Request, Transport
+from colonnade.core import Envelope, Message, Transport
 from colonnade.core.message import batch_of
 from colonnade.errors import ColonnadeError, NoAnswer
 
@@ -18,7 +19,7 @@ R = TypeVar("R", bound=Message)
 WEATHER = ("delay", "drop", "fail", "duplicate", "reorder")
 
 
-class Storm:
+class Storm(OneByOne):
     """Passes calls on, and disturbs a share of them: each with one of `kinds`, drawn
     with a seed of its own.
 
@@ -45,34 +46,29 @@ class Storm:
         self._generator = torch.Generator().manual_seed(seed)
         self._lock = threading.Lock()
 
-    def exchange(self, to: str, envelope: Envelope[Request[R]]) -> R:
+    def one(self, call: Envelope[Any]) -> Any:
         kind = self._drawn()
         lost = NoAnswer(
-            to,
-            envelope.message.kind,
-            batch_of(envelope.message),
+            call.receiver,
+            call.message.kind,
+            batch_of(call.message),
             f"the storm took it ({kind})",
         )
         if kind == "drop":
             raise lost
         if kind == "reorder":
             with self._lock:
-                self._held.setdefault(to, []).append(envelope)
+                self._held.setdefault(call.receiver, []).append(call)
             raise lost
         if kind == "delay":
             time.sleep(self.seconds)
-        reply = self.inner.exchange(to, envelope)
+        reply = only(self.inner, call)
         if kind == "duplicate":
-            reply = self.inner.exchange(to, envelope)
-        self._deliver(to)
+            reply = only(self.inner, call)
+        self._deliver(call.receiver)
         if kind == "fail":
             raise lost
         return reply
-
-    def exchange_each(
-        self, envelopes: Mapping[str, Envelope[Request[R]]]
-    ) -> dict[str, R]:
-        return {to: self.exchange(to, envelope) for to, envelope in envelopes.items()}
 
     def _drawn(self) -> str | None:
         with self._lock:
@@ -92,4 +88,4 @@ class Storm:
         for envelope in late:
             # refused as a replay, which is as it should be
             with suppress(ColonnadeError):
-                self.inner.exchange(to, envelope)
+                only(self.inner, envelope)

@@ -11,6 +11,7 @@ import torch
 from tests.conformance.echo import NAMES, Break, Multiply, Nest, Sleep
 from tests.conformance.toy import cohorts, federation
 from tests.transport.echo_cohort import cohort_of_echoes
+from tests.transport.one_by_one import only
 from torch import Tensor, nn
 
 from colonnade.algorithms import embedding, splitnn, vimadmm
@@ -334,20 +335,18 @@ def test_a_cohort_answers_a_repeated_call_from_memory_and_refuses_an_old_one() -
     parties, _, outbox, transport = cohort_of_echoes()
     requests = [Multiply(outbox.release(torch.tensor(by), "by")) for by in (1.0, 2.0)]
     calls: list[Any] = [
-        dict.fromkeys(NAMES, Envelope("asker", 7 + n, request))
+        [Envelope("asker", 7 + n, request, name) for name in NAMES]
         for n, request in enumerate(requests)
     ]
-    transport.exchange_each(calls[0])
-    replies = transport.exchange_each(calls[1])
+    transport.exchange(calls[0])
+    replies = transport.exchange(calls[1])
     written = [list(party.ledger.entries) for party in parties.values()]
-    assert all(
-        again is replies[name]
-        for name, again in transport.exchange_each(calls[1]).items()
-    )
+    repeated = transport.exchange(calls[1])
+    assert all(again is reply for again, reply in zip(repeated, replies, strict=True))
     with pytest.raises(
         BoundaryError, match="'ada' refuses a call of 'asker' that is older"
     ):
-        transport.exchange_each(calls[0])
+        transport.exchange(calls[0])
     assert [party.ledger.entries for party in parties.values()] == written
 
 
@@ -355,13 +354,12 @@ def test_a_call_that_one_member_has_answered_is_repeated_to_it_alone() -> None:
     """Bob was reached before the network failed: he answers as he did, the others for
     the first time."""
     parties, _, outbox, transport = cohort_of_echoes()
-    call: Envelope[Any] = Envelope(
-        "asker", 7, Multiply(outbox.release(torch.tensor(1.0), "by"))
-    )
-    first = transport.exchange("bob", call)
-    replies = transport.exchange_each(dict.fromkeys(NAMES, call))
-    assert replies["bob"] is first
-    assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
+    request = Multiply(outbox.release(torch.tensor(1.0), "by"))
+    calls = [Envelope("asker", 7, request, name) for name in NAMES]
+    first = only(transport, calls[NAMES.index("bob")])
+    replies: list[Any] = transport.exchange(calls)
+    assert replies[NAMES.index("bob")] is first
+    assert [float(reply.value.tensor[0, 0]) for reply in replies] == [
         1.0,
         2.0,
         3.0,

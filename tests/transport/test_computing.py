@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.core.party import one_torch_thread
-from colonnade.transport.in_process import at_once, work
+from colonnade.transport.cohort import at_once, work
 
 DEVICES = [
     "cpu",

@@ -4,7 +4,7 @@ says."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from tests.planning.three import tables, write
 
 from colonnade.core import Envelope, Message
+from colonnade.core.roles import Answer
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.planning.plan import plan
@@ -59,22 +60,22 @@ class Sized(Message):
 class Slow:
     """Answers everybody after so many seconds."""
 
-    def exchange_each(self, envelopes: Mapping[str, Any]) -> dict[str, Any]:
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
         time.sleep(0.05)
-        return {to: Sized() for to in envelopes}
-
-    exchange = None
+        return [Sized() for _ in calls]
 
 
 def test_questions_share_a_link_and_an_own_role_needs_none() -> None:
-    asked = Envelope("clinic", 1, Sized())
+    clinic, lab, scan = (
+        Envelope("clinic", 1, Sized(), to) for to in ("clinic", "lab", "scan")
+    )
     network = Network(HEADER * 8 / 0.02, 0.1)  # a header takes 20 ms
-    distant = Distant("clinic", Slow(), network)  # type: ignore[arg-type]
+    distant = Distant("clinic", Slow(), network)
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": asked})  # type: ignore[arg-type]
+    distant.exchange([clinic])
     assert time.perf_counter() - begun < 0.1
     begun = time.perf_counter()
-    distant.exchange_each({"clinic": asked, "lab": asked, "scan": asked})  # type: ignore[arg-type]
+    distant.exchange([clinic, lab, scan])
     # the first answer comes while the second question goes
     assert time.perf_counter() - begun >= 0.1 + 0.05 + 3 * 0.02
 

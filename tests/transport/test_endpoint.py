@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,8 +50,10 @@ def desk(
     return made, ada, refused
 
 
-def whole(envelope: Envelope[Any]) -> bytes:
-    return HEAD.pack(WHOLE, NONE, 0, 0) + wire.encode(envelope)
+def whole(*calls: Envelope[Any]) -> bytes:
+    """Calls to ada as one call of a line."""
+    to_ada = [replace(call, receiver=call.receiver or "ada") for call in calls]
+    return HEAD.pack(WHOLE, NONE, 0, 0) + b"".join(wire.buffers(*to_ada))
 
 
 def failure(reply: bytes) -> Failure:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conformance.echo import Break, Remember, Sleep, asker, echoes
+from tests.transport.one_by_one import only
 from tests.transport.storm import Storm
 
 from colonnade.core import Envelope
@@ -72,10 +73,10 @@ def test_a_lost_answer_can_be_asked_for_again() -> None:
     again."""
     parties = echoes()
     network = Faulty(InProcess(parties), [Fault("fail", "bob", at=1)])
-    envelope: Envelope[Any] = Envelope("asker", 1, Break(0.0))
+    envelope: Envelope[Any] = Envelope("asker", 1, Break(0.0), "bob")
     with pytest.raises(PartyError, match="the answer was lost"):
-        network.exchange("bob", envelope)
-    assert float(network.exchange("bob", envelope).released()[0].tensor[0, 0]) == 1.0
+        only(network, envelope)
+    assert float(only(network, envelope).released()[0].tensor[0, 0]) == 1.0
     assert held(parties) == [0, 1, 0]
 
 
@@ -129,7 +130,7 @@ def test_a_storm_disturbs_the_share_it_is_told_to_in_every_way() -> None:
     lost = 0
     for number in range(1, 1001):
         try:
-            storm.exchange("bob", Envelope("asker", number, Break(0.0)))
+            only(storm, Envelope("asker", number, Break(0.0), "bob"))
         except NoAnswer:
             lost += 1
     assert storm.calls == 1000
@@ -143,12 +144,7 @@ def test_a_storm_disturbs_the_share_it_is_told_to_in_every_way() -> None:
 
 def test_a_quiet_storm_and_one_with_the_same_seed() -> None:
     quiet = Storm(InProcess(echoes()), share=0.0, seed=3)
-    quiet.exchange_each(
-        {
-            "bob": Envelope("asker", 1, Break(0.0)),
-            "cyd": Envelope("asker", 1, Break(0.0)),
-        }
-    )
+    quiet.exchange([Envelope("asker", 1, Break(0.0), to) for to in ("bob", "cyd")])
     assert quiet.calls == 2
     assert sum(quiet.seen.values()) == 0
     drawn = [

@@ -3,8 +3,7 @@ fewer frames; and no frame of several calls does more than its calls would do al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from tests.transport.test_endpoint import desk, failure, whole
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Done, Envelope, Party, Peers, Request, Transport, wire
 from colonnade.core.message import Ping, answered_by
+from colonnade.core.roles import Answer, by_receiver
 from colonnade.errors import (
-    BoundaryError,
     BudgetExhausted,
     NoAnswer,
     PartyError,
@@ -31,7 +30,7 @@ from colonnade.errors import (
 from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess, Recording, Retrying
 from colonnade.transport.faulty import Distant, Network
-from colonnade.transport.holding import LARGEST, Holding
+from colonnade.transport.holding import LARGEST_FRAME, Holding
 from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote
 
 
@@ -43,23 +42,11 @@ class Counted:
         self.frames = 0
         self.by_done = 0
 
-    def _count(self, envelopes: Mapping[str, Envelope[Any]]) -> None:
-        self.frames += len(envelopes)
-        self.by_done += sum(
-            answered_by(type(e.message)) is Done for e in envelopes.values()
-        )
-
-    def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
-        self._count({to: envelope})
-        return self.inner.exchange(to, envelope)
-
-    def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
-        self._count(envelopes)
-        return self.inner.exchange_each(envelopes)
-
-    def attempt_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
-        self._count(envelopes)
-        return self.inner.attempt_each(envelopes)
+    def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+        self.frames += len(by_receiver(calls))
+        self.by_done += sum(answered_by(type(call.message)) is Done for call in calls)
+        answers: list[Answer] = self.inner.exchange(calls)
+        return answers
 
 
 def holding(parties: Mapping[str, Party]) -> Holding:
@@ -80,7 +67,6 @@ def test_an_algorithm_learns_the_same_and_writes_the_same_down_with_fewer_frames
     there.peers.settle()
     assert not held
     assert sent.frames == here.transport.frames - here.transport.by_done + waiting
-    assert sent.by_done == waiting
     assert_bit_equal(here.states(), there.states())
     assert here.driver.ledger.entries == there.driver.ledger.entries
     for name, party in here.parties.items():
@@ -182,20 +168,20 @@ def test_large_tensors_do_not_wait_and_do_not_travel_behind_others() -> None:
     parties = echoes(("ada",))
     peers, transport, remember = remembering(parties)
     large = Remember(
-        asker(transport)[1].release(torch.ones(LARGEST // 16 + 1, 1, 4), "value")
+        asker(transport)[1].release(torch.ones(LARGEST_FRAME // 16 + 1, 1, 4), "value")
     )
     peers.ask(remember(1.0))
     peers.ask(large)
     assert transport.inner.frames == 2  # what waited, and then this
     assert not transport.held
-    assert parties["ada"].held.shape == (LARGEST // 16 + 1, 6, 4)
+    assert parties["ada"].held.shape == (LARGEST_FRAME // 16 + 1, 6, 4)
 
 
 def test_signs_of_life_pass_by_and_attempts_come_after_all_that_waits() -> None:
     parties = echoes()
     peers, transport, remember = remembering(parties)
     peers.ask(remember(1.0))
-    transport.exchange("ada", Envelope("asker", 1, Ping()))
+    transport.exchange([Envelope("asker", 1, Ping(), "ada")])
     assert parties["ada"].held[0, 0].item() == 0
     replies, failures = peers.attempt({"bob": Break(0.0), "ada": Break(1.5)})
     assert not transport.held
@@ -248,13 +234,13 @@ def test_where_a_budget_is_spent_what_may_not_have_arrived_is_sent_again_and_don
     lost: list[str] = []
 
     class Spent(Counted):
-        def exchange_each(self, envelopes: Mapping[str, Envelope[Any]]) -> Any:
+        def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
             if "first" not in lost:
                 lost.append("first")
-                for to in ("ada", "bob"):  # of whom bob refuses; cyd was not reached
-                    self.inner.exchange(to, envelopes[to])
+                # bob refuses, and cyd was not reached
+                self.inner.exchange([c for c in calls if c.receiver != "cyd"])
                 raise BudgetExhausted("'bob' will not release")
-            return super().exchange_each(envelopes)
+            return super().exchange(calls)
 
     transport = Holding(Spent(lines(parties)))
     peers, outbox = asker(transport)
@@ -309,60 +295,39 @@ def test_nothing_waits_where_parties_may_be_missing_or_calls_are_recorded(
         assert isinstance(engine.around(other), Retrying)
 
 
-def held(
-    number: int, message: Request[Any], sender: str = "asker", **more: Any
-) -> Envelope[Any]:
-    return Envelope(sender, number, message, held=True, **more)
-
-
 def remember(value: float = 1.0) -> Remember:
     return Remember(asker(InProcess({}))[1].release(value * one(), "value"))
 
 
+def call(number: int, message: Request[Any] | None = None) -> Envelope[Any]:
+    return Envelope("asker", number, message or remember(), "ada")
+
+
 def test_a_frame_that_comes_again_is_answered_again_and_nothing_is_done_twice() -> None:
     point, ada, refused = desk()
-    frame = whole(
-        Envelope(
-            "asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))
-        )
-    )
+    frame = whole(call(1), call(2), call(3, Sleep(0.0)))
     first = point("asker", frame)
     assert point("asker", frame) == first
     assert ada.held[0, 0].item() == 2
     assert len(ada.threads) == 1
-    flush = whole(held(2, remember()))
-    assert wire.decode(point("asker", flush)[1:]).message == Done()
+    # what tells nothing but Done is answered alone, too, and not done again
+    assert wire.decode(point("asker", whole(call(2)))[1:]).message == Done()
     assert ada.held[0, 0].item() == 2
     assert not refused
-    # alone, it is a replay as ever
-    told = failure(point("asker", whole(Envelope("asker", 2, remember()))))
-    assert "older than what it has answered" in told.cause
-    assert len(refused) == 1
 
 
 def test_what_is_too_old_to_be_known_is_refused_in_a_frame_too() -> None:
     point, ada, refused = desk()
     for number in range(1000, 1200):
-        point("asker", whole(Envelope("asker", number, remember(0.0))))
-    assert (
-        "older"
-        in failure(
-            point(
-                "asker",
-                whole(
-                    Envelope("asker", 2000, Sleep(0.0), ahead=(held(7, remember()),))
-                ),
-            )
-        ).cause
-    )
+        point("asker", whole(call(number, remember(0.0))))
+    told = failure(point("asker", whole(call(7), call(2000, Sleep(0.0)))))
+    assert "older" in told.cause
     assert not ada.threads
     assert len(refused) == 1
 
 
-def joint(
-    count: int, held_back: int, frames: list[bytes], lengths: list[int] | None = None
-) -> bytes:
-    head = wire.TOGETHER.pack(wire.JOINT, count, held_back)
+def joint(count: int, frames: list[bytes], lengths: list[int] | None = None) -> bytes:
+    head = wire.TOGETHER.pack(wire.JOINT, count)
     head += b"".join(
         length.to_bytes(8, "little") for length in lengths or map(len, frames)
     )
@@ -371,35 +336,31 @@ def joint(
 
 
 def good(number: int) -> bytes:
-    return wire.encode(Envelope("asker", number, remember()))
+    return wire.encode(call(number))
 
 
 def hostile() -> dict[str, bytes]:
-    last = wire.encode(Envelope("asker", 99, Sleep(0.0)))
-    many = [
-        wire.encode(Envelope("asker", number, Unserved())) for number in range(10_000)
-    ]
-    nested = wire.encode(Envelope("asker", 5, Sleep(0.0), ahead=(held(4, remember()),)))
+    last = wire.encode(call(99, Sleep(0.0)))
+    many = [wire.encode(call(number, Unserved())) for number in range(10_000)]
+    nested = b"".join(wire.buffers(call(4), call(5, Sleep(0.0))))
     damaged = bytearray(last)
     damaged[20] = 255
     return {
-        "ten thousand": joint(10_000, 9_999, many),
+        "ten thousand": joint(10_000, many),
         "one too many": joint(
-            wire.AHEAD + 2, wire.AHEAD + 1, [*map(good, range(1, wire.AHEAD + 2)), last]
+            wire.AHEAD + 2, [*map(good, range(1, wire.AHEAD + 2)), last]
         ),
-        "none": joint(0, 0, []),
-        "none held back": joint(2, 0, [good(1), last]),
-        "more held back than there are": joint(2, 3, [good(1), last]),
-        "nested": joint(2, 1, [good(1), nested]),
+        "none": joint(0, []),
+        "nested": joint(2, [good(1), nested]),
         "shorter than it says": joint(
-            2, 1, [good(1), last[:-1]], [len(good(1)), len(last)]
+            2, [good(1), last[:-1]], [len(good(1)), len(last)]
         ),
         "longer than it says": joint(
-            2, 1, [good(1), last, b"more"], [len(good(1)), len(last)]
+            2, [good(1), last, b"more"], [len(good(1)), len(last)]
         ),
-        "lengths beyond all": joint(2, 1, [good(1), last], [2**64 - 1, len(last)]),
-        "an empty one": joint(3, 2, [good(1), b"", last]),
-        "one that cannot be read": joint(2, 1, [good(1), bytes(damaged)]),
+        "lengths beyond all": joint(2, [good(1), last], [2**64 - 1, len(last)]),
+        "an empty one": joint(3, [good(1), b"", last]),
+        "one that cannot be read": joint(2, [good(1), bytes(damaged)]),
     }
 
 
@@ -416,32 +377,29 @@ def test_a_frame_that_is_no_frame_of_ours_does_nothing(name: str) -> None:
 
 
 def forbidden() -> dict[str, tuple[str, bytes]]:
-    last = wire.encode(Envelope("asker", 99, Sleep(0.0)))
-    alien = wire.encode(Envelope("bob", 2, remember()))
+    last = wire.encode(call(99, Sleep(0.0)))
+    alien = wire.encode(Envelope("bob", 2, remember(), "ada"))
+    elsewhere = wire.encode(Envelope("asker", 2, remember(), "bob"))
+    unserved = wire.encode(call(2, Unserved()))
+    done: Any = Done()
     return {
         "another sender": (
             "says it is from 'bob', over the line",
-            joint(3, 2, [good(1), alien, last]),
+            joint(3, [good(1), alien, last]),
         ),
         "another sender last": (
             "says it is from 'bob', over the line",
-            joint(2, 1, [good(1), alien]),
+            joint(2, [good(1), alien]),
         ),
+        "another receiver": ("that is for 'bob'", joint(2, [good(1), elsewhere])),
         "what tells something": (
             "only what is answered by Done",
-            joint(3, 2, [good(1), last, last]),
+            joint(3, [good(1), last, last]),
         ),
-        "what tells something, alone": (
-            "only what is answered by Done",
-            joint(1, 1, [last]),
-        ),
-        "what nobody serves": (
-            "does not serve",
-            joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Unserved())), last]),
-        ),
+        "what nobody serves": ("does not serve", joint(3, [good(1), unserved, last])),
         "no request": (
             "which is no request",
-            joint(3, 2, [good(1), wire.encode(Envelope("asker", 2, Done())), last]),
+            joint(3, [good(1), wire.encode(call(2, done)), last]),
         ),
     }
 
@@ -465,11 +423,7 @@ def test_each_call_of_a_frame_may_unpack_to_as_much_as_one_alone() -> None:
     ada = echoes(("ada",))["ada"]
     # 6 x 4 values of 4 bytes
     point = Endpoint("ada", ada.handle, admitted=["asker"], allow=ada.allow, most=96)
-    frame = whole(
-        Envelope(
-            "asker", 3, Sleep(0.0), ahead=(held(1, remember()), held(2, remember()))
-        )
-    )
+    frame = whole(call(1), call(2), call(3, Sleep(0.0)))
     assert point("asker", frame)[:1] == ANSWER
     assert ada.held[0, 0].item() == 2
 
@@ -479,11 +433,11 @@ def test_a_call_that_does_not_unpack_ends_its_frame_and_those_before_it_are_done
 ):
     """As if each had come alone."""
     point, ada, refused = desk()
-    bad = bytearray(wire.encode(Envelope("asker", 2, remember())))
+    bad = bytearray(good(2))
     bad[bad.index(b'"shape":[6,4]') + 9] = ord("7")
-    last = wire.encode(Envelope("asker", 3, Sleep(0.0)))
+    last = wire.encode(call(3, Sleep(0.0)))
     assert (
-        failure(point("asker", joint(3, 2, [good(1), bytes(bad), last]))).error
+        failure(point("asker", joint(3, [good(1), bytes(bad), last]))).error
         == "WireError"
     )
     assert ada.held[0, 0].item() == 1
@@ -501,32 +455,14 @@ def test_no_bytes_behind_the_magic_get_anything_but_a_refusal(data: bytes) -> No
     assert not ada.threads
 
 
-@given(st.integers(0, wire.AHEAD), st.booleans())
-def test_frames_of_several_calls_are_read_as_they_were_written(
-    count: int, last_held: bool
-) -> None:
-    ahead = tuple(held(number, remember(number)) for number in range(1, count + 1))
-    envelope = Envelope("asker", count + 1, remember(9.0), ahead=ahead, held=last_held)
-    frame = memoryview(bytearray(wire.encode(envelope)))
-    found = [call.unpack() for call in wire.calls(frame)]
-    assert [(e.number, e.held) for e in found] == [
-        (e.number, e.held) for e in envelope.in_order
-    ]
-    for mine, theirs in zip(envelope.in_order, found, strict=True):
+@given(st.integers(0, wire.AHEAD))
+def test_frames_of_several_calls_are_read_as_they_were_written(count: int) -> None:
+    calls = [call(number, remember(number)) for number in range(1, count + 2)]
+    frame = memoryview(bytearray(b"".join(wire.buffers(*calls))))
+    found = [incoming.unpack() for incoming in wire.calls(frame)]
+    assert [one.number for one in found] == [one.number for one in calls]
+    for mine, theirs in zip(calls, found, strict=True):
         assert torch.equal(mine.message.value.tensor, theirs.message.value.tensor)
     if count:
         with pytest.raises(WireError, match="one call is expected"):
             wire.decode(frame)
-
-
-def test_a_repeated_call_that_was_not_held_back_is_refused_within_a_party(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    ada = echoes(("ada",))["ada"]
-    for number in (1, 2):
-        ada.handle(Envelope("asker", number, remember()))
-    assert ada.handle(held(1, remember())) == Done()
-    with pytest.raises(BoundaryError, match="older than what it has answered"):
-        ada.handle(replace(held(1, remember()), held=False))
-    assert ada.held[0, 0].item() == 2
-    assert "refused a replayed echo.Remember" in caplog.text

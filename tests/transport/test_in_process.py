@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -16,34 +16,28 @@ import torch
 from tests.conformance.echo import (
     NAMES,
     Break,
-    Echo,
     Multiply,
     Remember,
     Sleep,
-    Value,
     asker,
     echoes,
 )
 from tests.federation import small
+from tests.transport.one_by_one import only
 from torch import Tensor
 
 from colonnade.algorithms import embedding, splitnn
 from colonnade.core import (
     Batches,
     Done,
-    DpEvent,
     Envelope,
     Organisation,
     Request,
-    serves,
 )
-from colonnade.core.chance import Source
-from colonnade.core.party import overlapping, same
-from colonnade.core.release import TASKS, Plain, Rule
+from colonnade.core.party import same
 from colonnade.errors import PartyError
 from colonnade.models import build
 from colonnade.transport import InProcess, Retrying, in_process
-from colonnade.transport.holding import Holding
 
 HERE = threading.get_ident()
 
@@ -59,7 +53,7 @@ def two_torch_threads() -> Iterator[None]:
 def on_two_cores(parallel: Literal["auto", "always", "never"] = "auto") -> InProcess:
     """A transport with two workers, wherever the test runs."""
     transport = InProcess(echoes(), parallel=parallel)
-    transport.workers = 2
+    transport._workers = 2
     return transport
 
 
@@ -84,7 +78,7 @@ def test_quick_answers_are_given_in_the_calling_thread(
     for _ in range(5):
         peers.ask(Sleep(0.0))
     assert set(idents(transport)) == {HERE}
-    assert not transport._pools
+    assert transport._pool is None
 
 
 def test_slow_answers_move_the_next_ones_into_threads(
@@ -93,7 +87,7 @@ def test_slow_answers_move_the_next_ones_into_threads(
     monkeypatch.setattr(in_process, "WORTH_A_THREAD", 0.005)
     transport = on_two_cores()
     peers, outbox = asker(transport)
-    for _ in range(in_process.LOOKS):
+    for _ in range(in_process.TIMED_ROUNDS):
         peers.ask(Sleep(0.01))
     assert set(idents(transport)) == {HERE}
     peers.ask(Sleep(0.01))
@@ -132,7 +126,7 @@ def test_threads_can_be_asked_for_or_forbidden(
 
 def test_one_core_has_no_use_for_threads() -> None:
     transport = on_two_cores("always")
-    transport.workers = 1
+    transport._workers = 1
     peers, _ = asker(transport)
     peers.ask(Sleep(0.0))
     assert set(idents(transport)) == {HERE}
@@ -144,7 +138,7 @@ def test_threads_are_faster_where_the_work_frees_the_interpreter() -> None:
     for parallel in 3 * ways:
         names = ("ada", "bob", "cyd", "dan")
         transport = InProcess(echoes(names), parallel=parallel)
-        transport.workers = 2
+        transport._workers = 2
         peers, _ = asker(transport, names)
         start = time.perf_counter()
         peers.ask(Sleep(0.05))
@@ -186,7 +180,7 @@ def test_threads_do_not_change_a_bit_of_large_products(through_bytes: bool) -> N
             for k, name in enumerate(NAMES)
         }
         transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)
-        transport.workers = 2
+        transport._workers = 2
         peers, outbox = asker(transport)
         for _ in range(3):
             replies = peers.ask(embedding.Embed("train/0/0"))
@@ -245,60 +239,38 @@ def test_where_it_goes_on_without_who_fails_parties_have_a_torch_thread_each_too
     assert HERE not in idents(transport)
 
 
-def test_in_threads_all_are_asked_and_the_first_in_order_is_raised() -> None:
-    transport = on_two_cores("always")
+@pytest.mark.parametrize("parallel", ["always", "never"])
+def test_all_are_asked_and_the_first_failure_in_order_is_raised(
+    parallel: Literal["always", "never"],
+) -> None:
+    """So parties' states do not depend on whether threads are used."""
+    transport = on_two_cores(parallel)
     peers, _ = asker(transport)
     with pytest.raises(PartyError, match="'ada'"):
         peers.ask_each({name: Break(2.5) for name in ("ada", "bob", "cyd")})
-    assert [float(party.held[0, 0]) for party in transport.parties.values()] == [  # type: ignore[attr-defined]
-        0,
-        0,
-        1,
-    ]
-
-
-class Grow(Request[Done]):
-    """A party adds 1 to what it holds, but not before it has answered; one whose first
-    number is below fails."""
-
-    below: float = 0.0
-    batch: str = "train/0/0"
-
-
-class Leaving(Echo):
-    @serves
-    def grow(self, request: Grow) -> Done:
-        def task() -> None:
-            time.sleep(0.02)
-            self.threads.append(threading.get_ident())
-            if float(self.features.flatten()[0]) < request.below:
-                raise ArithmeticError("too small")
-            self.held += 1
-
-        TASKS.leave(task)
-        return Done()
+    held = [float(party.held[0, 0]) for party in transport.parties.values()]  # type: ignore[attr-defined]
+    assert held == [0, 0, 1]
 
 
 @pytest.mark.parametrize("parallel", ["always", "never"])
-def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
+def test_calls_to_one_party_are_done_in_order_until_one_fails(
     parallel: Literal["always", "never"],
 ) -> None:
-    """The first time by whoever answers; then by threads, while one thread asks all
-    parties."""
-    parties = {
-        name: Leaving(one.organisation, one.features, one.model)
-        for name, one in echoes().items()
-    }
-    transport = InProcess(parties, parallel=parallel)
-    transport.workers = 2
-    peers, _ = asker(transport)
-    for asked in range(1, 4):
-        peers.ask(Grow())
-        assert [float(party.held[0, 0]) for party in parties.values()] == [asked] * 3
-        assert (HERE in idents(transport)) is (parallel == "never")
-    with pytest.raises(PartyError, match=r"'bob'.*too small"):
-        peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
-    assert float(parties["ada"].held[0, 0]) == 4
+    transport = on_two_cores(parallel)
+    _, outbox = asker(transport)
+    add = Remember(outbox.release(torch.tensor(1.0), "value"))
+    messages: list[Request[Any]] = [add, Break(9.0), add]
+    calls = [
+        Envelope("asker", number, message, to)
+        for number, message in enumerate(messages, 1)
+        for to in ("ada", "bob")
+    ]
+    answers = transport.exchange(calls)
+    assert [type(answer) for answer in answers[:2]] == [Done, Done]
+    assert all(isinstance(answer, PartyError) for answer in answers[2:])
+    assert answers[4] is answers[2]
+    held = [float(party.held[0, 0]) for party in transport.parties.values()]  # type: ignore[attr-defined]
+    assert held == [1, 1, 0]
 
 
 @pytest.mark.skipif(
@@ -307,14 +279,8 @@ def test_what_parties_leave_to_be_done_is_done_before_their_replies_are_used(
 def test_whoever_interrupts_finds_nobody_computing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parties = {
-        name: Leaving(one.organisation, one.features, one.model)
-        for name, one in echoes().items()
-    }
-    transport = InProcess(parties, parallel="always")
-    transport.workers = 2
+    transport = on_two_cores("always")
     peers, _ = asker(transport)
-    peers.ask(Grow())  # from here on threads do what is left
     sleep = time.sleep
     interrupts = iter([signal.SIGINT])
 
@@ -326,108 +292,11 @@ def test_whoever_interrupts_finds_nobody_computing(
 
     monkeypatch.setattr(time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        peers.ask(Grow())
-    assert [float(party.held[0, 0]) for party in parties.values()] == [2] * 3
-
-
-class Tell(Request[Value]):
-    """What a party holds, read at once (`ReadAtOnce`), or by a task that it leaves
-    (`LeaveIt`)."""
-
-
-class LeaveIt(Leaving):
-    @serves
-    @overlapping
-    def tell(self, request: Tell) -> Value:
-        values = torch.zeros(2, 3)
-        TASKS.leave(lambda: values.copy_(self.held), fills=values)
-        return Value(self.outbox.release(values, "value"))
-
-
-class ReadAtOnce(Leaving):
-    @serves
-    def tell(self, request: Tell) -> Value:
-        return Value(self.outbox.release(self.held, "value"))
-
-
-class InItsPlace(LeaveIt):
-    """One's own, which knows nothing of tasks."""
-
-    @serves
-    def tell(self, request: Tell) -> Value:
-        return Value(self.outbox.release(self.held.clone(), "value"))
-
-
-@pytest.mark.parametrize("kind", [LeaveIt, ReadAtOnce, InItsPlace])
-@pytest.mark.parametrize("parallel", ["always", "never"])
-def test_what_was_held_back_is_done_ahead_of_the_next_call(
-    parallel: Literal["always", "never"], kind: type[LeaveIt] | type[ReadAtOnce]
-) -> None:
-    """Also where the next call reads what the held one's task has yet to write; and a
-    failure names the held one."""
-    parties = {
-        name: kind(one.organisation, one.features, one.model)
-        for name, one in echoes().items()
-    }
-    for party in parties.values():
-        party.held = torch.zeros(2, 3)
-    transport = InProcess(parties, parallel=parallel)
-    transport.workers = 2
-    peers, _ = asker(Holding(transport))
-    for asked in range(1, 4):
-        peers.ask(Grow())
-        assert [float(party.held[0, 0]) for party in parties.values()] == [
-            asked - 1
-        ] * 3
-        replies = peers.ask(Tell())
-        assert [float(reply.value.tensor[0, 0]) for reply in replies.values()] == [
-            asked
-        ] * 3
-        assert (HERE in idents(transport)) is (parallel == "never")
-    peers.ask(Grow())
-    peers.settle()
-    assert [float(party.held[0, 0]) for party in parties.values()] == [4] * 3
-    peers.ask_each({"ada": Grow(), "bob": Grow(10.0), "cyd": Grow()})
-    with pytest.raises(
-        PartyError,
-        match=r"'bob' failed while answering test_in_process.Grow.*too small",
-    ):
-        peers.ask(Tell())
-
-
-def test_whoever_asks_in_another_thread_does_not_overtake_what_was_held_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As a live view that has rows predicted while a model trains."""
-    parties = {
-        name: ReadAtOnce(one.organisation, one.features, one.model)
-        for name, one in echoes().items()
-    }
-    transport = InProcess(parties, parallel="never")
-    on_its_way = threading.Event()
-    exchange_each = transport.exchange_each
-
-    def take_long(envelopes: Mapping[str, Envelope[Request[Any]]]) -> dict[str, Any]:
-        if threading.get_ident() != HERE:
-            on_its_way.set()
-            time.sleep(0.1)
-        return exchange_each(envelopes)
-
-    monkeypatch.setattr(transport, "exchange_each", take_long)
-    peers, _ = asker(Holding(transport))
-    before = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
-    peers.ask(Grow())
-    viewing = threading.Thread(target=peers.ask, args=(Tell(),))
-    viewing.start()
-    on_its_way.wait()
-    found = [float(reply.value.tensor[0, 0]) for reply in peers.ask(Tell()).values()]
-    viewing.join()
-    assert found == [value + 1 for value in before]
+        peers.ask(Sleep(0.02))
+    assert len(idents(transport)) == 3  # all have answered
 
 
 def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
-    """Local steps overlap with the next batch's embeddings; test rows wait for them,
-    and so does a checkpoint."""
     found = []
     for threads in ("always", "never"):
         tables = small.quick(
@@ -446,30 +315,6 @@ def test_a_federation_in_threads_has_the_bits_of_one_in_turn() -> None:
         found.append((ledgers, outputs, small.models_of(federation)))
     assert found[0][0] == found[1][0]
     assert same(found[0][1:], found[1][1:])
-
-
-@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("threads", ["always", "never"])
-def test_what_was_held_back_learns_also_where_the_next_call_wants_no_gradients(
-    threads: str, grad_mode: type[torch.no_grad] | type[torch.inference_mode]
-) -> None:
-    # through autograd
-    algorithm = {
-        "name": "vimadmm_joint",
-        "local_order": "head_first",
-        "learning_rate": 0.001,
-    }
-    federation = small.federation(
-        settings=small.quick(
-            algorithm=algorithm, federation={"threads": threads, "cohort": "off"}
-        )
-    )
-    training = federation.train()
-    for _ in range(3):
-        next(training)
-        with grad_mode():
-            federation.outputs("test")
-    next(training)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -496,101 +341,6 @@ def test_a_call_that_fails_leaves_nobody_without_the_step_before(
     assert same(small.models_of(federation), small.models_of(whole))
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("go_on", ["settle", "train", "outputs"])
-def test_what_fails_after_a_loop_was_left_is_told_whoever_goes_on(
-    go_on: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    federation = small.federation(
-        settings=small.quick(federation={"threads": "never", "cohort": "off"})
-    )
-
-    def fail(batch: str) -> Tensor:
-        raise ValueError(batch)
-
-    for step in federation.train():
-        monkeypatch.setattr(federation.owners["lab"], "sent", fail)
-        if step.batch.number == 0:
-            break
-    ways = {"settle": federation.settle, "train": lambda: next(federation.train())}
-    with pytest.raises(
-        PartyError,
-        match=r"'lab' failed while answering vimadmm.Improve at batch train/0/0",
-    ):
-        ways.get(go_on, lambda: federation.outputs("test"))()
-    federation.settle()
-
-
-class Fill(Request[Value]):
-    number: float
-
-
-class PlusOne:
-    def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
-        return tensor + 1, DpEvent("plus one")
-
-
-class Filling(Echo):
-    """Releases a tensor that a task fills which it leaves; `cyd` also asks somebody in
-    turn and reads the reply."""
-
-    @serves
-    def fill(self, request: Fill) -> Value:
-        values = torch.zeros(2, 3)
-
-        def task() -> None:
-            time.sleep(0.01)
-            values.fill_(request.number)
-
-        TASKS.leave(task)
-        if self.name == "cyd" and request.number < 7:
-            below = {"dan": Filling(self.organisation, self.features, self.model)}
-            (reply,) = (
-                asker(InProcess(below, parallel="never"))[0]
-                .ask_each({"dan": Fill(7.0)})
-                .values()
-            )
-            assert float(reply.value.tensor[0, 0]) >= 7
-        return Value(self.outbox.release(values, "value"))
-
-
-@pytest.mark.parametrize("mechanism", [Plain(), PlusOne()])
-@pytest.mark.parametrize("through_bytes", [False, True])
-@pytest.mark.parametrize("parallel", ["always", "never"])
-def test_what_is_released_before_it_is_computed_is_there_with_the_reply(
-    parallel: Literal["always", "never"],
-    through_bytes: bool,
-    mechanism: Plain | PlusOne,
-) -> None:
-    parties = {
-        name: Filling(one.organisation, one.features, one.model)
-        for name, one in echoes().items()
-    }
-    for party in parties.values():
-        party.outbox.rules["value"] = Rule(mechanism)
-    transport = InProcess(parties, parallel=parallel, through_bytes=through_bytes)
-    transport.workers = 2
-    peers, _ = asker(transport)
-    more = 0.0 if isinstance(mechanism, Plain) else 1.0
-    for number in (1.0, 2.0, 3.0):
-        replies = peers.ask(Fill(number))
-        assert [reply.value.tensor.tolist() for reply in replies.values()] == [
-            [[number + more] * 3] * 2
-        ] * 3
-
-
-def test_one_by_one_nobody_is_asked_after_a_failure() -> None:
-    transport = on_two_cores("never")
-    peers, _ = asker(transport)
-    with pytest.raises(PartyError, match="'ada'"):
-        peers.ask_each({name: Break(1.5) for name in NAMES})
-    assert [float(party.held[0, 0]) for party in transport.parties.values()] == [  # type: ignore[attr-defined]
-        0,
-        0,
-        0,
-    ]
-
-
 def test_a_party_answers_one_call_at_a_time() -> None:
     transport = InProcess(echoes())
     _, outbox = asker(transport)
@@ -598,7 +348,7 @@ def test_a_party_answers_one_call_at_a_time() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(
-                lambda n: transport.exchange("ada", Envelope(f"asker {n}", 1, one)),
+                lambda n: only(transport, Envelope(f"asker {n}", 1, one, "ada")),
                 range(200),
             )
         )
@@ -611,10 +361,10 @@ def test_the_same_call_delivered_twice_is_answered_once() -> None:
         transport = InProcess(echoes(), through_bytes=through_bytes)
         _, outbox = asker(transport)
         envelope: Envelope[Any] = Envelope(
-            "asker", 1, Remember(outbox.release(torch.tensor(1.0), "value"))
+            "asker", 1, Remember(outbox.release(torch.tensor(1.0), "value")), "ada"
         )
         for _ in range(3):
-            transport.exchange("ada", envelope)
+            only(transport, envelope)
         assert float(transport.parties["ada"].held[0, 0]) == 1  # type: ignore[attr-defined]
 
 
@@ -623,8 +373,8 @@ def test_through_bytes_nothing_is_shared_not_even_what_was_released() -> None:
         transport = InProcess(echoes(), through_bytes=through_bytes)
         _, outbox = asker(transport)
         sent = outbox.release(torch.zeros(6, 4), "value")
-        transport.exchange("ada", Envelope("asker", 1, Remember(sent)))
-        reply = transport.exchange("ada", Envelope("asker", 2, Sleep(0.0)))
+        only(transport, Envelope("asker", 1, Remember(sent), "ada"))
+        reply = only(transport, Envelope("asker", 2, Sleep(0.0), "ada"))
         kept = transport.parties["ada"]._answered["asker"].reply
         assert (reply is kept) is not through_bytes
         assert reply.released()[0].receipt == kept.released()[0].receipt

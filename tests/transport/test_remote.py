@@ -156,12 +156,10 @@ def test_the_first_failure_in_the_order_of_the_questions_is_raised_and_its_text_
 
 def test_each_answer_or_the_failure_in_its_place() -> None:
     transport = lines(echoes())
-    found = transport.attempt_each(
-        {
-            to: Envelope("asker", n, Break(2.5))
-            for n, to in enumerate(("cyd", "bob", "ada"), 1)
-        }
-    )
+    parties = ("cyd", "bob", "ada")
+    calls = [Envelope("asker", n, Break(2.5), to) for n, to in enumerate(parties, 1)]
+    answers = transport.exchange(calls)
+    found = dict(zip(parties, answers, strict=True))
     assert [(to, isinstance(answer, PartyError)) for to, answer in found.items()] == [
         ("cyd", False),
         ("bob", True),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from tests.conformance.echo import Break, Echo, Remember, Sleep, asker, echoes
+from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.core import Envelope, Transport
 from colonnade.core.message import Ping
+from colonnade.core.roles import Answer
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 from colonnade.transport import Fault, Faulty, InProcess, Retrying
 
@@ -183,33 +185,15 @@ def test_of_several_only_the_silent_are_asked_again_where_that_can_be_told() -> 
     parties = echoes()
     calls = list[str]()
 
-    class Telling:
+    class Telling(OneByOne):
         """Gives each answer, or the failure in its place."""
 
         def __init__(self) -> None:
             self.inner = Faulty(InProcess(parties), [Fault("drop", "cyd", at=1)])
 
-        def exchange(self, to: str, envelope: Envelope[Any]) -> Any:
-            calls.append(to)
-            return self.inner.exchange(to, envelope)
-
-        def exchange_each(
-            self, envelopes: Mapping[str, Envelope[Any]]
-        ) -> dict[str, Any]:
-            return {
-                to: self.exchange(to, envelope) for to, envelope in envelopes.items()
-            }
-
-        def attempt_each(
-            self, envelopes: Mapping[str, Envelope[Any]]
-        ) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            for to, envelope in envelopes.items():
-                try:
-                    found[to] = self.exchange(to, envelope)
-                except PartyError as error:
-                    found[to] = error
-            return found
+        def one(self, call: Envelope[Any]) -> Any:
+            calls.append(call.receiver)
+            return only(self.inner, call)
 
     peers, _ = asker(retrying(Telling()))
     replies, failures = peers.attempt(dict.fromkeys(parties, Break(2.5)))
@@ -222,10 +206,10 @@ def test_who_gives_no_sign_of_life_is_not_waited_for_until_the_deadline() -> Non
     that it is there."""
 
     class Killed(InProcess):
-        def exchange(self, to: str, envelope: Any) -> Any:
-            if to == "bob":
+        def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
+            if any(call.receiver == "bob" for call in calls):
                 threading.Event().wait(20)
-            return super().exchange(to, envelope)
+            return super().exchange(calls)
 
     peers, _ = asker(retrying(Killed(echoes()), deadline=0.2, gone=60.0))
     peers.transport.deadline = 600.0  # type: ignore[attr-defined]

@@ -304,14 +304,14 @@ class Peers(Mapping[str, Peer]):
             return found
         self._count([call.message for call in calls.values()])
         answers = self._exchange(calls)
-        replies: dict[str, Any] = {}
+        told: dict[str, Any] = {}
         for name, answer in answers.items():
             if isinstance(answer, PartyError):
                 raise answer
-            replies[name] = answer
+            told[name] = answer
         return {
             name: self._taken(name, calls[name].message, reply)
-            for name, reply in replies.items()
+            for name, reply in told.items()
         }
 
     def ask_one(self, name: str, request: Request[R]) -> R:

@@ -467,10 +467,10 @@ class Endpoint:
 
     def _check_needs_no_reply(self, caller: str, incoming: wire.Incoming) -> None:
         """Refuse a call that travels ahead of another one and has a reply to give."""
-        has_reply = not issubclass(incoming.kind, Request)
-        if has_reply or answered_by(incoming.kind) is not Done:
+        kind = incoming.kind
+        if not issubclass(kind, Request) or answered_by(kind) is not Done:
             raise BoundaryError(
-                f"'{caller}' held {incoming.kind.kind} back; only what is answered by"
+                f"'{caller}' held {kind.kind} back; only what is answered by"
                 " Done may wait."
             )
 
