@@ -68,9 +68,8 @@ def test_a_clip_on_the_way_out_is_a_last_layer(
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("stack", ["off", "on"])
-def test_and_at_a_data_owner_of_several_label_owners(stack: str) -> None:
-    several: dict[str, Any] = {"rows": {"abel": 40, "bea": 40}, "stack": stack}
+def test_and_at_a_data_owner_of_several_label_owners() -> None:
+    several: dict[str, Any] = {"rows": {"abel": 40, "bea": 40}}
     ruled = made(
         rules={"heart": {"embedding": Rule(Gaussian(CLIP, sigma=0.0))}}, **several
     )

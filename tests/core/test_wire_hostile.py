@@ -304,7 +304,7 @@ def test_deeply_nested_headers_are_refused(depth: int, left: str, right: str) ->
         (
             changed("more", to=1),
             (
-                "A frame's header has fields, from, number, tensors, type, and nothing"
+                "A frame's header has fields, from, number, tensors, to, type, and nothing"
                 " else"
             ),
         ),

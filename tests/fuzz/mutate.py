@@ -335,7 +335,7 @@ def join(rng: random.Random, frame: bytes, frames: Sequence[bytes]) -> bytes:
             (0, 1, 64, len(frame) + 64, (1 << 64) - 64, (1 << 64) - 1)
         )
     said = rng.choice((count, count, count, 0, 1, 0xFFFF))
-    head = wire.TOGETHER.pack(wire.JOINT, said, rng.choice((max(said - 1, 0), said, 0)))
+    head = wire.TOGETHER.pack(wire.JOINT, said)
     head += b"".join(length.to_bytes(8, "little") for length in lengths)
     return head + bytes(-len(head) % wire.ALIGN) + b"".join(joined)
 

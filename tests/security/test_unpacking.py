@@ -59,6 +59,7 @@ def bomb(
     header = {
         "type": kind,
         "from": sender,
+        "to": "ada",
         "number": 1,
         "fields": {field: values, **more},
         "tensors": [about] * parts,
@@ -129,6 +130,7 @@ def test_an_empty_tensor_with_long_sides_is_refused(shape: list[int]) -> None:
     header = {
         "type": "embedding.Embedding",
         "from": "a",
+        "to": "ada",
         "number": 1,
         "fields": {"values": {"$tensor": 0}},
     }
@@ -156,6 +158,7 @@ def test_every_tensor_is_named_by_one_field(named: list[int], count: int) -> Non
     header = {
         "type": "compressed_vfl.Improve",
         "from": "a",
+        "to": "ada",
         "number": 1,
         "fields": fields,
     }
@@ -194,7 +197,9 @@ def _asked(frame: bytes, caller: str = "asker", **more: Any) -> Failure:
 
 @pytest.mark.usefixtures("sealed")
 def test_the_sender_and_the_role_are_checked_before_a_payload_is_unpacked() -> None:
-    multiply = wire.encode(Envelope("bob", 1, Multiply(_released(torch.zeros(3, 3)))))
+    multiply = wire.encode(
+        Envelope("bob", 1, Multiply(_released(torch.zeros(3, 3))), "ada")
+    )
     assert "this is for asker to ask" in _asked(multiply, "bob").cause
     assert "says it is from 'bob', over the line of 'asker'" in _asked(multiply).cause
     frame, _ = bomb("embedding.Embedding", "values", 0.01)
@@ -203,7 +208,9 @@ def test_the_sender_and_the_role_are_checked_before_a_payload_is_unpacked() -> N
         "multi_vfl.Adopt", "weights", 0.01, round=1, took_part={"$tuple": []}
     )
     assert "does not serve multi_vfl.Adopt" in _asked(frame).cause
-    asked = wire.encode(Envelope("asker", 1, Multiply(_released(torch.zeros(3, 3)))))
+    asked = wire.encode(
+        Envelope("asker", 1, Multiply(_released(torch.zeros(3, 3))), "ada")
+    )
     assert "Unpacked" in _asked(asked).cause, (
         "what asker may ask is unpacked: this test can tell"
     )
@@ -211,7 +218,9 @@ def test_the_sender_and_the_role_are_checked_before_a_payload_is_unpacked() -> N
 
 def test_what_may_be_asked_is_still_bounded_by_the_owner() -> None:
     frame = wire.encode(
-        Envelope("asker", 1, Multiply(_released(torch.zeros(100, 1024), TopK(1))))
+        Envelope(
+            "asker", 1, Multiply(_released(torch.zeros(100, 1024), TopK(1))), "ada"
+        )
     )
     told = _asked(frame, most=1000)
     assert told.error == "WireError"

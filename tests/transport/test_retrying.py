@@ -75,7 +75,7 @@ def test_a_party_that_says_it_failed_is_not_asked_again() -> None:
     assert faulty.calls == {"ada": 1}
     with pytest.raises(PartyError, match="'ada' failed"):
         peers.ask(Break(2.0))
-    assert faulty.calls == {"ada": 2}
+    assert faulty.calls == {"ada": 2, "bob": 1, "cyd": 1}
 
 
 def test_a_slow_party_is_given_a_deadline_and_its_answer_taken_later() -> None:

@@ -86,13 +86,6 @@ class Copy:
         # on a GPU, where steps are replayed
         self._captured: dict[str, Captured] | None = None
 
-    def like(self, model: nn.Module) -> Copy:
-        """Another model, trained the same way; on a GPU as graphs, so it must do the
-        same with the same numbers."""
-        other = Copy(model, self.settings)
-        other._captured = {} if next(model.parameters()).device.type == "cuda" else None
-        return other
-
     def load(self, source: nn.Module) -> None:
         """Take the source's weights."""
         with torch.no_grad():

@@ -57,7 +57,15 @@ class Faulty:
         self.calls: dict[str, int] = {}
 
     def exchange(self, calls: Sequence[Envelope[Any]]) -> list[Answer]:
-        return [self._exchange_one(call) for call in calls]
+        answers: list[Answer] = []
+        failures: dict[str, PartyError] = {}
+        for call in calls:
+            failure = failures.get(call.receiver)
+            answer = failure or self._exchange_one(call)
+            if isinstance(answer, PartyError):
+                failures[call.receiver] = answer
+            answers.append(answer)
+        return answers
 
     def _exchange_one(self, call: Envelope[Any]) -> Answer:
         to = call.receiver
