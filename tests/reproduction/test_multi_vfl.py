@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks import multi_vfl as plainly
-from colonnade.transport.drivers import Stacking
 from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
@@ -44,18 +43,17 @@ def dealt(_data: None) -> Holdings:
     return from_dataset(study.settings(FULL, study.Cell("mnist", "4niid", "FedAvg")))
 
 
-@pytest.mark.parametrize("stack", ["on", "off"])
 @pytest.mark.parametrize("server", ["fedavg", "fedadam", "feddemonadam"])
 def test_the_parties_arrive_where_one_plain_loop_arrives(
-    server: str, stack: Stacking
+    server: str,
 ) -> None:
-    """Rows that do not fill the last batch, several rounds, in lockstep and one by one."""
+    """Rows that do not fill the last batch, several rounds."""
     cpu = torch.device("cpu")
     config = dataclasses.replace(plainly.CONFIG, server=server, learning_rate=0.1)
     data = plainly.Data.random(TINY, cpu)
     owners, head = plainly.networks(data, cpu)
     training, aggregation, data_owners = plainly.parties(
-        data, owners, head, cpu, config, stack
+        data, owners, head, cpu, config
     )
     start = plainly.vector(head)
     chosen = None if server == "fedavg" else config.server_optimizer(plainly.FOREVER)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -30,7 +30,6 @@ from colonnade.core import (
 )
 from colonnade.core.roles import Introduce, Introduction, Reachable
 from colonnade.errors import ConfigError
-from colonnade.optim.descent import Captured
 from colonnade.optim.server import mean
 
 
@@ -81,10 +80,7 @@ class Copy:
         self.open = False
         self.pending: str | None = None
         self.shape: tuple[int, ...] = ()  # of what is pending
-        self._bound: Callable[[Tensor], Tensor] = lambda h: h
         self._h: Tensor | None = None
-        # on a GPU, where steps are replayed
-        self._captured: dict[str, Captured] | None = None
 
     def load(self, source: nn.Module) -> None:
         """Take the source's weights."""
@@ -95,8 +91,7 @@ class Copy:
                 parameter.copy_(value)
 
     def restart(self, source: nn.Module) -> None:
-        """Begin a round from the source's weights. All is done in place: a captured
-        graph knows these tensors."""
+        """Begin a round from the source's weights."""
         self.stop()
         self.load(source)
         self.model.train()
@@ -115,14 +110,8 @@ class Copy:
     def embed(self, x: Tensor, batch: str, bound: Callable[[Tensor], Tensor]) -> Tensor:
         """f(x), whose gradient is to come; `bound` is what the owner's rule leaves of
         it, but for noise."""
-        self._bound = bound
-        if self._captured is None:
-            h = self._h = bound(self.model(x))
-        # forwards once more with the step, so that what is kept for the way back need
-        # not outlive a graph
-        else:
-            h = self._run("outputs", self._outputs, x)
-            self._h = x
+        h = bound(self.model(x))
+        self._h = h
         self.pending = batch
         self.shape = tuple(h.shape)
         return h
@@ -133,10 +122,7 @@ class Copy:
         kept = self._h
         self._h = None
         self.pending = None
-        if self._captured is None:
-            self._step(kept, gradient)
-        else:
-            self._run("both ways", self._both_ways, kept, gradient)
+        self._step(kept, gradient)
 
     def learn(
         self,
@@ -145,37 +131,23 @@ class Copy:
         loss: Callable[[Tensor, Tensor], Tensor],
         axis: int,
     ) -> tuple[Tensor, list[Tensor]]:
-        """A step of g on its own loss: the loss before it, and dloss/dh for each h."""
-        losses, *gradients = self._run("learn", partial(self._learn, loss, axis), *h, y)
-        return losses, gradients
+        """Take a step of g on its own loss.
 
-    def _run(self, name: str, steps: Callable[..., Any], *tensors: Tensor) -> Any:
-        if self._captured is None:
-            return steps(*tensors)
-        if name not in self._captured:
-            self._captured[name] = Captured(steps)
-        return self._captured[name](*tensors)
+        Args:
+            h: What g reads of each data owner.
+            y: The labels.
+            loss: The loss of outputs and labels.
+            axis: The dimension along which the parts of `h` are joined.
 
-    def _outputs(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.model(x)  # type: ignore[no-any-return]
-
-    def _both_ways(self, x: Tensor, gradient: Tensor) -> None:
-        self._step(self._bound(self.model(x)), gradient)
-
-    def _learn(
-        self, loss: Callable[[Tensor, Tensor], Tensor], axis: int, *h_and_y: Tensor
-    ) -> list[Tensor]:
-        h = h_and_y[:-1]
-        y = h_and_y[-1]
+        Gives the loss before the step, and dloss/dh for each part.
+        """
         joined = torch.cat([part.detach() for part in h], dim=axis).requires_grad_()
         losses = loss(self.model(joined), y)
         self._step(losses, torch.ones_like(losses))
         assert joined.grad is not None
-        return [
-            losses.detach(),
-            *joined.grad.split([part.shape[axis] for part in h], dim=axis),  # type: ignore[no-untyped-call]
-        ]
+        sizes = [part.shape[axis] for part in h]
+        gradients = joined.grad.split(sizes, dim=axis)  # type: ignore[no-untyped-call]
+        return losses.detach(), list(gradients)
 
     def _step(self, root: Tensor, gradient: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
