@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 
 from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core import Codec, Envelope, Identity, Message, Outbox, Released, Rule
-from colonnade.core.message import wire_bytes
 from colonnade.core.release import CODECS, DTYPES
+from colonnade.core.transcript import wire_bytes
 from colonnade.core.wire import decode, encode
 
 CODECS_UNDER_TEST: list[tuple[Codec, float]] = [

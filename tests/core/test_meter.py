@@ -22,7 +22,7 @@ from colonnade.core import (
     wire,
 )
 from colonnade.core.chance import Source, uniform
-from colonnade.core.release import Meter
+from colonnade.core.outbox import Meter
 from colonnade.errors import BudgetExhausted
 
 

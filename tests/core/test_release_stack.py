@@ -8,8 +8,9 @@ from tests.core.test_release import Halves, Shift
 from torch import Generator
 
 from colonnade.core import Outbox, Rule
+from colonnade.core.outbox import release_stack
 from colonnade.core.receipt import DpEvent
-from colonnade.core.release import CODECS, release_stack
+from colonnade.core.release import CODECS
 
 BATCHES = ["a:train/0/0", "b:train/0/0"]
 

@@ -17,7 +17,7 @@ from colonnade.core import (
     Rule,
     Transcript,
 )
-from colonnade.core.message import wire_bytes
+from colonnade.core.transcript import wire_bytes
 
 
 class Part(Message):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from colonnade.core import NON_PRIVATE, Plain
+from colonnade.core.outbox import Outbox
 from colonnade.core.receipt import PUBLIC
-from colonnade.core.release import Outbox, Rule
+from colonnade.core.release import Rule
 from colonnade.errors import ConfigError
 from colonnade.privacy import Budget, Gaussian, NoiseOnly
 from colonnade.privacy.accounting import key_of, known_batch

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.settings import AlignmentSettings
-from colonnade.core.message import Entry
+from colonnade.core.ledger import Entry
 from colonnade.datasets.download import cache_folder
 
 FOLDER = "alignments"

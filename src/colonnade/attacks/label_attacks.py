@@ -103,9 +103,9 @@ from colonnade.attacks.received import (
     suspicion,
 )
 from colonnade.core import Released, Transcript
-from colonnade.core.message import Seen
 from colonnade.core.receipt import NON_PRIVATE
-from colonnade.core.release import IDENTITY
+from colonnade.core.outbox import UNCOMPRESSED
+from colonnade.core.transcript import Seen
 from colonnade.optim.jacobians import jacobian_of
 
 # coefficients, and weights: the cost of solving the equations grows with their cube
@@ -256,7 +256,7 @@ def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
         knowledge.party,
     )
     sent_rows, sent = stacked(
-        part for part in arrived if part.event == NON_PRIVATE and part.codec == IDENTITY
+        part for part in arrived if part.event == NON_PRIVATE and part.codec == UNCOMPRESSED
     )
     places = {
         row: place for place, row in reversed(list(enumerate(sent_rows.tolist())))

@@ -14,20 +14,22 @@ if TYPE_CHECKING:
     from colonnade.core.batches import Agreed, Batch, Batches, Rounds, Rows, Step
     from colonnade.core.cipher import Ciphertext, Encrypted
     from colonnade.core.files import mapped_zeros
-    from colonnade.core.message import Done, Entry, Ledger, Message, Request, Transcript
+    from colonnade.core.ledger import Entry, Ledger
+    from colonnade.core.message import Done, Message, Request
+    from colonnade.core.outbox import Outbox
     from colonnade.core.party import Organisation, Party, State, serves
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import (
         Codec,
         Identity,
         Mechanism,
-        Outbox,
         Packed,
         Plain,
         Released,
         Rule,
     )
     from colonnade.core.roles import Peer, Peers, Transport
+    from colonnade.core.transcript import Transcript
     from colonnade.core.wire import Envelope
 else:
     __getattr__, __dir__ = on_first_use(
@@ -35,11 +37,14 @@ else:
         "batches Agreed Batch Batches Rounds Rows Step",
         "cipher Ciphertext Encrypted",
         "files mapped_zeros",
-        "message Done Entry Ledger Message Request Transcript",
+        "ledger Entry Ledger",
+        "message Done Message Request",
         "party Organisation Party State serves",
         "receipt NON_PRIVATE DpEvent Receipt",
-        "release Codec Identity Mechanism Outbox Packed Plain Released Rule",
+        "outbox Outbox",
+        "release Codec Identity Mechanism Packed Plain Released Rule",
         "roles Peer Peers Transport",
+        "transcript Transcript",
         "wire Envelope",
         "roles",
     )

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from colonnade.core.cipher import Ciphertext
 from colonnade.core.message import MESSAGES, Message, Request, batch_of
-from colonnade.core.release import Outbox, Released
+from colonnade.core.outbox import Outbox
+from colonnade.core.release import Released
 from colonnade.core.wire import Envelope
 from colonnade.errors import ColonnadeError, NoAnswer, PartyError
 

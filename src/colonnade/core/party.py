@@ -19,15 +19,10 @@ from torch import Generator
 from colonnade.core.batches import Agreed, Batches, seed_for
 from colonnade.core.chance import secret_generator
 from colonnade.core.files import mapped_zeros
-from colonnade.core.message import (
-    Done,
-    Ledger,
-    Message,
-    Request,
-    answered_by,
-    batch_of,
-)
-from colonnade.core.release import Outbox, Rule
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Done, Message, Request, answered_by, batch_of
+from colonnade.core.outbox import Outbox
+from colonnade.core.release import Rule
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, BudgetExhausted, NoAnswer, PartyError
 

@@ -25,15 +25,8 @@ from torch import Tensor, nn
 from colonnade.core.answers import Answers, Declared, Missing
 from colonnade.core.batches import Agreed
 from colonnade.core.cipher import Ciphertext
-from colonnade.core.message import (
-    Done,
-    Ledger,
-    Message,
-    Ping,
-    Pong,
-    Request,
-    answered_by,
-)
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Done, Message, Ping, Pong, Request, answered_by
 from colonnade.core.party import Organisation, Party, State, serves
 from colonnade.core.presence import Presence
 from colonnade.core.receipt import DpEvent

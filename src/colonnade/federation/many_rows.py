@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.core.release import Outbox
+from colonnade.core.outbox import Outbox
 from colonnade.federation.federation import Federation, load
 from colonnade.rows.asked import rows_asked_for
 from colonnade.rows.holdings import with_tables

@@ -28,7 +28,7 @@ from colonnade.alignment.keys import written_in
 from colonnade.alignment.settings import Key
 from colonnade.core import Agreed, Batches
 from colonnade.core.checks import did_you_mean
-from colonnade.core.message import Entry
+from colonnade.core.ledger import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import (
     Index,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.core.checks import did_you_mean
-from colonnade.core.message import Entry
+from colonnade.core.ledger import Entry
 from colonnade.core.receipt import DpEvent
 from colonnade.datasets.table_files import safe
 from colonnade.errors import CheckpointError, ConfigError, InputError

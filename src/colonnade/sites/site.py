@@ -74,7 +74,7 @@ from colonnade.core import (
     Transport,
 )
 from colonnade.core.by_id import numbers_of
-from colonnade.core.message import Entry
+from colonnade.core.ledger import Entry
 from colonnade.core.wire import Envelope
 from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, CheckpointError, DataError, InputError

@@ -26,7 +26,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from colonnade.core.cipher import Ciphertext, Encrypted
 from colonnade.core.files import mapped_stack
-from colonnade.core.message import Ledger, Message, Request, batch_of
+from colonnade.core.ledger import Ledger
+from colonnade.core.message import Message, Request, batch_of
+from colonnade.core.outbox import Outbox, release_stack
 from colonnade.core.party import (
     ALL_THREADS_PAY,
     Organisation,
@@ -36,7 +38,7 @@ from colonnade.core.party import (
     one_torch_thread,
 )
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
-from colonnade.core.release import Outbox, Released, release_stack
+from colonnade.core.release import Released
 from colonnade.core.roles import Answer, FeatureOwner, Transport, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError

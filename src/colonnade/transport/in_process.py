@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Literal
 
 from colonnade.core import wire
-from colonnade.core.message import Message, Transcript, batch_of
+from colonnade.core.message import Message, batch_of
 from colonnade.core.party import Party, cores, one_torch_thread
 from colonnade.core.roles import Answer, Transport, by_receiver
+from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError
 
