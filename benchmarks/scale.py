@@ -30,7 +30,7 @@ from colonnade.algorithms import find
 from colonnade.benchmark import Result, race
 from colonnade.core import Envelope, Transport
 from colonnade.core.files import let_go, mapped_array, mapped_folder
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.datasets.preprocess import Labels
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Columns, Holdings, LabelledRows

@@ -24,7 +24,7 @@ from colonnade.algorithms.tree_owner import (
     UseKey,
 )
 from colonnade.core import Ciphertext, Envelope, Message, Transport
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.encryption.elgamal import ElGamalSecretKey
 from colonnade.encryption.scheme import wrap
 from colonnade.errors import PartyError

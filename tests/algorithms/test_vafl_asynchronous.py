@@ -29,7 +29,7 @@ from torch import Tensor
 from colonnade.algorithms import vafl
 from colonnade.algorithms.embedding import Descend
 from colonnade.core import Envelope, Message, Party, Request, Transport
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import PartyError
 from colonnade.transport import Fault, Faulty, InProcess
 

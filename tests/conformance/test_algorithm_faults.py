@@ -30,7 +30,7 @@ from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, Released, Request, Transport
 from colonnade.core.answers import Answers
 from colonnade.core.message import batch_of
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import BoundaryError, PartyError
 from colonnade.transport import Fault, Faulty
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import Message
-from colonnade.core.party import WINDOW, Calls
-from colonnade.errors import BoundaryError
+from colonnade.core.party import CALL_WINDOW, AnsweredCalls
 
 
 class Reply(Message):
@@ -18,31 +17,28 @@ class Reply(Message):
 
 def deliver(numbers: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Which deliveries were executed, answered from memory, and refused."""
-    calls: Calls | None = None
+    calls: AnsweredCalls | None = None
     executed = []
     remembered = []
     refused = []
     for number in numbers:
-        if calls is not None and number <= calls.newest:
-            try:
-                reply = calls.repeated(number, "bank", "shop")
-            except BoundaryError:
-                refused.append(number)
-                continue
-            if reply is not None:
-                assert reply == Reply(number)
-                remembered.append(number)
-                continue
+        if calls is not None and number == calls.newest:
+            assert calls.reply == Reply(number)
+            remembered.append(number)
+            continue
+        if calls is not None and number < calls.newest and not calls.is_late(number):
+            refused.append(number)
+            continue
         executed.append(number)
         if calls is None:
-            calls = Calls(number, Reply(number))
+            calls = AnsweredCalls(number, Reply(number))
         else:
             calls.note(number, Reply(number))
     return executed, remembered, refused
 
 
 @given(
-    st.lists(st.integers(0, 3 * WINDOW), max_size=60)
+    st.lists(st.integers(0, 3 * CALL_WINDOW), max_size=60)
     | st.lists(st.integers(0, 12), max_size=60)
 )
 @settings(max_examples=100)
@@ -53,7 +49,7 @@ def test_no_number_is_ever_executed_twice_and_new_ones_in_the_window_always_are(
     assert len(executed) == len(set(executed))
     newest = -1
     for place, number in enumerate(numbers):
-        if number not in numbers[:place] and number > newest - WINDOW:
+        if number not in numbers[:place] and number > newest - CALL_WINDOW:
             assert number in executed
         newest = max(newest, number)
 
@@ -74,11 +70,13 @@ def test_the_newest_is_answered_from_memory_and_a_late_one_executed_once() -> No
 
 
 def test_the_window_ends_where_it_says() -> None:
-    assert deliver([1000, 1001 - WINDOW, 1000 - WINDOW])[2] == [1000 - WINDOW]
+    assert deliver([1000, 1001 - CALL_WINDOW, 1000 - CALL_WINDOW])[2] == [
+        1000 - CALL_WINDOW
+    ]
 
 
 def known() -> Calls:
-    calls = Calls(3, Reply(3))
+    calls = AnsweredCalls(3, Reply(3))
     calls.note(9, Reply(9))
     return calls
 
@@ -86,7 +84,7 @@ def known() -> Calls:
 def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then() -> (
     None
 ):
-    late = [1000, *range(1001 - WINDOW, 1000), *range(1001, 1000 + WINDOW)]
+    late = [1000, *range(1001 - CALL_WINDOW, 1000), *range(1001, 1000 + CALL_WINDOW)]
     executed, _, refused = deliver([*late, *late])
     assert executed == late
     assert refused == late[:-1]

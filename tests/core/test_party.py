@@ -28,7 +28,7 @@ from colonnade.core import (
 )
 from colonnade.core.batches import seed_for
 from colonnade.core.chance import Source
-from colonnade.core.roles import NUMBERS
+from colonnade.core.peers import NUMBERS
 from colonnade.errors import BoundaryError, BudgetExhausted, PartyError
 
 
@@ -355,7 +355,7 @@ def test_calls_that_overtook_each_other_are_both_answered() -> None:
 
 
 def test_a_restarted_driver_is_above_what_it_sent() -> None:
-    code = "from colonnade.core.roles import NUMBERS; print(next(NUMBERS))"
+    code = "from colonnade.core.peers import NUMBERS; print(next(NUMBERS))"
     before = next(NUMBERS)
     assert (
         int(

@@ -24,7 +24,7 @@ from colonnade.core import (
     Request,
     serves,
 )
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import NoAnswer, PartyError
 from colonnade.transport.in_process import InProcess
 

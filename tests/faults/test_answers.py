@@ -12,7 +12,7 @@ from torch import Tensor
 
 from colonnade.algorithms.embedding import Embedding
 from colonnade.core import Envelope, Released, Transport
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
 

@@ -20,7 +20,7 @@ from tests.federation.small import (
 )
 
 from colonnade.core import Step
-from colonnade.core.roles import NUMBERS
+from colonnade.core.peers import NUMBERS
 from colonnade.errors import InputError
 from colonnade.federation.fit import Record
 

@@ -13,7 +13,7 @@ from tests.federation.small_multi import federation, quick
 from colonnade.algorithms.multi_vfl import Embed
 from colonnade.core import Envelope, Transport
 from colonnade.core.message import batch_of
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation
 from colonnade.selection.settings import SERVER

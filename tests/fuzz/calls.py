@@ -20,7 +20,7 @@ from tests.transport.one_by_one import OneByOne, only
 from colonnade.algorithms import secure_sum
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Envelope, Message, Party, roles, wire
-from colonnade.core.roles import NUMBERS
+from colonnade.core.peers import NUMBERS
 from colonnade.errors import ColonnadeError, WireError
 from colonnade.transport import InProcess
 

@@ -26,7 +26,7 @@ from colonnade.core import (
     serves,
     wire,
 )
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import BudgetExhausted, NoAnswer, PartyError
 from colonnade.transport.holding import LARGEST_FRAME, Holding
 from colonnade.transport.remote import ANSWER

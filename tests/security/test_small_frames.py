@@ -24,7 +24,7 @@ from colonnade.algorithms.tree_owner import Split, Start, UseKey
 from colonnade.compression import TopK
 from colonnade.core import Envelope, Outbox, Rule
 from colonnade.core.party import Bounds
-from colonnade.core.roles import MOST_WIDTH, Introduction, check_shape
+from colonnade.core.roles import LARGEST_WIDTH, Introduction, check_shape
 from colonnade.encryption.elgamal import ElGamalSecretKey
 from colonnade.errors import ConfigError, PartyError
 from colonnade.sites.driving import drive
@@ -216,7 +216,7 @@ def test_a_party_cannot_say_that_it_sends_more_than_there_is_room_for(
 ) -> None:
     with pytest.raises(ConfigError, match="'lab' says that it sends"):
         check_shape("lab", shape)
-    check_shape("lab", (MOST_WIDTH,))
+    check_shape("lab", (LARGEST_WIDTH,))
 
 
 @pytest.mark.parametrize("name", ["splitnn", "vimadmm", "boosted_trees"])

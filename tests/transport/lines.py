@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from colonnade.core import Envelope, Message, Party, Transport
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.transport.remote import PIECE, Endpoint, Remote, Route
 
 R = TypeVar("R", bound=Message)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from colonnade.core import Envelope, Transport
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import PartyError
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.planning.three import tables, write
 
 from colonnade.core import Envelope, Message
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.planning.plan import plan

@@ -20,7 +20,7 @@ from tests.transport.test_endpoint import desk, failure, whole
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Done, Envelope, Party, Peers, Request, Transport, wire
 from colonnade.core.message import Ping, answered_by
-from colonnade.core.roles import Answer, by_receiver
+from colonnade.core.peers import Answer, by_receiver
 from colonnade.errors import (
     BudgetExhausted,
     NoAnswer,

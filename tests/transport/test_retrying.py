@@ -14,7 +14,7 @@ from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.core import Envelope, Transport
 from colonnade.core.message import Ping
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 from colonnade.transport import Fault, Faulty, InProcess, Retrying
 

@@ -212,7 +212,7 @@ class LabelOwner(roles.LabelOwner):
 
     def begin(self) -> None:
         """Get ready for the first round."""
-        train = self._trained()
+        train = self._training_rows()
         if self.base is None and train is not None:
             self.base = self.objective.start(
                 self.labels[train].cpu(), self.weights(train)
@@ -342,7 +342,7 @@ class LabelOwner(roles.LabelOwner):
 
     def state(self) -> State:
         state = super().state() | {"rounds": self.rounds}
-        train = self._trained()
+        train = self._training_rows()
         if self.base is not None:
             state["base"] = self.base
         if self.scores is not None and train is not None:
@@ -355,7 +355,7 @@ class LabelOwner(roles.LabelOwner):
             {name: values.cpu() for name, values in table.items()}
             for table in state["rounds"]
         ]
-        self.base, self.scores, train = state.get("base"), None, self._trained()
+        self.base, self.scores, train = state.get("base"), None, self._training_rows()
         if "scores" in state and train is not None and self.base is not None:
             self.scores = self.base.cpu().repeat(len(self.labels), 1)
             self.scores[train.cpu()] = state["scores"].cpu()

@@ -289,7 +289,7 @@ class LabelOwner(roles.LabelOwner):
         }
         self.opening.meet(
             others,
-            0 if (train := self._trained()) is None else len(train),
+            0 if (train := self._training_rows()) is None else len(train),
             self.loss.outputs,
         )
 

@@ -59,7 +59,7 @@ from colonnade.alignment.keyed import (
 from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.message import Done, Message, Request
 from colonnade.core.party import Organisation, Party, serves
-from colonnade.core.roles import Peers
+from colonnade.core.peers import Peers
 from colonnade.errors import PartyError
 
 CHUNK = 1 << 16

@@ -64,8 +64,8 @@ from colonnade.alignment.id_owner import (
 )
 from colonnade.core.message import Message, Request
 from colonnade.core.party import Refused
+from colonnade.core.peers import Peers
 from colonnade.core.release import Released
-from colonnade.core.roles import Peers
 from colonnade.errors import ConfigError, PartyError
 
 CHUNK = 8192

@@ -103,8 +103,8 @@ from colonnade.attacks.received import (
     suspicion,
 )
 from colonnade.core import Released, Transcript
-from colonnade.core.receipt import NON_PRIVATE
 from colonnade.core.outbox import UNCOMPRESSED
+from colonnade.core.receipt import NON_PRIVATE
 from colonnade.core.transcript import Seen
 from colonnade.optim.jacobians import jacobian_of
 
@@ -256,7 +256,9 @@ def _embedded(knowledge: Knowledge, rows: Tensor) -> Tensor | None:
         knowledge.party,
     )
     sent_rows, sent = stacked(
-        part for part in arrived if part.event == NON_PRIVATE and part.codec == UNCOMPRESSED
+        part
+        for part in arrived
+        if part.event == NON_PRIVATE and part.codec == UNCOMPRESSED
     )
     places = {
         row: place for place, row in reversed(list(enumerate(sent_rows.tolist())))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from colonnade.core.message import Done, Message, Request
     from colonnade.core.outbox import Outbox
     from colonnade.core.party import Organisation, Party, State, serves
+    from colonnade.core.peers import Peer, Peers, Transport
     from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
     from colonnade.core.release import (
         Codec,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         Released,
         Rule,
     )
-    from colonnade.core.roles import Peer, Peers, Transport
     from colonnade.core.transcript import Transcript
     from colonnade.core.wire import Envelope
 else:
@@ -43,7 +43,7 @@ else:
         "receipt NON_PRIVATE DpEvent Receipt",
         "outbox Outbox",
         "release Codec Identity Mechanism Packed Plain Released Rule",
-        "roles Peer Peers Transport",
+        "peers Peer Peers Transport",
         "transcript Transcript",
         "wire Envelope",
         "roles",

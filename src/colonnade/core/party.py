@@ -1,5 +1,5 @@
-"""A party: one organisation in one role. It answers the requests its class serves, and
-nothing leaves it otherwise."""
+"""A party: one organisation in one role. It answers the requests that its class serves,
+and nothing leaves it otherwise."""
 
 from __future__ import annotations
 
@@ -37,36 +37,42 @@ Handler = TypeVar("Handler", bound=Callable[..., Message])
 
 
 def serves(method: Handler) -> Handler:
-    """Mark a method `(self, request: SomeRequest) -> SomeReply` as answering that
-    request. One that releases something has a second argument, `asker: str | None`, and
-    releases `to` it; None is the party itself."""
+    """Mark a method `(self, request: SomeRequest) -> SomeReply` as the one that answers
+    that request.
+
+    A method that releases something has a second argument, `asker: str | None`, and
+    releases `to` it. None is the party itself.
+    """
     method.__serves__ = method.__code__.co_argcount - 1  # type: ignore[attr-defined]
     return method
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a party on its own machine holds others to, whatever they send: how many
-    outputs the model of this run has, and how many bytes an answer may take."""
+    """What a party on its own machine holds others to, whatever they send.
+
+    Args:
+        outputs: How many outputs the model of this run has.
+        answer: How many bytes an answer may take.
+    """
 
     outputs: int
     answer: int
 
 
-WINDOW = 64
+CALL_WINDOW = 64
 """How far a late call may lie behind the newest one."""
 
 
-class Calls:
-    """Which of a sender's calls a party has answered: each is answered once, and an old
-    one never again.
+class AnsweredCalls:
+    """The calls of one sender that a party has answered. Each is answered once.
 
-    Numbers grow: a driver starts at its clock and counts on, so a restarted one is
+    Numbers grow: a driver starts at its clock and counts on, so a restarted driver is
     above all that it ever sent. As in IPsec (RFC 4303, 3.4.3) there is a window below
-    the newest number. A number above the newest is new; one in the window that was not
-    answered is late, and new; whatever else comes is a replay. The newest call has its
-    reply kept, so that a repeated delivery of it is answered from memory. A call that
-    failed is not noted: it may be tried again.
+    the newest number. A number above the newest is new. A number in the window that was
+    not answered is late, and new. Any other is a replay. The newest call has its reply
+    kept, so that a repeated delivery of it is answered from memory. A call that failed
+    is not noted: it may be tried again.
     """
 
     __slots__ = ("newest", "recent", "reply")
@@ -74,8 +80,8 @@ class Calls:
     def __init__(self, number: int, reply: Message) -> None:
         self.newest = number
         self.reply = reply
-        # while a number is in the window, fewer others can be answered
-        self.recent = deque((number,), 2 * WINDOW)
+        # Fewer calls than this can be answered while a number is in the window.
+        self.recent = deque((number,), 2 * CALL_WINDOW)
 
     def note(self, number: int, reply: Message) -> None:
         """Remember that a call was answered."""
@@ -84,27 +90,14 @@ class Calls:
             self.newest = number
             self.reply = reply
 
-    def repeated(self, number: int, party: str, sender: str) -> Message | None:
-        """For a number that is not above the newest: the reply it had, None where it is
-        late but new, or a refusal."""
-        if number == self.newest:
-            return self.reply
-        if number > self.newest - WINDOW and number not in self.recent:
-            return None
-        raise BoundaryError(
-            f"'{party}' refuses a call of {sender[:80]!r} that is older than what it"
-            f" has answered: number {number}, and the newest is {self.newest}. It was"
-            " replayed, or the sender's clock was set back: correct it."
-        )
+    def is_late(self, number: int) -> bool:
+        """Whether a number below the newest belongs to a call that comes only now."""
+        return number > self.newest - CALL_WINDOW and number not in self.recent
 
 
 @dataclass
 class Organisation:
-    """An organisation in a federation: what its roles share, and the roles it plays.
-
-    `roles` are known by the names that a checkpoint has for them: "features", "labels",
-    "server". `fitted` says how its columns and labels became numbers.
-    """
+    """An organisation in a federation: what its roles share, and the roles it plays."""
 
     name: str
     outbox: Outbox
@@ -112,17 +105,20 @@ class Organisation:
     generator: Generator
     ledger: Ledger
     device: torch.device
-    # whether nobody who knows the agreed seed knows its random numbers
     secret: bool = False
+    """Whether its random numbers are unknown to who knows the agreed seed."""
     roles: dict[str, Party] = field(default_factory=dict)
+    """Its roles by their names in a checkpoint: "features", "labels", "server"."""
     fitted: State = field(default_factory=dict)
-    bounds: Bounds | None = None  # None: in one process, where nobody is a stranger
-    # what its model learns from its own rows, before anybody trains
+    """How its columns and labels became numbers."""
+    bounds: Bounds | None = None
+    """None in one process, where nobody is a stranger."""
     pretrain: Callable[[], None] | None = None
-    # while it trains: its roles as they were when validation rows scored best
+    """Lets its model learn from its own rows, before anybody trains."""
     best: State | None = None
-    # once it took its best: its roles as training left them, to go on from
+    """While it trains: its roles as they were when validation rows scored best."""
     last: State | None = None
+    """Once it took its best: its roles as training left them, to go on from."""
 
     @classmethod
     def at(
@@ -135,30 +131,39 @@ class Organisation:
         rules: Mapping[str, Rule] | None = None,
         device: torch.device | str = "cpu",
     ) -> Organisation:
-        """An organisation with an empty ledger and the owner's rules. Its random
-        numbers depend on the seed and the name, which others know; where it is
-        `secret`, they come from the operating system."""
-        generator = (
-            secret_generator()
-            if secret
-            else Generator().manual_seed(seed_for(seed, name))
-        )
+        """Make an organisation with an empty ledger.
+
+        Args:
+            name: Its name.
+            batches: What it agreed on with the label owners.
+            seed: The agreed seed. Its random numbers follow from the seed and its name.
+            secret: Draw random numbers from the operating system instead.
+            rules: Its owner's rules, by release name.
+            device: Where it computes.
+        """
+        if secret:
+            generator = secret_generator()
+        else:
+            generator = Generator().manual_seed(seed_for(seed, name))
         outbox = Outbox(name, generator, rules)
+        ledger = Ledger(name)
         return cls(
-            name, outbox, batches, generator, Ledger(name), torch.device(device), secret
+            name, outbox, batches, generator, ledger, torch.device(device), secret
         )
 
     def start(self, seed: int) -> Generator:
-        """Where the weights of a new model come from: this seed, or where they are
-        secret, the operating system. They have a generator of their own, so that what
-        the party's other one draws later says nothing about them."""
+        """A generator for the weights of a new model.
+
+        It is apart from the party's own generator, so that what the party draws later
+        says nothing about the weights. Where weights are secret, the seed is not used.
+        """
         return secret_generator() if self.secret else Generator().manual_seed(seed)
 
     def state(self) -> State:
-        """For a checkpoint: where the random numbers, the receipts, the ledger and the
-        budget stand, and each role.
+        """What a checkpoint keeps: where the random numbers, the receipts, the ledger
+        and the budget stand, and each role.
 
-        Secret noise is not in it: continued, it would hide two different tensors behind
+        Secret noise is not in it. Continued, it would hide two different tensors behind
         the same numbers.
         """
         own: State = {
@@ -167,108 +172,105 @@ class Organisation:
             "followed": self.outbox.followed,
             "ledger": self.ledger.state(),
         }
-        own |= {} if self.outbox.meter is None else {"meter": self.outbox.meter.state()}
-        aside = {
-            key: kept
-            for key, kept in (("best", self.best), ("last", self.last))
-            if kept is not None
-        }
-        return {"seat": own} | self._of_roles() | aside
-
-    def _of_roles(self) -> State:
-        return {role: party.state() for role, party in self.roles.items()}
-
-    def _become(self, state: State) -> None:
-        for role, party in self.roles.items():
-            party.load_state(state[role])
-
-    def keep_best(self) -> None:
-        """Remember its roles as they are now: no model scored better on validation
-        rows."""
-        self.best = copied(self._of_roles())
-        self.last = None
-
-    def drop_best(self) -> None:
-        self.best = self.last = None
-
-    def take_best(self) -> None:
-        """Training has ended: have the best models again. Where training stopped is
-        kept, to go on from there."""
-        if self.best is not None and not same(now := self._of_roles(), self.best):
-            self.last = copied(now)
-            self._become(self.best)
-        self.best = None
-
-    def go_on(self) -> None:
-        """Train further: from where training stopped, with the best models aside."""
+        if self.outbox.meter is not None:
+            own["meter"] = self.outbox.meter.state()
+        state: State = {"seat": own} | self._state_of_roles()
+        if self.best is not None:
+            state["best"] = self.best
         if self.last is not None:
-            self.best = copied(self._of_roles())
-            self._become(self.last)
-            self.last = None
-
-    def begin_with(self, state: State) -> None:
-        """Start training with the models of another run, whose rows may be others: what
-        belongs to its rows, where its optimizers and random numbers stood, and what it
-        released stay behind."""
-        for role, party in self.roles.items():
-            now = party.state()
-            before = state[role]
-            found = taken(now, before)
-            for part in ("model", "heads"):
-                if part in now and not same(found[part], before[part]):
-                    raise RuntimeError(f"{part} of another shape")
-            party.load_state(found)
+            state["last"] = self.last
+        return state
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`; the ledger's own file is cut back by
+        """Continue from `state()`. The ledger's own file is cut back by
         `Ledger.rewind`."""
         own = state["seat"]
         self.generator.set_state(own["generator"].cpu())
         self.outbox.released = own["released"]
-        self.outbox.followed = own.get("followed", "")
+        self.outbox.followed = own["followed"]
         if self.outbox.meter is not None and "meter" in own:
             self.outbox.meter.load_state(own["meter"])
-        # once kept beside the role's own
-        older = {key: state[key] for key in ("drawn", "missing") if key in state}
-        for role, party in self.roles.items():
-            party.load_state(older | state[role])
+        self._load_roles(state)
         self.best = state.get("best")
         self.last = state.get("last")
+
+    def _state_of_roles(self) -> State:
+        return {role: party.state() for role, party in self.roles.items()}
+
+    def _load_roles(self, state: State) -> None:
+        for role, party in self.roles.items():
+            party.load_state(state[role])
+
+    def keep_best(self) -> None:
+        """Remember the roles as they are now: no model scored better on validation
+        rows."""
+        self.best = copied(self._state_of_roles())
+        self.last = None
+
+    def drop_best(self) -> None:
+        """Forget the best models."""
+        self.best = None
+        self.last = None
+
+    def take_best(self) -> None:
+        """Have the best models again, when training has ended. The last ones are kept,
+        to go on from there."""
+        if self.best is not None:
+            now = self._state_of_roles()
+            if not same(now, self.best):
+                self.last = copied(now)
+                self._load_roles(self.best)
+        self.best = None
+
+    def go_on(self) -> None:
+        """Train further from where training stopped, with the best models aside."""
+        if self.last is not None:
+            self.best = copied(self._state_of_roles())
+            self._load_roles(self.last)
+            self.last = None
+
+    def begin_with(self, state: State) -> None:
+        """Start training with the models of another run, whose rows may be others.
+
+        What belongs to the other run's rows stays behind: where its optimizers and
+        random numbers stood, and what it released.
+        """
+        for role, party in self.roles.items():
+            now = party.state()
+            before = state[role]
+            merged = taken(now, before)
+            for part in ("model", "heads"):
+                if part in now and not same(merged[part], before[part]):
+                    raise RuntimeError(f"{part} of another shape")
+            party.load_state(merged)
 
 
 def copied(state: State) -> State:
     """The same values in memory of their own."""
+    return {key: _copied_value(value) for key, value in state.items()}
 
-    def copy(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return mapped_zeros(value.shape, value.dtype, value.device).copy_(
-                value.detach()
-            )
-        if isinstance(value, dict):
-            return {key: copy(inner) for key, inner in value.items()}
-        return (
-            [copy(inner) for inner in value]
-            if isinstance(value, (list, tuple))
-            else value
-        )
 
-    return {key: copy(value) for key, value in state.items()}
+def _copied_value(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        copy = mapped_zeros(value.shape, value.dtype, value.device)
+        return copy.copy_(value.detach())
+    if isinstance(value, dict):
+        return {key: _copied_value(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied_value(inner) for inner in value]
+    return value
 
 
 def taken(now: Any, before: Any) -> Any:
-    """A state with all tensors of an earlier one that have the same place and shape."""
-    if (
-        isinstance(now, torch.Tensor)
-        and isinstance(before, torch.Tensor)
-        and now.shape == before.shape
-    ):
-        return before.to(now.device, now.dtype, copy=True)
-    if (
-        isinstance(now, dict)
-        and isinstance(before, dict)
-        and now.keys() == before.keys()
-    ):
-        return {key: taken(value, before[key]) for key, value in now.items()}
+    """A state with all tensors of an earlier state that have the same place and
+    shape."""
+    if isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor):
+        if now.shape == before.shape:
+            return before.to(now.device, now.dtype, copy=True)
+        return now
+    if isinstance(now, dict) and isinstance(before, dict):
+        if now.keys() == before.keys():
+            return {key: taken(value, before[key]) for key, value in now.items()}
     return now
 
 
@@ -277,34 +279,33 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict):
-        return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(same(one[k], other[k]) for k in one)
-        )
+        if not isinstance(other, dict) or one.keys() != other.keys():
+            return False
+        return all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(
-            same(a, b) for a, b in zip(one, other, strict=True)
-        )
+        if len(one) != len(other):
+            return False
+        return all(same(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
 
 
 def cores() -> int:
-    """Those that this process may use."""
-    return (
-        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    )
+    """How many cores this process may use."""
+    everywhere = os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else everywhere
 
 
 ALL_THREADS_PAY = 300_000_000
-"""Operations from which torch gains by using more than one thread for them, and what is
+"""Operations from which torch gains by using several threads for them and for what is
 between them."""
 
 
 @contextmanager
 def one_torch_thread(wanted: bool = True) -> Iterator[None]:
-    """Inside, torch computes with one thread; the setting is the process's, so it is
-    put back afterwards."""
+    """Let torch compute with one thread inside.
+
+    The setting is the process's, so it is put back afterwards.
+    """
     before = torch.get_num_threads()
     if not wanted or before == 1:
         yield
@@ -316,20 +317,17 @@ def one_torch_thread(wanted: bool = True) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Refused(Exception):  # noqa: N818 - a condition, not an error of its own; `answer` turns it into a PartyError
+class Refused(Exception):  # noqa: N818 - a condition; `Party.answer` makes it an error
     """A request does not fit the party's state."""
-
-
-def _request_of(method: Callable[..., Message]) -> type[Request[Any]]:
-    """The class of the request that a method marked with `serves` takes."""
-    hints = get_type_hints(method)
-    return next(hint for key, hint in hints.items() if key != "return")  # type: ignore[no-any-return]
 
 
 @contextmanager
 def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
-    """Inside, all of these are undisturbed. Whoever asks for several names them in one
-    order: else two may wait for each other."""
+    """Keep several parties from answering anybody, as long as this lasts.
+
+    Whoever holds several names them in one order: two who do not may wait for each
+    other.
+    """
     held = []
     try:
         for party in parties:
@@ -342,16 +340,18 @@ def all_undisturbed(parties: Iterable[Party]) -> Iterator[None]:
 
 
 class Party:
-    """Answers requests. Subclass a role (`core.roles`) and mark methods with `@serves`."""
+    """Answers requests. Subclass a role (`core.roles`) and mark methods with
+    `@serves`."""
 
-    # True: a cohort may compute for it, since it uses no keys of its own
     stackable = False
-    # who may ask; None: whoever the transport lets through
+    """Whether a cohort may compute for it. A role that uses keys of its own may not."""
     serves_for: Collection[str] | None = None
-    # of some requests, who may ask them
+    """The parties that may ask; None for whoever the transport lets through."""
     reserved: Mapping[type[Request[Any]], Collection[str]] = {}
-    # answered while it computes, and not counted as calls
+    """The parties that may ask some requests, in place of `serves_for`."""
     aside: ClassVar[Collection[type[Request[Any]]]] = ()
+    """Requests that are answered while the party computes. They are not counted as
+    calls."""
     _served: ClassVar[dict[type[Request[Any]], str] | None] = None
 
     def __init__(self, organisation: Organisation) -> None:
@@ -362,7 +362,7 @@ class Party:
         self.ledger = organisation.ledger
         self.device = organisation.device
         self._lock = threading.RLock()
-        self._answered: dict[str, Calls] = {}
+        self._answered: dict[str, AnsweredCalls] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -370,132 +370,152 @@ class Party:
 
     @classmethod
     def served(cls) -> dict[type[Request[Any]], str]:
-        """Request class -> the name of the method that answers it."""
+        """The requests that this class answers, and the name of the method for each."""
         if cls._served is None:
-            marked = [
-                name
-                for name in dir(cls)
-                if getattr(getattr(cls, name), "__serves__", 0)
-            ]
-            # whole at once: threads look here
-            cls._served = {_request_of(getattr(cls, name)): name for name in marked}
+            served: dict[type[Request[Any]], str] = {}
+            for name in dir(cls):
+                method = getattr(cls, name)
+                if getattr(method, "__serves__", 0):
+                    served[_request_type(method)] = name
+            cls._served = served  # whole at once, since threads look here
         return cls._served
 
     def handle(self, envelope: Envelope[Request[R]]) -> R:
-        """Answer one call and write down what came and went. A repeated call gets its
-        first reply; older calls, and those of parties that were not agreed on, are
-        refused. A cohort does the same for its members."""
+        """Answer one call, and write down what came and what went.
+
+        A repeated call gets its first reply. Older calls, and those of parties that may
+        not ask, are refused. A cohort does the same for its members.
+        """
         request = envelope.message
-        sender = envelope.sender
-        self.allow(sender, type(request))
+        self.allow(envelope.sender, type(request))
         if type(request) in self.aside:
-            return self._call(request, sender)
+            return self._call(request, envelope.sender)
         with self._lock:
             reply = self.remembered(envelope)
             if reply is None:
-                self.ledger.write("in", sender, request)
-                reply = self.answer(request, sender)
+                self.ledger.write("in", envelope.sender, request)
+                reply = self.answer(request, envelope.sender)
                 self.conclude(envelope, reply)
             return reply
 
     def allow(self, sender: str, kind: type[Request[Any]]) -> None:
-        """Refuse a call of somebody who may not make it, and one that nobody may make:
-        by who asks what, so that a transport can do so before it unpacks anything."""
-        allowed = self.reserved.get(kind, self.serves_for)
-        if allowed is not None and sender not in allowed:
-            why = f"this is for {', '.join(sorted(allowed)) or 'nobody'} to ask"
+        """Refuse a request that the sender may not make, or that nobody may make.
+
+        It needs no more than the request's kind, so that a transport can ask before it
+        unpacks anything.
+        """
+        may_ask = self.reserved.get(kind, self.serves_for)
+        if may_ask is not None and sender not in may_ask:
+            why = f"this is for {', '.join(sorted(may_ask)) or 'nobody'} to ask"
             log.warning(
                 "%s: refused %s of %.80r: %s", self.name, kind.kind, sender, why
             )
             raise BoundaryError(
                 f"'{self.name}' does not answer {kind.kind} of {sender[:80]!r}: {why}."
             )
-        self._method(kind)
+        self._method_for(kind)
 
-    def _method(self, kind: type[Request[Any]]) -> str:
-        """The name of what answers a request."""
+    def _method_for(self, kind: type[Request[Any]]) -> str:
+        """The name of the method that answers a request."""
         method = self.served().get(kind)
         if method is None:
+            role = f"{type(self).__module__}.{type(self).__name__}"
+            served = ", ".join(sorted(known.kind for known in self.served()))
             raise BoundaryError(
-                f"'{self.name}' ({type(self).__module__}.{type(self).__name__}) does"
-                f" not serve {kind.kind}.\n    It serves:"
-                f" {', '.join(sorted(one.kind for one in self.served()))}."
+                f"'{self.name}' ({role}) does not serve {kind.kind}.\n    It serves:"
+                f" {served}."
             )
         return method
 
     def _call(self, request: Request[R], asker: str | None) -> R:
-        method = getattr(self, self._method(type(request)))
-        return method(*(request, asker)[: method.__serves__])  # type: ignore[no-any-return]
+        """Answer a request by the method that serves it."""
+        method = getattr(self, self._method_for(type(request)))
+        arguments = (request, asker)[: method.__serves__]
+        reply: R = method(*arguments)
+        return reply
 
     def remembered(self, envelope: Envelope[Request[R]]) -> R | None:
-        """The reply that a call had when it came the first time; None for a new one,
-        and an old one is refused."""
-        known = self._answered.get(envelope.sender)
-        if known is None or envelope.number > known.newest:
+        """The reply that a repeated call had the first time; None for a new call. A
+        replayed call is refused."""
+        number = envelope.number
+        answered = self._answered.get(envelope.sender)
+        if answered is None or number > answered.newest or answered.is_late(number):
             return None
-        # Its frame came again. The request was done, and a reply that says no more than
-        # that can be given again.
-        was_answered = envelope.number in known.recent
+        if number == answered.newest:
+            return answered.reply  # type: ignore[return-value]
+        # A frame with several calls came again. A reply that says no more than that the
+        # request was done can be given again.
+        was_answered = number in answered.recent
         if was_answered and answered_by(type(envelope.message)) is Done:
             return Done()  # type: ignore[return-value]
-        try:
-            return known.repeated(envelope.number, self.name, envelope.sender)  # type: ignore[return-value]
-        except BoundaryError:
-            log.warning(
-                "%s: refused a replayed %s of %.80r",
-                self.name,
-                envelope.message.kind,
-                envelope.sender,
-            )
-            raise
+        log.warning(
+            "%s: refused a replayed %s of %.80r",
+            self.name,
+            envelope.message.kind,
+            envelope.sender,
+        )
+        raise BoundaryError(
+            f"'{self.name}' refuses a call of {envelope.sender[:80]!r} that is older"
+            f" than what it has answered: number {number}, and the newest is"
+            f" {answered.newest}. It was replayed, or the sender's clock was set back:"
+            " correct it."
+        )
 
     def conclude(self, envelope: Envelope[Request[R]], reply: R) -> None:
         """Write down and remember how a call was answered."""
         self.ledger.write("out", envelope.sender, reply)
-        known = self._answered.get(envelope.sender)
-        if known is None:
-            self._answered[envelope.sender] = Calls(envelope.number, reply)
+        answered = self._answered.get(envelope.sender)
+        if answered is None:
+            self._answered[envelope.sender] = AnsweredCalls(envelope.number, reply)
         else:
-            known.note(envelope.number, reply)
+            answered.note(envelope.number, reply)
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """While it is held, this party answers nobody: what a call reads does not
-        change under it."""
+        """Keep this party from answering anybody: what a call reads does not change
+        under it."""
         return self._lock
 
     def answer(self, request: Request[R], asker: str | None = None) -> R:
-        """Do what somebody asks, or where nobody is named, this party itself.
+        """Do what somebody asks.
 
         Whatever goes wrong names this party, the request and the batch. After a failure
-        its attributes are those from before the call, so that what does not fit spoils
-        nothing that was set aside; what a method changed in place, as a model's
-        weights, stays changed, and the last checkpoint is the way back.
+        the party's attributes are those from before the call, so that a request that
+        does not fit spoils nothing that was set aside. What a method changed in place,
+        such as a model's weights, stays changed; the last checkpoint is the way back.
+
+        Args:
+            request: The request.
+            asker: The party that asks. By default this party itself.
         """
-        before = vars(self).copy()
+        attributes = vars(self).copy()
         followed = self.outbox.followed
         try:
             return self._call(request, asker)
-        # of somebody that this party had asked in turn: it answers itself, that it
-        # failed
         except NoAnswer as error:
+            # Another party did not answer this one. This one did: it says so.
             raise PartyError(
                 error.party, error.request, error.batch, error.cause
             ) from error
         except PartyError:
             raise
         except (BoundaryError, BudgetExhausted):
-            self._restore(before, followed)
+            self._restore(attributes, followed)
             raise
-        # a model of one's own may end the program: here that is a failure
-        except (Exception, SystemExit) as error:
-            self._restore(before, followed)
-            private = not isinstance(error, Refused)
-            cause = f"{type(error).__name__}: {error}" if private else str(error)
+        except Refused as error:
+            self._restore(attributes, followed)
             raise PartyError(
-                self.name, request.kind, batch_of(request), cause, private=private
+                self.name, request.kind, batch_of(request), str(error), private=False
+            ) from error
+        # A model of one's own may end the program. Here that is a failure like another.
+        except (Exception, SystemExit) as error:
+            self._restore(attributes, followed)
+            cause = f"{type(error).__name__}: {error}"
+            raise PartyError(
+                self.name, request.kind, batch_of(request), cause, private=True
             ) from error
 
     def _restore(self, attributes: Mapping[str, Any], followed: str) -> None:
+        """Take back what a failed call set."""
         self.outbox.followed = followed
         for added in vars(self).keys() - attributes.keys():
             del vars(self)[added]
@@ -511,15 +531,23 @@ class Party:
             raise Refused(otherwise)
 
     def needed(self, value: T | None, otherwise: str) -> T:
-        """What a request takes for granted of this party's state; refused where it is
-        not there."""
-        self.expect(value is not None, otherwise)
-        assert value is not None
+        """A part of this party's state that a request takes for granted. The request is
+        refused where it is missing."""
+        if value is None:
+            raise Refused(otherwise)
         return value
 
     def state(self) -> State:
-        """What this role must remember to continue bit-equal; roles add to it."""
+        """What this role must remember to continue with equal bits. Roles add to it."""
         return {}
 
     def load_state(self, state: State) -> None:
         """Continue from `state()`."""
+
+
+def _request_type(method: Callable[..., Message]) -> type[Request[Any]]:
+    """The class of the request that a method marked with `serves` takes."""
+    hints = get_type_hints(method)
+    arguments = [hint for name, hint in hints.items() if name != "return"]
+    request: type[Request[Any]] = arguments[0]
+    return request

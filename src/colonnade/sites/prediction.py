@@ -39,7 +39,7 @@ from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
 from colonnade.core import Peers, Request, Transport, roles
 from colonnade.core.files import replaced
-from colonnade.core.roles import Answer
+from colonnade.core.peers import Answer
 from colonnade.core.wire import Envelope
 from colonnade.datasets.preprocess import Labels
 from colonnade.datasets.table import packed

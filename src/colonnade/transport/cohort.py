@@ -37,9 +37,10 @@ from colonnade.core.party import (
     all_undisturbed,
     one_torch_thread,
 )
+from colonnade.core.peers import Answer, Transport
 from colonnade.core.receipt import NON_PRIVATE, DpEvent, Receipt
 from colonnade.core.release import Released
-from colonnade.core.roles import Answer, FeatureOwner, Transport, by_row
+from colonnade.core.roles import FeatureOwner, by_row
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
 

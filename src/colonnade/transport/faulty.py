@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from colonnade.core.message import Message, batch_of
-from colonnade.core.roles import Answer, Transport
+from colonnade.core.peers import Answer, Transport
 from colonnade.core.wire import Envelope
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from colonnade.core.message import Done, Ping, answered_by
-from colonnade.core.roles import Answer, Transport
+from colonnade.core.peers import Answer, Transport
 from colonnade.core.wire import AHEAD, JOINED, Envelope
 from colonnade.errors import BudgetExhausted, PartyError
 

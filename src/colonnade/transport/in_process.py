@@ -17,7 +17,7 @@ from typing import Any, Literal
 from colonnade.core import wire
 from colonnade.core.message import Message, batch_of
 from colonnade.core.party import Party, cores, one_torch_thread
-from colonnade.core.roles import Answer, Transport, by_receiver
+from colonnade.core.peers import Answer, Transport, by_receiver
 from colonnade.core.transcript import Transcript
 from colonnade.core.wire import Envelope
 from colonnade.errors import PartyError

@@ -33,7 +33,7 @@ import torch
 from colonnade.core import wire
 from colonnade.core.failure import Failure, failure_of, raised
 from colonnade.core.message import Done, Message, Request, answered_by, batch_of
-from colonnade.core.roles import Answer, Transport, by_receiver
+from colonnade.core.peers import Answer, Transport, by_receiver
 from colonnade.core.wire import Envelope
 from colonnade.errors import (
     BoundaryError,

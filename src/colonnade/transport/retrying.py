@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from colonnade.core.message import Ping, batch_of
-from colonnade.core.roles import NUMBERS, Answer, Transport, by_receiver
+from colonnade.core.peers import NUMBERS, Answer, Transport, by_receiver
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError
 
