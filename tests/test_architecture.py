@@ -176,6 +176,7 @@ def test_only_an_outbox_the_wire_and_a_cohort_seal_tensors() -> None:
     }
     assert users == {
         "src/colonnade/core/outbox.py",
+        "src/colonnade/core/release.py",
         "src/colonnade/core/wire.py",
         "src/colonnade/transport/cohort.py",
     }

@@ -3,7 +3,6 @@ ordered."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,12 +74,6 @@ def test_the_window_ends_where_it_says() -> None:
     ]
 
 
-def known() -> Calls:
-    calls = AnsweredCalls(3, Reply(3))
-    calls.note(9, Reply(9))
-    return calls
-
-
 def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then() -> (
     None
 ):
@@ -88,16 +81,3 @@ def test_what_many_late_calls_push_out_of_memory_is_outside_the_window_by_then()
     executed, _, refused = deliver([*late, *late])
     assert executed == late
     assert refused == late[:-1]
-
-
-def test_a_refusal_names_both_and_cuts_a_long_sender_short() -> None:
-    with pytest.raises(
-        BoundaryError,
-        match=(
-            r"'bank' refuses a call of 'shop' that is older .*number 3, .*newest is 9"
-        ),
-    ):
-        known().repeated(3, "bank", "shop")
-    with pytest.raises(BoundaryError) as caught:
-        known().repeated(3, "bank", "x" * 10_000)
-    assert len(str(caught.value)) < 500

@@ -96,7 +96,7 @@ def test_only_an_outbox_and_the_wire_seal_ciphertexts() -> None:
         for path in PACKAGE.rglob("*.py")
         if "Ciphertext._seal(" in path.read_text(encoding="utf-8")
     }
-    assert users == {"release.py", "wire.py"}
+    assert users == {"outbox.py", "wire.py"}
 
 
 def test_a_mechanism_comes_before_encryption_and_is_in_the_receipt() -> None:

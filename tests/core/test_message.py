@@ -214,7 +214,7 @@ def test_two_modules_cannot_give_the_same_wire_name() -> None:
     with pytest.raises(
         TypeError,
         match=(
-            r"embedding.Embed: in colonnade.algorithms.embedding and"
+            r"embedding.Embed: in colonnade.algorithms.embedding and in"
             r" elsewhere.embedding"
         ),
     ):
