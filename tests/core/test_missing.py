@@ -19,7 +19,7 @@ from tests.conformance.toy import (
 from colonnade.algorithms import fdml, splitnn, vafl, vimadmm, vimadmm_joint, vimsgd
 from colonnade.algorithms.algorithm import AnyAlgorithm
 from colonnade.core import Batch, Transport
-from colonnade.core.answers import Missing
+from colonnade.core.missing import Missing
 from colonnade.errors import NoAnswer
 from colonnade.transport import Fault, Faulty
 

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
-from colonnade.core.answers import Answers, Declared, Missing
+from colonnade.core.answers import Answers, Declared
 from colonnade.core.ledger import Ledger
 from colonnade.core.message import Done, Message, Ping, Request, answered_by
+from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, NoAnswer, PartyError

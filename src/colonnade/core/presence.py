@@ -1,10 +1,12 @@
-"""Rows that not everybody holds: a label owner asks each party for the rows it holds,
-and goes on with the rest.
+"""Which party holds which of a label owner's rows, where not everybody holds all.
 
-    to party k     a batch of which it holds no row is not asked of it; what has a line per row is cut to its rows, and
-                   where it is the slope of a mean over the batch, made that of the mean over its rows: who holds few
-                   would else step little, and its weight decay, if it has one, would leave nothing of its model
-    from party k   what has a line per row is put where its rows are in the batch, and adds nothing in the others
+    to party k     A batch of which it holds no row is not asked of it. What has a line
+                   per row is cut to its rows. Where that is the gradient of a mean over
+                   the batch, it is made the gradient of the mean over its rows: a party
+                   with few rows would else take tiny steps, and its weight decay would
+                   leave nothing of its model.
+    from party k   What has a line per row is put where its rows are in the batch, and is
+                   zero in the others.
 
 So an algorithm that adds parties up sums over those who hold a row, and knows nothing
 of it. Which rows a party holds is the label owner's to know: a party is told its own
@@ -18,7 +20,6 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -32,9 +33,19 @@ M = TypeVar("M", bound=Message)
 
 
 class Presence:
-    """Which party holds which rows. `lacks` has a mask over the label owner's rows for
-    each party that lacks some; `parties` are all it asks, and `own` is the one of its
-    own organisation, which is never left out."""
+    """Knows which party holds which rows, and adapts what is asked and answered.
+
+    Args:
+        own: The party of the label owner's own organisation. It is never left out at
+            random.
+        parties: All parties that are asked.
+        lacks: For each party that lacks some rows, a mask over the label owner's rows.
+        rows: Finds the rows of a batch by its name.
+        per_row: The releases that have a line for each row.
+        slopes: The releases that are gradients of a mean over the batch.
+        dropout: The chance that a party is left out of a training batch.
+        seed: The agreed seed, from which follows who is left out.
+    """
 
     def __init__(
         self,
@@ -52,116 +63,128 @@ class Presence:
         self.parties = tuple(parties)
         self.rows = rows
         self.per_row = per_row
-        # names of releases that are slopes of a mean over the batch
         self.slopes = slopes
         self.holds = {party: ~mask for party, mask in lacks.items()}
         self.dropout = dropout
         self.seed = seed
-        # not to be asked at all, as where somebody wants to know what it adds
         self.away: Collection[str] = ()
+        """Parties that are not asked at all, as where somebody wants to know what one
+        of them adds."""
 
     def of(self, party: str, batch: str) -> Tensor | None:
-        """Which rows of a batch a party is asked for; None: all of them."""
+        """A mask over a batch's rows: those that a party is asked for. None for all."""
         rows = self.rows(batch)
-        if party in self.away or party in self._left_out(batch):
+        if party in self.away or party in self._left_out_at_random(batch):
             return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        held = self.holds.get(party)
-        if held is None:
+        if party not in self.holds:
             return None
-        if held.device != rows.device:
-            held = self.holds[party] = held.to(rows.device)
-        mine = held[rows]
-        return None if bool(mine.all()) else mine
+        if self.holds[party].device != rows.device:
+            self.holds[party] = self.holds[party].to(rows.device)
+        mask = self.holds[party][rows]
+        return None if bool(mask.all()) else mask
 
     def count(self, batch: str) -> Tensor:
-        """Of how many parties each row of a batch has something, [rows, 1]; at least 1."""
-        total = torch.zeros(len(self.rows(batch)), 1, device=self.rows(batch).device)
+        """How many parties say something of each row of a batch, [rows, 1]; at least
+        1."""
+        rows = self.rows(batch)
+        total = torch.zeros(len(rows), 1, device=rows.device)
         for party in self.parties:
-            mine = self.of(party, batch)
-            total += 1 if mine is None else mine[:, None]
+            mask = self.of(party, batch)
+            total += 1 if mask is None else mask[:, None]
         return total.clamp_min(1)
 
     def size(self, party: str, batch: str) -> int:
         """How many lines a party's answer for a batch has."""
-        mine = self.of(party, batch)
-        return len(self.rows(batch)) if mine is None else int(mine.sum())
+        mask = self.of(party, batch)
+        return len(self.rows(batch)) if mask is None else int(mask.sum())
 
     def to_ask(
-        self, envelopes: Mapping[str, Envelope[Request[Any]]]
+        self, calls: Mapping[str, Envelope[Request[Any]]]
     ) -> dict[str, Envelope[Request[Any]]]:
-        """Without who holds nothing of the batch; to the others what concerns their
-        rows."""
-        to_send = {}
-        for to, envelope in envelopes.items():
-            batch = batch_of(envelope.message)
-            mine = None if batch is None else self.of(to, batch)
-            if mine is None:
-                to_send[to] = envelope
-            elif bool(mine.any()):
-                cut = self._each(envelope.message, partial(self._cut, mine))
-                to_send[to] = dataclasses.replace(envelope, message=cut)
-        return to_send
-
-    def _cut(self, mine: Tensor, one: Released) -> Released:
-        rows = mine.nonzero().flatten()
-        if len(one.tensor) < len(mine):  # it was made for this party
-            return one
-        return one.at_rows(
-            rows, len(mine) / len(rows) if one.receipt.name in self.slopes else 1.0
-        )
+        """The calls to make: each party is told what concerns its rows, and a party
+        without any row of the batch is not asked."""
+        to_make = {}
+        for party, call in calls.items():
+            batch = batch_of(call.message)
+            mask = None if batch is None else self.of(party, batch)
+            if mask is None:
+                to_make[party] = call
+            elif bool(mask.any()):
+                cut = self._cut_to(mask, call.message)
+                to_make[party] = dataclasses.replace(call, message=cut)
+        return to_make
 
     def complete(self, party: str, request: Request[Any], reply: Message) -> Message:
         """A party's answer with a line for every row of the batch: zeros where it holds
         none."""
         batch = batch_of(request)
-        mine = None if batch is None else self.of(party, batch)
-        if mine is None:
+        mask = None if batch is None else self.of(party, batch)
+        if mask is None:
             return reply
-        rows = mine.nonzero().flatten()
-        return self._each(reply, lambda one: one.among(rows, len(mine)))
+        rows = mask.nonzero().flatten()
+        return self._with_changed_rows(
+            reply, lambda released: released.among(rows, len(mask))
+        )
 
     @contextmanager
     def without(self, parties: Collection[str]) -> Iterator[None]:
-        """As long as this lasts, these parties are asked for nothing."""
+        """Ask these parties for nothing, as long as this lasts."""
         before = self.away
-        self.away = frozenset(parties) | frozenset(self.away)
+        self.away = frozenset(parties) | frozenset(before)
         try:
             yield
         finally:
             self.away = before
 
-    def _left_out(self, batch: str) -> frozenset[str]:
-        """The parties left out of a training batch: the same whenever the batch is
-        named. One always stays."""
-        if not self.dropout or not batch.rpartition(":")[2].startswith("train/"):
-            return frozenset()
-        others = [party for party in self.parties if party != self.own]
-        words = {
-            party: f"{self.seed}/dropout/{batch}/{party}".encode() for party in others
-        }
-        chance = {
-            party: int.from_bytes(hashlib.sha256(word).digest()[:4]) / 2**32
-            for party, word in words.items()
-        }
-        out = {party for party, drawn in chance.items() if drawn < self.dropout}
-        if len(out) == len(self.parties):
-            out.remove(max(chance, key=lambda party: chance[party]))
-        return frozenset(out)
+    def _cut_to(self, mask: Tensor, request: Request[Any]) -> Request[Any]:
+        """A request with the lines of a party's rows alone."""
+        rows = mask.nonzero().flatten()
 
-    def _each(self, message: M, change: Callable[[Released], Released]) -> M:
-        """A message with each release that has a line per row changed."""
+        def cut(released: Released) -> Released:
+            if len(released.tensor) < len(mask):  # it was made for this party
+                return released
+            is_slope = released.receipt.name in self.slopes
+            scale = len(mask) / len(rows) if is_slope else 1.0
+            return released.at_rows(rows, scale)
+
+        return self._with_changed_rows(request, cut)
+
+    def _left_out_at_random(self, batch: str) -> frozenset[str]:
+        """The parties left out of a training batch: the same ones whenever the batch is
+        named. One party always stays."""
+        is_training = batch.rpartition(":")[2].startswith("train/")
+        if not self.dropout or not is_training:
+            return frozenset()
+        draws = {
+            party: self._draw(batch, party)
+            for party in self.parties
+            if party != self.own
+        }
+        left_out = {party for party, draw in draws.items() if draw < self.dropout}
+        if len(left_out) == len(self.parties):
+            luckiest = max(draws, key=lambda party: draws[party])
+            left_out.remove(luckiest)
+        return frozenset(left_out)
+
+    def _draw(self, batch: str, party: str) -> float:
+        """A number between 0 and 1 that follows from the seed, a batch and a party."""
+        words = f"{self.seed}/dropout/{batch}/{party}"
+        digest = hashlib.sha256(words.encode()).digest()
+        return int.from_bytes(digest[:4]) / 2**32
+
+    def _with_changed_rows(
+        self, message: M, change: Callable[[Released], Released]
+    ) -> M:
+        """A message with each release changed that has a line per row."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, Released):
                 return change(value) if value.receipt.name in self.per_row else value
             if isinstance(value, dict):
                 return {key: changed(inner) for key, inner in value.items()}
-            return (
-                tuple(changed(inner) for inner in value)
-                if isinstance(value, tuple)
-                else value
-            )
+            if isinstance(value, tuple):
+                return tuple(changed(inner) for inner in value)
+            return value
 
-        return type(message)(
-            **{name: changed(getattr(message, name)) for name in message.hints()}
-        )
+        fields = {name: changed(getattr(message, name)) for name in message.hints()}
+        return type(message)(**fields)

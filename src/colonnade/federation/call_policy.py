@@ -3,7 +3,7 @@
     deadline, retries       every call that can be lost is made again under its number (`transport.retrying`)
     on_missing = "fail"     then the run ends with an error; --resume continues it from the last checkpoint
     on_missing = "wait"     it goes on asking for a sign of life until the party is back
-    on_missing = "stale"    the party's last answer for the same rows stands in (`core.answers`)
+    on_missing = "stale"    the party's last answer for the same rows stands in (`core.missing`)
     on_missing = "skip"     the party is left out of the batch
 
 Between parties of one process no call is lost, so with "fail" there is no policy there.
@@ -26,8 +26,8 @@ from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Peers
-from colonnade.core.answers import Missing
 from colonnade.core.checks import did_you_mean
+from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
 from colonnade.errors import ConfigError
