@@ -22,7 +22,7 @@ from colonnade.alignment import helper, id_owner, keyed
 from colonnade.attacks import at_site
 from colonnade.core import Message, Party
 from colonnade.core.message import Request
-from colonnade.core.party import _request_of
+from colonnade.core.party import _request_type
 from colonnade.selection import aggregation, leader, participant, sorting
 from colonnade.sites import candidate, host, label_sets, reader
 from colonnade.sites.selecting import LeadingHost
@@ -99,7 +99,7 @@ def table(subject: Subject) -> str:
             role.served().items(), key=lambda item: item[0].kind
         ):
             reply = _reply(request)
-            assert _request_of(getattr(role, method)) is request
+            assert _request_type(getattr(role, method)) is request
             lines.append(
                 f"| `{_message(request)}` | {_words(role)} | `{_message(reply)}` |"
             )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.federation import small
 
-from colonnade.core import files, message
+from colonnade.core import files, ledger
 from colonnade.core.files import MAP_FROM
 from colonnade.datasets import table as streams
 from colonnade.federation import Federation, Settings
@@ -93,7 +93,7 @@ def test_a_ledger_does_not_wait_for_the_next_checkpoint(
 ) -> None:
     file = small.write(tmp_path / "files", settings=RUNS["vimadmm"])
     plain = trained(file, tmp_path / "plain")
-    monkeypatch.setattr(message, "MOST", 3)
+    monkeypatch.setattr(ledger, "MOST_WAITING", 3)
     one = Federation.from_toml(file)
     waiting: list[int] = []
     one.fit(

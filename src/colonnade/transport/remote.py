@@ -107,7 +107,7 @@ class Remote:
             for to, group in groups.items()
             if not self._is_here(to)
         }
-        outcomes: dict[str, list[Answer] | Exception] = {}
+        outcomes: dict[str, list[Answer] | BaseException] = {}
         for to, group in groups.items():
             if self._is_here(to):
                 try:
@@ -115,13 +115,13 @@ class Remote:
                 except ColonnadeError as error:
                     outcomes[to] = error
         for to, call in under_way.items():
-            outcomes[to] = call.exception() or call.result()  # type: ignore[assignment]
+            outcomes[to] = call.exception() or call.result()
         answers: dict[str, Iterator[Answer]] = {}
         for to in groups:
             outcome = outcomes[to]
             if isinstance(outcome, PartyError):
                 outcome = [outcome] * len(groups[to])
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 raise outcome
             answers[to] = iter(outcome)
         return [next(answers[call.receiver]) for call in calls]
