@@ -24,6 +24,7 @@ from colonnade.cli.console import metrics_table
 from colonnade.cli.select import show
 from colonnade.federation import Federation, Settings
 from colonnade.report.facts import read
+from colonnade.selection.comparing import Comparison
 from colonnade.selection.result import Cost, Selection
 
 
@@ -231,9 +232,18 @@ def test_no_word_of_others_is_obeyed_by_a_terminal(
     ):
         console.print(table)
     monkeypatch.setattr("colonnade.cli.select.console", console)
+    other = f"other {evil}"
     chosen = Selection(
-        "vf_ps", (evil,), (evil,), {evil: 0.1}, {}, Cost(), {evil: evil}, level=(evil,)
+        "vf_ps",
+        (evil,),
+        (evil, other),
+        {evil: 0.1, other: 0.1},
+        {},
+        Cost(),
+        {evil: evil},
+        comparisons=(Comparison(evil, other, 0.0, 0.1),),
     )
+    assert chosen.level == (other,)
     show(
         dataclasses.replace(chosen, each={evil: chosen}),
         Settings.from_toml(write(tmp_path)),

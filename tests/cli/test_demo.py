@@ -43,7 +43,7 @@ def test_the_demo_shows_three_accuracies_what_travelled_and_what_was_learned(
     )
     for part in (
         "rows are common to all 4 parties",
-        "leave out",
+        "as good as lab_north",
         "What travelled",
         "What each party learned about the others",
         "lab_north",

@@ -97,6 +97,11 @@ def demo(
     )
     selection = with_bar(everybody, 3, "vf_ps", quiet=quiet)
     show_selection(selection, everybody)
+    if "broker" in selection.level:
+        console.print(
+            "The broker's columns are in fact random numbers, and so few patients do"
+            " not prove it. The demo goes on with the three best."
+        )
     text = (out / "federation.toml").read_text(encoding="utf-8")
     write_text(out / CHOSEN, leave_out(text, rejected(selection)))
     console.print(

@@ -73,6 +73,14 @@ def select(
             )
         ),
     ] = None,
+    least_difference: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="NATS",
+            help="How much a party must add in another's place to be better than it.",
+        ),
+    ] = None,
     seed: Seed = None,
     owner: Annotated[
         str | None,
@@ -120,6 +128,7 @@ def select(
         "scheme": scheme,
         "bins": bins,
         "estimator": estimator,
+        "least_difference": least_difference,
     }
     if write is not None:
         check_file(file, write, settings)
@@ -237,6 +246,18 @@ def check_file(file: Path, write: Path, settings: Settings) -> None:
         )
 
 
+def verdict(name: str, selection: Selection, settings: Settings) -> str:
+    """What becomes of a party: "leave out" is said only of one that is worse, as far as
+    can be told."""
+    if name in selection.chosen:
+        return "keep"
+    if name in selection.level:
+        return f"as good as {selection.against_last[name].one}"
+    if name in label_owners_of(settings):
+        return "labels only"
+    return "leave out"
+
+
 def show(selection: Selection, settings: Settings) -> None:
     """Print the ranking, what it cost, and what each role learned."""
     title = shown(f"{selection.method}: keep {', '.join(selection.chosen)}")
@@ -247,29 +268,19 @@ def show(selection: Selection, settings: Settings) -> None:
     for name in selection.ranking:
         score = selection.scores[name]
         bar = "█" * round(BAR * max(score, 0.0) / longest)
-        keeps = name in selection.chosen
-        verdict = (
-            "keep"
-            if keeps
-            else "labels only"
-            if name in label_owners_of(settings)
-            else "leave out"
-        )
+        colour = "green" if name in selection.chosen else "bright_black"
         error = f" ± {selection.errors[name]:.3f}" if name in selection.errors else ""
         table.add_row(
             shown(name),
             f"{score:.3f}{error}",
-            f"[{'green' if keeps else 'bright_black'}]{bar}[/]",
-            verdict,
+            f"[{colour}]{bar}[/]",
+            shown(verdict(name, selection, settings)),
         )
     console.print(table)
-    if selection.level:
-        console.print(
-            f"Within error: {shown(', '.join(selection.level))} may be as good as the"
-            " last that is kept. Do not drop them for this score alone; more queries"
-            " (\\[selection] queries) make it finer.",
-            highlight=False,
-        )
+    for found in selection.against_last.values():
+        console.print(shown(selection.in_words(found)), highlight=False)
+    if selection.on_ties:
+        console.print(shown(selection.on_ties), highlight=False)
     entropy = selection.entropy
     most = (
         ""

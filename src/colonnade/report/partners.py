@@ -9,6 +9,7 @@ from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Cell, Content, Html, cell, h, joined, note, table
 from colonnade.report.words import amount, count, metric, score, seconds, sentence, size
+from colonnade.selection import Selection
 
 
 def importance_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
@@ -90,7 +91,8 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
         else ""
     )
     cost = selection["cost"]
-    level = ", ".join(selection.get("level") or [])
+    read = Selection.from_json(selection)
+    compared = [read.in_words(found) for found in read.against_last.values()]
     work = ", ".join(
         f"{cost[name]:,} {name}" for name in ("encryptions", "additions", "decryptions")
     )
@@ -105,11 +107,7 @@ def selection_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]
             f"The score is {SCORE.get(selection['method'], 'its own')}{most}.",
         ),
         plates(figures, "selection"),
-        (
-            h("p", f"Within error: {level} may be as good as the last that was kept.")
-            if level
-            else None
-        ),
+        h("p", " ".join([*compared, read.on_ties])) if compared else None,
         h("p", f"It took {seconds(cost['seconds'])}, {size(cost['bytes'])}, {work}."),
         table(
             "What each learned from it",

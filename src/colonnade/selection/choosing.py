@@ -25,6 +25,11 @@ from colonnade.core.batches import seed_for
 from colonnade.core.checks import check_named
 from colonnade.errors import ConfigError, DataError
 from colonnade.selection.aggregation import AggregationServer
+from colonnade.selection.comparing import (
+    Comparison,
+    compare_all,
+    jointly_compared,
+)
 from colonnade.selection.leader import Leader, Watch
 from colonnade.selection.methods import (
     Group,
@@ -43,7 +48,7 @@ from colonnade.selection.result import (
     Selection,
     by_information,
     ranked,
-    within_error,
+    standard_errors,
 )
 from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, SortingParty
@@ -359,11 +364,11 @@ def choose(
         )
     cost = met.cost(seconds)
     learned = by_information(met.leader)
-    errors, level = (
-        ({}, ())
-        if score_by is None
-        else within_error(met.leader.terms, score_by, order[:keep], seed)
-    )
+    errors: dict[str, float] = {}
+    comparisons: list[Comparison] = []
+    if score_by is not None:
+        errors = standard_errors(met.leader.terms, score_by, seed)
+        comparisons = compare_all(order, met.leader.terms)
     return Selection(
         method,
         order[:keep],
@@ -375,7 +380,8 @@ def choose(
         met.ledgers,
         met.recording,
         errors=errors,
-        level=level,
+        comparisons=tuple(comparisons),
+        least_difference=settings.least_difference,
     )
 
 
@@ -413,25 +419,15 @@ def jointly(
         }
         order = ranked(scores, max(groups, key=lambda group: groups[group]))
     errors: dict[str, float] = {}
-    level: tuple[str, ...] = ()
     if all(selection.errors for selection in selections.values()):
         for name in scores:
-            errors[name] = float(
-                np.sqrt(
-                    sum(
-                        (share * selection.errors[name]) ** 2
-                        for share, selection in shares
-                    )
-                )
-            )
-        last = min(order[:keep], key=lambda name: scores[name])
-        gaps = {
-            name: 2 * float(np.hypot(errors[name], errors[last]))
-            for name in order[keep:]
-        }
-        level = tuple(
-            name for name, gap in gaps.items() if scores[last] - scores[name] < gap
-        )
+            variances = [
+                (share * selection.errors[name]) ** 2 for share, selection in shares
+            ]
+            errors[name] = float(np.sqrt(sum(variances)))
+    comparisons = jointly_compared(
+        (share, selection.by_pair) for share, selection in shares
+    )
     learned: dict[str, str] = {}
     for owner, selection in selections.items():
         for party, knowledge in selection.learned.items():
@@ -466,6 +462,7 @@ def jointly(
         learned,
         entropy=sum(entropies) if len(entropies) == len(shares) else None,
         errors=errors,
-        level=level,
+        comparisons=tuple(comparisons),
+        least_difference=first.least_difference,
         each=dict(selections),
     )

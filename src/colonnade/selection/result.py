@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from colonnade.core import Ledger
 from colonnade.errors import ConfigError
+from colonnade.selection import comparing
 from colonnade.selection.aggregation import CANDIDATES, SEEN, SORTED, TOTAL
+from colonnade.selection.comparing import Comparison
 from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED, Leader
 from colonnade.selection.methods import Group
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
@@ -71,10 +73,67 @@ class Selection:
     entropy: float | None = None
     # standard errors of the scores, where queries were drawn
     errors: dict[str, float] = field(default_factory=dict)
-    # left out, though their scores are within error of the last that is kept
-    level: tuple[str, ...] = ()
+    # of participants in pairs, where queries were drawn
+    comparisons: tuple[Comparison, ...] = ()
+    # in nats: who asks wants a participant to add that much in the place of another
+    least_difference: float = 0.0
     # of several label owners, by whom
     each: dict[str, Selection] = field(default_factory=dict, repr=False)
+
+    @property
+    def by_pair(self) -> dict[tuple[str, str], Comparison]:
+        """The comparisons by the two that are compared, in both orders."""
+        pairs = {(found.one, found.other): found for found in self.comparisons}
+        swapped = [found.reversed() for found in self.comparisons]
+        return pairs | {(found.one, found.other): found for found in swapped}
+
+    @property
+    def against_last(self) -> dict[str, Comparison]:
+        """For each participant that is left out, what the last that is kept adds in its
+        place."""
+        last = min(self.chosen, key=lambda name: self.scores[name])
+        return {
+            name: self.by_pair[last, name]
+            for name in self.ranking
+            if name not in self.chosen and (last, name) in self.by_pair
+        }
+
+    @property
+    def level(self) -> tuple[str, ...]:
+        """The participants that are left out though they are as good as the last that
+        is kept, as far as can be told."""
+        return tuple(
+            name
+            for name, found in self.against_last.items()
+            if found.is_tie(self.least_difference)
+        )
+
+    def in_words(self, found: Comparison) -> str:
+        """A sentence on what the last that is kept adds in the place of one that is
+        not, and whether that tells them apart."""
+        adds = (
+            f"In the place of {found.other}, {found.one} adds {found.difference:z.3f} ±"
+            f" {found.error:.3f} nats"
+        )
+        asked = self.least_difference
+        if not found.is_tie(asked):
+            return f"{adds}."
+        bound = f"{found.error:.3f} (two standard errors)"
+        if asked > found.error:
+            bound = f"{asked:.3f} (--least-difference)"
+        return f"{adds}: a tie, as a difference must be above {bound}."
+
+    @property
+    def on_ties(self) -> str:
+        """What to do about ties, in words; "" where there is none."""
+        if not self.level:
+            return ""
+        return (
+            f"A tie is no reason to leave {' or '.join(self.level)} out; keeping"
+            f" {len(self.chosen)} does so all the same. More queries ([selection]"
+            " queries) tell smaller differences apart, and --least-difference says how"
+            " large one must be to matter."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without ledgers and transcripts."""
@@ -88,11 +147,7 @@ class Selection:
                 for group, value in self.groups.items()
             ],
             **({} if self.entropy is None else {"entropy": self.entropy}),
-            **(
-                {"errors": self.errors, "level": list(self.level)}
-                if self.errors
-                else {}
-            ),
+            **(self._errors_to_json() if self.errors else {}),
             "cost": asdict(self.cost),
             "learned": self.learned,
             **(
@@ -104,6 +159,14 @@ class Selection:
                 if self.each
                 else {}
             ),
+        }
+
+    def _errors_to_json(self) -> dict[str, Any]:
+        return {
+            "errors": self.errors,
+            "level": list(self.level),
+            "comparisons": [asdict(found) for found in self.comparisons],
+            "least_difference": self.least_difference,
         }
 
     @classmethod
@@ -123,7 +186,8 @@ class Selection:
                 dict(given["learned"]),
                 entropy=given.get("entropy"),
                 errors=dict(given.get("errors", {})),
-                level=tuple(given.get("level", ())),
+                comparisons=tuple(comparing.from_json(given.get("comparisons", ()))),
+                least_difference=float(given.get("least_difference", 0.0)),
                 each={
                     name: cls.from_json(part)
                     for name, part in given.get("label_owners", {}).items()
@@ -152,15 +216,10 @@ Scored = Callable[[Callable[[Sequence[Group]], dict[Group, float]]], dict[str, f
 """Turns what groups know into a score of each participant."""
 
 
-def within_error(
-    terms: Mapping[Group, NDArray[np.float64]],
-    scored: Scored,
-    chosen: Sequence[str],
-    seed: int,
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The standard error of each score, by drawing queries again (a bootstrap); and who
-    is left out though its score is within two standard errors of the last that is kept.
-    These are errors of the difference, as both share queries."""
+def standard_errors(
+    terms: Mapping[Group, NDArray[np.float64]], scored: Scored, seed: int
+) -> dict[str, float]:
+    """The standard error of each score, by drawing queries again (a bootstrap)."""
     random = np.random.default_rng(seed)
     count = len(next(iter(terms.values())))
     draws = []
@@ -173,21 +232,9 @@ def within_error(
                 }
             )
         )
-    errors = {
+    return {
         name: float(np.std([draw[name] for draw in draws], ddof=1)) for name in draws[0]
     }
-    scores = scored(
-        lambda wanted: {group: float(terms[group].mean()) for group in wanted}
-    )
-    last = min(chosen, key=lambda name: scores[name])
-    gaps = {
-        name: np.std([draw[last] - draw[name] for draw in draws], ddof=1)
-        for name in scores
-        if name not in chosen
-    }
-    return errors, tuple(
-        name for name, gap in gaps.items() if scores[last] - scores[name] < 2 * gap
-    )
 
 
 REVEALS = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from colonnade.core.checks import one_of, whole
+from colonnade.core.checks import not_negative, one_of, whole
 from colonnade.errors import ConfigError
 
 SERVER = "aggregation_server"
@@ -45,6 +45,9 @@ class SelectionSettings:
     scaling: str = one_of("standard", "none", default="standard")
     # so many quantiles make classes of labels that are numbers
     bins: int = whole(default=0, least=0)
+    # in nats: a participant counts as better from this difference on, and never below
+    # what queries and groups can tell apart
+    least_difference: float = not_negative(default=0.0)
     # between machines: aggregation_server and key_server have sites, so there can be a
     # selection
     servers: bool = False

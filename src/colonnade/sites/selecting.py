@@ -35,7 +35,7 @@ from colonnade.sites.host import MOST_ROWS, Home, check_run, check_same
 from colonnade.sites.label_sets import LARGEST
 from colonnade.transport import InProcess, Recording
 
-LEADERS_OWN = ("k", "queries", "tests", "bins")
+LEADERS_OWN = ("k", "queries", "tests", "bins", "least_difference")
 """Settings that are about labels and how finely they are looked at: a leader may choose
 them. All others say what crosses, and are in the agreed file."""
 
@@ -206,10 +206,11 @@ def select_at(
             " owners do."
         )
     check_run(run)
-    settings_of(own, given)
+    settings = settings_of(own, given)
+    told = {key: value for key, value in given.items() if key != "least_difference"}
     label_owners = site.peers(own.label_owners)
     answers = {
-        name: label_owners.ask_one(name, SelectFor(run, keep, method, dict(given)))
+        name: label_owners.ask_one(name, SelectFor(run, keep, method, told))
         for name in label_owners
     }
     selections: dict[str, Selection] = {}
@@ -220,6 +221,7 @@ def select_at(
     joint = choosing.jointly(
         selections, {name: answer.rows for name, answer in answers.items()}, keep
     )
+    joint = replace(joint, least_difference=settings.least_difference)
     learned = f"{joint.learned.get(own.name, '')}. From each label owner, what it found".removeprefix(
         ". "
     )
@@ -241,11 +243,14 @@ def _chosen(
             for number in by.values()
         ]
         numbers += [selection.entropy or 0.0, *asdict(selection.cost).values()]
+        for found in selection.comparisons:
+            numbers += [found.difference, found.error]
         parties = set(own.feature_owners)
         every = {*own.names, *own.label_owners, SERVER, KEYS}
         mentioned = {
             *selection.chosen,
-            *selection.level,
+            *(found.one for found in selection.comparisons),
+            *(found.other for found in selection.comparisons),
             *(party for group in selection.groups for party in group),
         }
         named = set(selection.scores) == set(selection.ranking) == parties and set(
