@@ -111,6 +111,7 @@ def test_the_files_are_those_that_are_documented_and_no_others(
         f"run/{name}"
         for name in (
             "federation.toml",
+            "run.json",
             "metrics.jsonl",
             "summary.json",
             "checkpoint.json",

@@ -2,6 +2,7 @@
 runs. Each name stands here once.
 
     federation.toml              the settings, every default written out
+    run.json                     its id, when it began, and by which version
     metrics.jsonl                one line per epoch
     summary.json                 final metrics, rounds, seconds, bytes per party and direction
     checkpoint.json              which checkpoint is the last that all parties here saved
@@ -13,6 +14,7 @@ runs. Each name stands here once.
     selection.json               between sites, at a label owner: whose columns are worth having
     explain/                     explain.json, tsne.json and pictures: which parties matter
     audit/                       audit.json and pictures: what could be learned; between sites, of one's own
+    signed/<name>/               statement.json, statement.sig, certificate.pem: what it signed (`colonnade sign`)
     parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
@@ -34,6 +36,7 @@ alone. Between sites each has such a folder with its own part, and beside its ru
     orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
     draining                     there while it takes no new runs (`colonnade site drain`)
+    signing-keys/                the keys by which statements are signed (`colonnade sign --make-key`)
     site.log                     what happened, in lines of JSON without data; site.log.1 to .4 are older
 """
 
@@ -41,6 +44,7 @@ MARK = "checkpoint.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 SETTINGS = "federation.toml"
+IDENTITY = "run.json"
 WIDTHS = "widths.json"
 ANSWERS = "serve.json"
 LOCK = ".lock"
@@ -64,6 +68,8 @@ DRAINING = "draining"
 SITE_LOG = "site.log"
 EXPLANATION = "explain"
 AUDIT = "audit"
+SIGNED = "signed"
+SIGNING_KEYS = "signing-keys"
 HELD_OUT = "held_out.json"
 STARTED = "started"
 ALIGNMENT = "alignment.json"

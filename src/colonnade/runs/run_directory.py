@@ -33,6 +33,7 @@ from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
     AFTER,
     COLUMNS,
+    IDENTITY,
     JOURNAL,
     LEDGER,
     LOCK,
@@ -44,6 +45,12 @@ from colonnade.runs.layout import (
     SUMMARY,
     USED,
     WIDTHS,
+)
+from colonnade.runs.run_identity import (
+    draw_id,
+    identity_now,
+    read_identity,
+    write_identity,
 )
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import is_name
@@ -81,15 +88,27 @@ class RunDirectory:
 
     common: int | None = None
 
-    def __init__(self, path: Path, budget: BudgetOverRuns | None = None) -> None:
+    def __init__(
+        self, path: Path, budget: BudgetOverRuns | None = None, run_id: str = ""
+    ) -> None:
         self.path = path
+        self.new_id = run_id or draw_id()  # that it has if it begins here
         self.budget = budget
         self._held: IO[str] | None = None
+
+    @property
+    def id(self) -> str:
+        """The run's id: as its folder has it, or the one that it will have when it
+        begins."""
+        kept = read_identity(self.path)
+        return self.new_id if kept is None else kept.id
 
     def begin(self, federation: Trained) -> None:
         """Begin a new run in this folder; an existing one is never overwritten."""
         self.check_free()
         with self._saving():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_identity(self.path, identity_now(self.new_id))
             for name, organisation in federation.organisations.items():
                 self.party(name).mkdir(parents=True, exist_ok=True)
                 text = files.json_with_digest(organisation.fitted)
@@ -443,7 +462,7 @@ class RunDirectory:
                 f" {number}. Resume from one of these, or start a run of another name."
             )
         else:
-            for file in (MARK, SETTINGS):
+            for file in (MARK, SETTINGS, IDENTITY):
                 (self.path / file).unlink(missing_ok=True)
 
     def fitted(self, name: str) -> dict[str, Any]:

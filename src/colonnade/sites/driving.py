@@ -71,7 +71,9 @@ def _label_owner(
     number = saves.go_back() if resume else 0
     step = folder.mark()["step"] if number else 0
     labels = site.own_labels(folder if number else None)
-    federation = site.prepare(folder.path, labels, number if resume else None, step)
+    federation = site.prepare(
+        folder.path, labels, number if resume else None, step, run_id=folder.id
+    )
     keep_start(folder, federation, own.name, resumed=number > 0)
     return _train(federation, folder, saves, number, watch, lenient=saves.lenient)
 
@@ -84,7 +86,7 @@ def _aggregate(
     # who is silent misses a round, and may miss a checkpoint
     saves = Saves(folder, others, lenient=True)
     number = saves.go_back() if resume else 0
-    ready = others.ask(GetReady(folder.path.name, resume, number))
+    ready = others.ask(GetReady(folder.path.name, resume, number, run_id=folder.id))
     step = folder.mark()["step"] if number else 0
     for name, answer in ready.items():
         if answer.step != step:

@@ -37,6 +37,7 @@ from colonnade.rows.holdings import Holdings, Ids
 from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.run_identity import RUN_ID, read_identity
 from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import (
@@ -94,7 +95,7 @@ class Home(Protocol):
     def digest(self, run: str, ids: Ids) -> str: ...
     def carrier(self, here: Transport | None = None) -> Transport: ...
     def get_ready(
-        self, folder: Path, resumed: int | None, moment: str
+        self, folder: Path, resumed: int | None, moment: str, run_id: str
     ) -> Federation: ...
     def common(self, label_owner: str) -> Table: ...
     def shared_with(
@@ -163,6 +164,15 @@ class Host(Party):
         self.expect(asked.moment in self.site.moments, among)
         kept = asked.number == 0 or asked.number in numbers(RunDirectory(folder))
         self.expect(kept, f"it has no checkpoint {asked.number} of {asked.run!r}")
+
+    def check_id(self, folder: Path, asked: Prepare | GetReady) -> None:
+        """Check the run's id, which is the one that is here where a run goes on."""
+        told = asked.run_id
+        is_id = told == "" or RUN_ID.fullmatch(told) is not None
+        self.expect(is_id, f"{told[:40]!r} is no id of a run")
+        kept = read_identity(folder) if asked.resume and asked.number else None
+        same = told == "" or kept is None or kept.id == told
+        self.expect(same, f"its run {asked.run!r} has another id than {told!r}")
 
     def participant(self) -> Participant:
         """Give this organisation's part of the run that it was prepared for."""
@@ -250,6 +260,7 @@ class ColumnHost(TakingPart):
             "it answers a prediction now",
         )
         self.check_moment(folder, request)
+        self.check_id(folder, request)
         before = self.prepared.get(asker)
         # the next part of an audit
         if before is not None and before.moment and request.moment:
@@ -314,12 +325,16 @@ class LabelHost(TakingPart):
         folder = self.folder(request.run)
         before = self.site.participant
         self.check_moment(folder, request)
+        self.check_id(folder, request)
         # the next part of an audit
         if before is not None and before.moment and request.moment:
             self.site.leave()
         self.expect(self.site.participant is None, "it takes part in a run already")
         federation = self.site.get_ready(
-            folder, request.number if request.resume else None, request.moment
+            folder,
+            request.number if request.resume else None,
+            request.moment,
+            request.run_id,
         )
         labelled = federation.holdings.label_owners[self.name]
         rows = {split: len(rows) for split, rows in labelled.splits.items()}

@@ -39,6 +39,8 @@ class Prepare(Request[Prepared]):
     # privately
     ids: str = ""
     moment: str = ""  # of an audit that repeats some of a run; "": the run itself
+    # as who drives it drew it (`runs.run_identity`)
+    run_id: str = ""
 
 
 class Align(Request[Done]):
@@ -61,6 +63,8 @@ class GetReady(Request[Ready]):
     resume: bool
     number: int  # of the checkpoint to resume from; 0: none was saved by all
     moment: str = ""  # of an audit that repeats some of a run; "": the run itself
+    # as who drives it drew it (`runs.run_identity`)
+    run_id: str = ""
 
 
 class Measured(Message):

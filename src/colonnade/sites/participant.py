@@ -154,6 +154,7 @@ class Participant:
         *,
         predicts_for: str = "",
         moment: str = "",
+        run_id: str = "",
     ) -> None:
         self.own = own
         self.federation = federation
@@ -168,7 +169,7 @@ class Participant:
         self.budget = BudgetOverRuns(
             own.name, own.runs, folder.name, federation.accounts, ids
         )
-        self.run = RunDirectory(folder, self.budget)
+        self.run = RunDirectory(folder, self.budget, run_id)
         self.measured: dict[str, dict[str, float]] = {}
 
     @property

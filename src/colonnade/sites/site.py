@@ -464,18 +464,23 @@ class Site:
             elsewhere=Elsewhere({own.name}),
         )
         self.serve(
-            Participant(own, federation, folder, moment=asked.moment),
+            Participant(
+                own, federation, folder, moment=asked.moment, run_id=asked.run_id
+            ),
             resumed,
             own.label_owners,
         )
 
-    def get_ready(self, folder: Path, resumed: int | None, moment: str) -> Federation:
+    def get_ready(
+        self, folder: Path, resumed: int | None, moment: str, run_id: str
+    ) -> Federation:
         """Meet those who hold columns, as one of several label owners, and answer the
         aggregation server."""
         step = RunDirectory(folder).marked(resumed)["step"] if resumed else 0
-        federation = self.prepare(folder, self.own_labels(), resumed, step, moment)
+        labels = self.own_labels()
+        federation = self.prepare(folder, labels, resumed, step, moment, run_id=run_id)
         self.serve(
-            Participant(self.own, federation, folder, moment=moment),
+            Participant(self.own, federation, folder, moment=moment, run_id=run_id),
             resumed,
             {self.own.driver},
         )
@@ -488,6 +493,8 @@ class Site:
         resumed: int | None,
         step: int,
         moment: str = "",
+        *,
+        run_id: str = "",
     ) -> Federation:
         """Have everybody with columns build its part of a run, as a label owner, and
         meet them. `step` is where training stands here. Where an audit repeats some of
@@ -517,6 +524,7 @@ class Site:
                 sides,
                 mine,
                 moment,
+                run_id,
             )
             rows[name] = len(ids)
         prepared = self.partners().ask_each(requests)
