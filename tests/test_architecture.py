@@ -35,6 +35,7 @@ LAYERS = (
     {"federation"},
     {"sites"},
     {"explain", "attacks"},
+    {"signing"},
     {"report", "planning"},
     {"serving", "export"},
     {"flare"},

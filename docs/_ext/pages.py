@@ -20,6 +20,7 @@ EXIT_CODES = {
         " was not attacked, or attacked on too few rows to say"
     ),
     6: "a reproduction missed its figure",
+    7: "something is not as it was signed, or somebody else signed it",
 }
 
 

@@ -11,7 +11,8 @@
     ├── PartyError                    3   a party failed while answering
     │   └── NoAnswer                  3   nothing came back: it may be asked again, or done without
     ├── BudgetExhausted               4   a party will not release any more
-    └── AuditFailed                   5   an attack did better than the owner's threshold allows
+    ├── AuditFailed                   5   an attack did better than the owner's threshold allows
+    └── NotAsSigned                   7   what was signed has changed, or somebody else signed it
 
 A message gives the rule, the value found, whose it is, and the cure.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "Diverged",
     "InputError",
     "NoAnswer",
+    "NotAsSigned",
     "PartyError",
     "WireError",
 ]
@@ -120,6 +122,13 @@ class AuditFailed(ColonnadeError):  # noqa: N818 - the name of the condition
     can be read was not attacked, or attacked on too few rows to say."""
 
     exit_code = 5
+
+
+class NotAsSigned(ColonnadeError):  # noqa: N818 - the name of the condition
+    """A signature does not hold: the statement, or a file that it covers, is not as it
+    was signed, or the key is not the one that it should be."""
+
+    exit_code = 7
 
 
 LONGEST = 4_096

@@ -12,7 +12,6 @@ from colonnade.report.course import (
     flat,
     missing_section,
     settings_section,
-    sign_section,
     timing_section,
 )
 from colonnade.report.course import plain as shown_as
@@ -87,9 +86,3 @@ def test_an_alignment_within_the_run_is_not_missing(plain: Path) -> None:
     words = Page(text(missing_section(aligned))).text
     assert "Private alignment" not in words
     assert "Baselines" in words
-
-
-def test_a_place_to_sign() -> None:
-    told = Page(text(sign_section(Facts(name="x")))).text
-    assert "Reviewed by" in told
-    assert "Date" in told

@@ -67,6 +67,7 @@ def test_sections_that_have_nothing_are_left_out(
 ) -> None:
     every = [value[1:] for value in Page(main_of(noisy_facts)).values("href")]
     assert every == [
+        "sign",
         "result",
         "quality",
         "parties",
@@ -78,10 +79,11 @@ def test_sections_that_have_nothing_are_left_out(
         "alignment",
         "timing",
         "settings",
-        "review",
+        "about",
     ]
     some = [value[1:] for value in Page(main_of(read(plain))).values("href")]
     assert some == [
+        "sign",
         "result",
         "quality",
         "parties",
@@ -90,7 +92,7 @@ def test_sections_that_have_nothing_are_left_out(
         "timing",
         "settings",
         "missing",
-        "review",
+        "about",
     ]
     running = replace(read(plain), summary=None)
     assert "missing" not in [

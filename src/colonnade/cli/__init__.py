@@ -1,7 +1,8 @@
 """The command line: `colonnade --help` teaches it.
 
 Exit codes: 0 done, 1 an error of ours, 2 bad input, 3 a party failed, 4 a privacy
-budget is spent, 5 an audit threshold was crossed, 6 a reproduction missed its figure.
+budget is spent, 5 an audit threshold was crossed, 6 a reproduction missed its figure,
+7 something is not as it was signed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ COMMANDS = (
     "audit",
     "privacy",
     "report",
+    "sign",
+    "verify",
     "compare",
     "algorithms",
     "datasets",
@@ -60,6 +63,7 @@ MODULES = {
     "provision": "deploy",
     "party": "deploy",
     "compare": "report",
+    "verify": "sign",
     "algorithms": "listings",
     "datasets": "listings",
     "reproduce": "measure",
@@ -87,7 +91,8 @@ def commands(needed: set[str], names: Iterable[str] = COMMANDS) -> typer.Typer:
         ),
         epilog=(
             "Exit codes: 0 done · 2 bad input · 3 a party failed · 4 a privacy budget"
-            " is spent · 5 an audit threshold was crossed · 6 a figure was missed"
+            " is spent · 5 an audit threshold was crossed · 6 a figure was missed · 7"
+            " not as it was signed"
         ),
     )
     for name in names:

@@ -170,16 +170,8 @@ def missing_section(facts: Facts) -> list[Content] | None:
     ]
 
 
-def sign_section(facts: Facts) -> list[Content]:
-    """The section in which somebody signs for the run, mostly in print."""
-    lines = ("Reviewed by (name, organisation)", "Signature", "Date")
+def about_section() -> list[Content]:
     return [
-        h(
-            "p",
-            "I have read what each party sent, and the guarantees and their limits"
-            f"{', and what attacks found' if facts.audit else ''}.",
-        ),
-        h("div", [h("div", line) for line in lines], class_="sign"),
         h(
             "footer",
             f"Made by Colonnade {__version__} from the run directory alone:"

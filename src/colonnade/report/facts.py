@@ -41,6 +41,7 @@ from colonnade.runs.layout import (
     TREES,
 )
 from colonnade.runs.run_directory import RunDirectory, plain
+from colonnade.signing.contents import Contents, contents_of
 from colonnade.sites import reader as site_reader
 
 Flow = dict[str, Any]
@@ -137,6 +138,8 @@ class Facts:
     pictures: dict[str, str] = field(default_factory=dict)
     # whose part of a run between sites this is; None: all parties' parts are here
     part: str | None = None
+    # for who signs; None until the run has finished
+    contents: Contents | None = None
 
     @property
     def finished(self) -> bool:
@@ -332,6 +335,7 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         ),
         pictures=_pictures(folder / "audit"),
         part=part,
+        contents=None if quick or summary is None else _contents(folder),
     )
 
 
@@ -476,6 +480,13 @@ def _spent(folder: Path) -> list[Plain]:
             [guarantee.to_json() for guarantee in of_run(RunDirectory(folder))]
         )
     return guarantees  # none where nothing is saved yet, or is being saved right now
+
+
+def _contents(folder: Path) -> Contents | None:
+    """What somebody could sign; None where a file of the run cannot be read."""
+    with suppress(ColonnadeError, OSError, ValueError, KeyError):
+        return contents_of(folder)
+    return None
 
 
 def _pictures(folder: Path) -> dict[str, str]:

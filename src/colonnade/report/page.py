@@ -12,9 +12,9 @@ from pathlib import Path
 from colonnade.core.files import write_text, written_out
 from colonnade.report.chart import Figure
 from colonnade.report.course import (
+    about_section,
     missing_section,
     settings_section,
-    sign_section,
     timing_section,
 )
 from colonnade.report.crossing import crossing_section, parties_section
@@ -29,6 +29,7 @@ from colonnade.report.partners import (
 )
 from colonnade.report.quality import quality_section
 from colonnade.report.result import opening, result_section
+from colonnade.report.signing import signing_section
 from colonnade.report.spending import spending
 from colonnade.report.trees import trees_section
 
@@ -83,6 +84,7 @@ def main_of(facts: Facts) -> Html:
     """The content of <main>."""
     drawn = figures(facts)
     sections: list[Section] = [
+        ("sign", "What you sign", signing_section(facts)),
         ("result", "Result", result_section(facts, drawn)),
         (
             "quality",
@@ -132,7 +134,7 @@ def main_of(facts: Facts) -> Html:
             "Not in this report",
             missing_section(facts) if facts.finished else None,
         ),
-        ("review", "Review", sign_section(facts)),
+        ("about", "About this page", about_section()),
     ]
     return assembled(opening(facts), sections)
 

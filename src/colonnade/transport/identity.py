@@ -98,7 +98,7 @@ class Identity:
     ) -> None:
         """That the site of this name signed what was said, in this context and no
         other."""
-        _verify(self.check(name, certificate), name, context, said, signature)
+        check_signature(self.check(name, certificate), name, context, said, signature)
 
     def verify_lead(
         self,
@@ -121,23 +121,12 @@ class Identity:
                 f"The certificate that came for {name!r} is not that of who starts"
                 " runs."
             )
-        _verify(key, name, context, said, signature)
+        check_signature(key, name, context, said, signature)
 
     def check(self, name: str, certificate: bytes) -> rsa.RSAPublicKey:
         """The key of the site of this name, where the certificate is its."""
         key, shown = self._issued(name, certificate)
-        offices = shown.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        if shown.subject.get_attributes_for_oid(
-            NameOID.UNSTRUCTURED_NAME
-        ) or _may_issue(shown):
-            raise BoundaryError(
-                f"The certificate that came for {name!r} is a person's or a root's, not"
-                " a site's."
-            )
-        if any(office.value == RELAY for office in offices):
-            raise BoundaryError(
-                f"The certificate that came for {name!r} is the relay's, not a site's."
-            )
+        check_is_site(name, shown)
         if (
             self.pinned
             and name != self.name
@@ -156,25 +145,12 @@ class Identity:
     ) -> tuple[rsa.RSAPublicKey, x509.Certificate]:
         """A certificate of this name that the root of this kit issued and that is not
         out of date, and its key."""
-        try:
-            shown = x509.load_der_x509_certificate(certificate)
-            key = shown.public_key()
-            common_name(shown), _may_issue(shown)
-        except Exception:  # whatever a parser makes of hostile bytes
-            raise BoundaryError(
-                f"What came as the certificate of {name!r} is none that can be read."
-            ) from None
-        if not isinstance(key, rsa.RSAPublicKey) or key.key_size < BITS:
-            raise BoundaryError(
-                f"The certificate of {name!r} has no RSA key of {BITS} bits or more."
-            )
-        try:
-            shown.verify_directly_issued_by(self.root)
-        except (ValueError, TypeError, InvalidSignature):
+        key, shown = read_shown(name, certificate)
+        if not is_issued_by(shown, self.root):
             raise BoundaryError(
                 f"The certificate of {name!r} is not issued by the root of this kit."
                 " Use kits of one `provision`."
-            ) from None
+            )
         for whose, one in ((f"of {name!r}", shown), ("of the root", self.root)):
             if not one.not_valid_before_utc <= _now() <= one.not_valid_after_utc:
                 raise BoundaryError(
@@ -183,11 +159,59 @@ class Identity:
                     f" {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and here it is"
                     f" {_now():%Y-%m-%d %H:%M}. Provision again, or set the clock."
                 )
-        if (found := common_name(shown)) != name:
-            raise BoundaryError(
-                f"The certificate that came for {name!r} is of {found[:80]!r}."
-            )
+        check_names(name, shown)
         return key, shown
+
+
+def read_shown(
+    name: str, certificate: bytes
+) -> tuple[rsa.RSAPublicKey, x509.Certificate]:
+    """Read a certificate in DER that was shown as the one of this name, and its key.
+    Nothing else of it is checked here."""
+    try:
+        shown = x509.load_der_x509_certificate(certificate)
+        key = shown.public_key()
+        common_name(shown), _may_issue(shown)
+    except Exception:  # whatever a parser makes of hostile bytes
+        raise BoundaryError(
+            f"What came as the certificate of {name!r} is none that can be read."
+        ) from None
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < BITS:
+        raise BoundaryError(
+            f"The certificate of {name!r} has no RSA key of {BITS} bits or more."
+        )
+    return key, shown
+
+
+def is_issued_by(shown: x509.Certificate, root: x509.Certificate) -> bool:
+    try:
+        shown.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def check_names(name: str, shown: x509.Certificate) -> None:
+    """Raise unless a certificate is of this name."""
+    if (found := common_name(shown)) != name:
+        raise BoundaryError(
+            f"The certificate that came for {name!r} is of {found[:80]!r}."
+        )
+
+
+def check_is_site(name: str, shown: x509.Certificate) -> None:
+    """Raise unless a certificate is a site's: not a person's, a root's or the relay's."""
+    offices = shown.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    roles = shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    if roles or _may_issue(shown):
+        raise BoundaryError(
+            f"The certificate that came for {name!r} is a person's or a root's, not a"
+            " site's."
+        )
+    if any(office.value == RELAY for office in offices):
+        raise BoundaryError(
+            f"The certificate that came for {name!r} is the relay's, not a site's."
+        )
 
 
 def fingerprint(certificate: bytes) -> str:
@@ -241,9 +265,10 @@ def sign_with(key: rsa.RSAPrivateKey, context: bytes, said: bytes) -> bytes:
     return key.sign(_to_sign(context, said), PADDING, hashes.SHA256())
 
 
-def _verify(
+def check_signature(
     key: rsa.RSAPublicKey, name: str, context: bytes, said: bytes, signature: bytes
 ) -> None:
+    """Raise unless this key signed what was said, in this context and no other."""
     try:
         key.verify(signature, _to_sign(context, said), PADDING, hashes.SHA256())
     except InvalidSignature:
