@@ -179,7 +179,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(*_: Any) -> Any:
         raise Unpacked
 
-    monkeypatch.setattr("colonnade.core.wire._tensor", decode)
+    monkeypatch.setattr("colonnade.core.wire._read_tensor", decode)
 
 
 def _asked(frame: bytes, caller: str = "asker", **more: Any) -> Failure:

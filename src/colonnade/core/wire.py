@@ -1,19 +1,22 @@
-"""Messages as bytes. No pickle: a frame can name only message classes that exist here,
-and is checked before use.
+"""Messages as bytes. There is no pickle: a frame can name only message classes that
+exist here, and everything in it is checked before use.
 
-    magic "CLN1" | header length, 4 bytes | header, JSON | padding to 64 | tensor bytes, each padded to 64
+    magic "CLN1" | length of the header, 4 bytes | header, JSON | padding to 64
+    | bytes of each tensor, each padded to 64
 
 Calls that travel together are whole frames in their order, behind
 
     magic "CLNJ" | how many, 2 bytes | the length of each, 8 bytes | padding to 64
 
-The header holds the class, the plain fields, who sent it as its how-many-th call, and
-per tensor its codec, dtype, shape, length and receipt. Whatever is wrong with a frame,
-it is refused with WireError. Reading has two steps:
+The header holds the message's class, its plain fields, the sender, the receiver and the
+number of the call, and for each tensor its codec, dtype, shape, length and receipt. A
+frame that is wrong in any way is refused with WireError. Reading has two steps:
 
-    calls(frame)  -> Incoming...  the header alone: who sends which message, so that who may not is refused unpacked
-    .unpack(most) -> Envelope     each tensor is named by one field, lengths fit shapes, and all of it together unpacks
-                                  to at most `most` bytes; that is decided before anything is allocated
+    calls(frame)  -> Incoming...  reads headers alone: who sends which message to whom.
+                                  What may not be asked is refused before it is unpacked.
+    .unpack(most) -> Envelope     reads tensors. Each is named by one field, lengths fit
+                                  shapes, and all of them together unpack to at most
+                                  `most` bytes, which is known before memory is taken.
 """
 
 from __future__ import annotations
@@ -46,22 +49,33 @@ from colonnade.errors import BoundaryError, WireError
 MAGIC = b"CLN1"
 JOINT = b"CLNJ"
 TOGETHER = struct.Struct("<4sH")
+"""The beginning of a frame with several calls: the magic, and how many there are."""
+
 AHEAD = 8
-"""Calls that may travel ahead of another one, in its frame."""
+"""Calls that may travel ahead of another one in its frame."""
+
 ALIGN = 64
+"""Bytes that headers and tensors are padded to a multiple of."""
+
 MAX_FRAME = 1 << 31
 MAX_HEADER = 1 << 20
 JOINED = 32 << 20
-"""Bytes of a frame with several calls: where a tensor of one is kept, so is the memory
-of all."""
+"""Bytes of a frame with several calls, at most. Where a tensor of one call is kept, the
+memory of all of them is."""
+
 UNPACKED = 1 << 28
-"""Bytes that all of a frame may unpack to; a frame that is itself longer, as many as it
-has."""
-FEW = 1 << 12
-"""Values of a ciphertext of any length: an empty one may have sides."""
+"""Bytes that a frame may unpack to. A longer frame may unpack to its own length."""
+
+EMPTY_VALUES = 1 << 12
+"""Values that a ciphertext of any length may say it has, since an empty tensor may have
+long sides."""
+
 LONGEST_WORD = 256
-"""Characters of a name in a receipt; a batch's may be as long."""
-IDENTITY = Identity()
+"""Characters of a name in a receipt."""
+
+MOST_DIMENSIONS = 16
+
+UNCOMPRESSED = Identity().name
 HEADER = {"type", "from", "to", "number", "fields", "tensors"}
 ABOUT_TENSOR = {"codec", "dtype", "shape", "bytes", "settings", "receipt"}
 ABOUT_CIPHERTEXT = {
@@ -94,6 +108,9 @@ class Envelope(Generic[M]):
     receiver: str = ""
 
 
+# Writing
+
+
 def encode(envelope: Envelope[Any]) -> bytes:
     """Write an envelope as one frame."""
     return b"".join(buffers(envelope))
@@ -113,71 +130,142 @@ def buffers(*envelopes: Envelope[Any]) -> list[Buffer]:
 
 
 def _frame(envelope: Envelope[Any]) -> list[Buffer]:
-    blobs: list[Buffer] = []
-    tensors: list[dict[str, Any]] = []
+    """The parts of a frame with one call."""
     message = envelope.message
+    bodies: list[Buffer] = []
+    tensors: list[dict[str, Any]] = []
     fields = {
-        name: _plain(getattr(message, name), blobs, tensors) for name in message.hints()
+        name: _written_field(getattr(message, name), bodies, tensors)
+        for name in message.hints()
     }
-    top = {
+    header = {
         "type": message.kind,
         "from": envelope.sender,
         "to": envelope.receiver,
         "number": envelope.number,
+        "fields": fields,
+        "tensors": tensors,
     }
-    header = json.dumps(
-        top | {"fields": fields, "tensors": tensors}, separators=(",", ":")
-    ).encode()
-    parts: list[Buffer] = [
-        MAGIC,
-        len(header).to_bytes(4, "little"),
-        header,
-        _padding(8 + len(header)),
-    ]
-    for blob in blobs:
-        parts += [blob, _padding(len(blob))]
+    text = json.dumps(header, separators=(",", ":")).encode()
+    length = len(text).to_bytes(4, "little")
+    parts: list[Buffer] = [MAGIC, length, text, _padding(8 + len(text))]
+    for body in bodies:
+        parts += [body, _padding(len(body))]
     return parts
+
+
+def _written_field(
+    value: Any, bodies: list[Buffer], tensors: list[dict[str, Any]]
+) -> Any:
+    """A field as JSON. A tensor becomes a reference to its place in `tensors`, and its
+    bytes are appended to `bodies`."""
+    if isinstance(value, Released):
+        about, body = _written_tensor(value)
+    elif isinstance(value, Ciphertext):
+        about, body = _written_ciphertext(value)
+    elif isinstance(value, tuple):
+        items = [_written_field(item, bodies, tensors) for item in value]
+        return {"$tuple": items}
+    elif isinstance(value, dict):
+        entries = {
+            key: _written_field(item, bodies, tensors) for key, item in value.items()
+        }
+        return {"$dict": entries}
+    else:
+        return value
+    tensors.append(about)
+    bodies.append(body)
+    return {"$tensor": len(tensors) - 1}
+
+
+def _written_tensor(released: Released) -> tuple[dict[str, Any], Buffer]:
+    """What a header says of a tensor, and the tensor's bytes."""
+    packed = released.packed
+    if packed is None:
+        dtype = DTYPE_NAMES[released.tensor.dtype]
+        packed = Packed(UNCOMPRESSED, b"", released.shape, dtype)
+        body = _memory_of(released.tensor)
+    else:
+        body = packed.data
+    about = {
+        "codec": packed.codec,
+        "dtype": packed.dtype,
+        "shape": packed.shape,
+        "bytes": len(body),
+        "settings": dict(packed.settings),
+        "receipt": _written_receipt(released.receipt),
+    }
+    return about, body
+
+
+def _written_ciphertext(ciphertext: Ciphertext) -> tuple[dict[str, Any], Buffer]:
+    """What a header says of a ciphertext, and its bytes."""
+    encrypted = ciphertext.encrypted
+    about = {
+        "scheme": encrypted.scheme,
+        "key": encrypted.key,
+        "layout": encrypted.layout,
+        "hides": encrypted.hides,
+        "bound": encrypted.bound,
+        "shape": encrypted.shape,
+        "bytes": len(encrypted.data),
+        "receipt": _written_receipt(ciphertext.receipt),
+    }
+    return about, encrypted.data
+
+
+def _written_receipt(receipt: Receipt) -> list[Any]:
+    """What of a receipt travels. The codec and the bytes stand beside it, and epsilon is
+    the owner's business."""
+    event = receipt.event
+    return [
+        receipt.owner,
+        receipt.number,
+        receipt.name,
+        receipt.batch,
+        event.kind,
+        dict(event.parameters),
+    ]
+
+
+def _memory_of(tensor: Tensor) -> Buffer:
+    """A released tensor's own bytes, where they are: nobody changes them any more."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+# Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A frame whose header was read. What it carries is still packed."""
+    """A call whose header was read. What it carries is still packed."""
 
     sender: str
+    receiver: str
     number: int
     kind: type[Message]
     fields: dict[str, Any]
     described: list[Any]
+    """What the header says of each tensor."""
     body: Buffer
-    receiver: str = ""
 
     def unpack(
         self, *, device: torch.device | str = "cpu", most: int = UNPACKED
     ) -> Envelope[Any]:
-        """The envelope, or WireError. Of a frame in writable memory, tensors keep using
-        that memory."""
+        """Read the tensors and make the envelope, or raise WireError.
+
+        Tensors of a frame in writable memory go on using that memory.
+
+        Args:
+            device: Where tensors are put.
+            most: How many bytes everything may unpack to.
+        """
         try:
-            _check_named(self.fields, len(self.described))
-            parts = _parts(self.body, self.described)
-            most = max(most, len(self.body))
-            if (size := sum(unpacked for _, _, _, unpacked in parts)) > most:
-                raise WireError(
-                    f"A frame of {len(self.body)} bytes may unpack to {most};"
-                    f" {self.kind.kind} of {self.sender[:80]!r} would take {size}. Send"
-                    " less at once, or let the receiver's owner raise memory_per_call."
-                )
-            tensors = [
-                (
-                    _ciphertext(about, shape, data)
-                    if "scheme" in about
-                    else _tensor(about, shape, data, device)
-                )
-                for about, shape, data, _ in parts
-            ]
-            message = _message(self.kind, self.fields, tensors)
+            message = self._message(device, most)
         except WireError:
             raise
-        # whatever a codec or a message makes of hostile bytes
+        # A codec or a message may make anything of hostile bytes.
         except Exception as error:
             raise WireError(
                 "A frame's header does not describe its contents:"
@@ -185,72 +273,81 @@ class Incoming:
             ) from None
         return Envelope(self.sender, self.number, message, self.receiver)
 
+    def _message(self, device: torch.device | str, most: int) -> Message:
+        _check_each_named_once(self.fields, len(self.described))
+        parts = _parts(self.body, self.described)
+        self._check_unpacks_to(sum(part.unpacked for part in parts), most)
+        values = [part.read(device) for part in parts]
+        fields = {
+            name: _read_field(value, values) for name, value in self.fields.items()
+        }
+        try:
+            return self.kind(**fields)
+        except BoundaryError as error:
+            raise WireError(
+                f"A frame's fields do not fit its message: {error}"
+            ) from None
+
+    def _check_unpacks_to(self, size: int, most: int) -> None:
+        allowed = max(most, len(self.body))
+        if size > allowed:
+            raise WireError(
+                f"A frame of {len(self.body)} bytes may unpack to {allowed};"
+                f" {self.kind.kind} of {self.sender[:80]!r} would take {size}. Send"
+                " less at once, or let the receiver's owner raise memory_per_call."
+            )
+
 
 def calls(frame: Buffer, *, max_frame: int = MAX_FRAME) -> list[Incoming]:
-    """The calls that a frame brings, in their order, or WireError: none is looked at
-    where one cannot be read."""
+    """Read the headers of the calls that a frame brings, in their order.
+
+    Where one of them cannot be read, WireError is raised and none is looked at.
+    """
     if len(frame) < TOGETHER.size or frame[:4] != JOINT:
         return [read(frame, max_frame=max_frame)]
     _, count = TOGETHER.unpack_from(frame)
-    most = min(max_frame, JOINED)
     start = TOGETHER.size + 8 * min(count, AHEAD + 1)
     lengths = [
-        int.from_bytes(frame[at : at + 8], "little")
-        for at in range(TOGETHER.size, start, 8)
+        int.from_bytes(frame[place : place + 8], "little")
+        for place in range(TOGETHER.size, start, 8)
     ]
     ends = list(accumulate(lengths, initial=start + len(_padding(start))))
+    most = min(max_frame, JOINED)
     if not 1 <= count <= AHEAD + 1 or not ends[-1] == len(frame) <= most:
         raise WireError(
             f"A frame brings a call with up to {AHEAD} ahead of it, in {most} bytes;"
             f" this one has {len(frame)}, and says that it brings {count} in"
             f" {ends[-1]}."
         )
-    return [read(memoryview(frame)[at:end]) for at, end in pairwise(ends)]
+    return [read(memoryview(frame)[begin:end]) for begin, end in pairwise(ends)]
 
 
 def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
-    """The sender's name and the message of one call, or WireError."""
+    """Read the header of a frame with one call, or raise WireError."""
     if len(frame) > max_frame:
         raise WireError(
             f"A frame may have at most {max_frame} bytes; this one has {len(frame)}."
         )
     header, start = _header(frame)
-    if (
-        header.keys() != HEADER
-        or not isinstance(header["fields"], dict)
-        or not isinstance(header["tensors"], list)
-    ):
+    fields = header.get("fields")
+    described = header.get("tensors")
+    is_complete = header.keys() == HEADER
+    if not (is_complete and isinstance(fields, dict) and isinstance(described, list)):
         raise WireError(
             f"A frame's header has {', '.join(sorted(HEADER))}, and nothing else."
         )
     sender = header["from"]
     receiver = header["to"]
     number = header["number"]
-    kind = header["type"]
-    if (
-        not isinstance(sender, str)
-        or not isinstance(receiver, str)
-        or not isinstance(number, int)
-        or isinstance(number, bool)
-        or number < 0
-    ):
+    are_named = isinstance(sender, str) and isinstance(receiver, str)
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    if not (are_named and is_number and number >= 0):
         raise WireError(
             "A frame must name its sender, its receiver and the number of the call."
         )
-    cls = MESSAGES.get(kind) if isinstance(kind, str) else None
-    if cls is None or cls in (Message, Request):
-        raise WireError(
-            f"A frame names a message that does not exist here: {str(kind)[:80]!r}."
-        )
-    return Incoming(
-        sender,
-        number,
-        cls,
-        header["fields"],
-        header["tensors"],
-        memoryview(frame)[start:],
-        receiver,
-    )
+    kind = _message_class(header["type"])
+    body = memoryview(frame)[start:]
+    return Incoming(sender, receiver, number, kind, fields, described, body)
 
 
 def decode(
@@ -260,8 +357,8 @@ def decode(
     max_frame: int = MAX_FRAME,
     most: int = UNPACKED,
 ) -> Envelope[Any]:
-    """One call, read and unpacked at once, for callers that do not check the sender
-    first."""
+    """Read and unpack a frame with one call at once, for callers that do not check the
+    sender first."""
     first, *others = calls(frame, max_frame=max_frame)
     if others:
         raise WireError(
@@ -271,65 +368,8 @@ def decode(
     return first.unpack(device=device, most=most)
 
 
-def _plain(value: Any, blobs: list[Buffer], tensors: list[dict[str, Any]]) -> Any:
-    """A field as JSON; a tensor becomes its index, its bytes go to `blobs`."""
-    if isinstance(value, Released):
-        packed = value.packed or Packed(
-            IDENTITY.name, b"", value.shape, DTYPE_NAMES[value.tensor.dtype]
-        )
-        data = packed.data if value.packed else _memory(value.tensor)
-        about = {
-            "codec": packed.codec,
-            "dtype": packed.dtype,
-            "shape": packed.shape,
-            "bytes": len(data),
-        }
-        tensors.append(
-            about
-            | {
-                "settings": dict(packed.settings),
-                "receipt": _written(value.receipt),
-            }
-        )
-        blobs.append(data)
-        return {"$tensor": len(tensors) - 1}
-    if isinstance(value, Ciphertext):
-        e = value.encrypted
-        about = {
-            "scheme": e.scheme,
-            "key": e.key,
-            "layout": e.layout,
-            "hides": e.hides,
-            "bound": e.bound,
-        }
-        about |= {
-            "shape": e.shape,
-            "bytes": len(e.data),
-            "receipt": _written(value.receipt),
-        }
-        tensors.append(about)
-        blobs.append(e.data)
-        return {"$tensor": len(tensors) - 1}
-    if isinstance(value, tuple):
-        return {"$tuple": [_plain(item, blobs, tensors) for item in value]}
-    if isinstance(value, dict):
-        return {
-            "$dict": {key: _plain(item, blobs, tensors) for key, item in value.items()}
-        }
-    return value
-
-
-def _memory(tensor: Tensor) -> Buffer:
-    """A released tensor's own bytes, where they are: nobody changes it any more."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
-
-
-def _written(r: Receipt) -> list[Any]:
-    return [r.owner, r.number, r.name, r.batch, r.event.kind, dict(r.event.parameters)]
-
-
 def _header(frame: Buffer) -> tuple[dict[str, Any], int]:
+    """A frame's header, and where its tensors begin."""
     if len(frame) < 8 or frame[:4] != MAGIC:
         raise WireError(
             f"A frame starts with {MAGIC!r} and a length; this one starts with"
@@ -341,7 +381,7 @@ def _header(frame: Buffer) -> tuple[dict[str, Any], int]:
             f"A frame of {len(frame)} bytes says that its header has {length}."
         )
     try:
-        # of bytes, json would guess the encoding
+        # Of bytes, json would guess the encoding.
         header = json.loads(str(frame[8 : 8 + length], "utf-8"))
     except (ValueError, RecursionError):
         raise WireError("A frame's header is not JSON.") from None
@@ -355,63 +395,69 @@ def _header(frame: Buffer) -> tuple[dict[str, Any], int]:
     return header, start
 
 
-def _check_named(fields: Mapping[str, Any], count: int) -> None:
-    """Each tensor belongs to one place of one field: what no field names would be
-    unpacked for nobody, and what several name would be small here and large wherever it
-    is put together."""
-    named = [0] * count
-    left: list[Any] = list(fields.values())
-    while left:
-        value = left.pop()
+def _message_class(kind: Any) -> type[Message]:
+    found = MESSAGES.get(kind) if isinstance(kind, str) else None
+    if found is None or found in (Message, Request):
+        raise WireError(
+            f"A frame names a message that does not exist here: {str(kind)[:80]!r}."
+        )
+    return found
+
+
+def _check_each_named_once(fields: Mapping[str, Any], count: int) -> None:
+    """Refuse tensors that no field names, or several do.
+
+    The first would be unpacked for nobody. The second would be small in the frame and
+    large wherever it is put together.
+    """
+    times = [0] * count
+    to_visit: list[Any] = list(fields.values())
+    while to_visit:
+        value = to_visit.pop()
         if isinstance(value, list):
-            left += value
+            to_visit += value
         elif isinstance(value, dict):
-            at = value.get("$tensor", count)
-            if _is_count(at) and at < count:
-                named[at] += 1
-            left += value.values()
-    if any(times != 1 for times in named):
+            place = value.get("$tensor", count)
+            if _is_count(place) and place < count:
+                times[place] += 1
+            to_visit += value.values()
+    if any(number != 1 for number in times):
         raise WireError(
             f"Each of a frame's {count} tensors must be named once by its fields; found"
-            f" {named[:20]}."
+            f" {times[:20]}."
         )
 
 
-def _parts(
-    body: Buffer, described: list[Any]
-) -> list[tuple[dict[str, Any], tuple[int, ...], Buffer, int]]:
-    """Of each tensor what is said about it, its shape, its bytes, and how many it
-    unpacks to."""
-    found = []
+@dataclass(frozen=True)
+class Part:
+    """One tensor or ciphertext in a frame, still packed.
+
+    Args:
+        about: What the header says of it.
+        shape: Its shape.
+        data: Its bytes.
+        unpacked: How many bytes it unpacks to.
+    """
+
+    about: dict[str, Any]
+    shape: tuple[int, ...]
+    data: Buffer
+    unpacked: int
+
+    def read(self, device: torch.device | str) -> Released | Ciphertext:
+        if "scheme" in self.about:
+            return _read_ciphertext(self)
+        return _read_tensor(self, device)
+
+
+def _parts(body: Buffer, described: list[Any]) -> list[Part]:
+    """Cut a frame's body into its tensors, as the header describes them."""
+    found: list[Part] = []
     start = 0
     for about in described:
-        size = about["bytes"]
-        shape = tuple(about["shape"])
-        if about.keys() not in (ABOUT_TENSOR, ABOUT_CIPHERTEXT):
-            raise WireError(
-                f"A frame says of a tensor {', '.join(sorted(ABOUT_TENSOR))}, and"
-                " nothing else."
-            )
-        if not _is_count(size) or len(shape) > 16 or not all(map(_is_count, shape)):
-            raise WireError(
-                "A frame describes a tensor with an unknown dtype, shape or length."
-            )
-        if size > len(body) - start:
-            raise WireError(
-                f"A frame with {len(body)} bytes of tensors says that one of them has"
-                f" {size}."
-            )
-        # an empty one counts by its sides: others may loop over them
-        values = math.prod(max(n, 1) for n in shape)
-        # each value takes more than a byte
-        if "scheme" in about and values > max(size, FEW):
-            raise WireError(
-                f"A frame's ciphertext of shape {list(shape)} cannot have {size} bytes."
-            )
-        unpacked = (
-            size if "scheme" in about else values * _dtype(about["dtype"]).itemsize
-        )
-        found.append((about, shape, body[start : start + size], unpacked))
+        part = _part(body, start, about)
+        found.append(part)
+        size = len(part.data)
         start += size + len(_padding(size))
     if start != len(body):
         raise WireError(
@@ -421,116 +467,146 @@ def _parts(
     return found
 
 
+def _part(body: Buffer, start: int, about: Any) -> Part:
+    """The tensor at a place of a frame's body. Nothing is unpacked."""
+    size = about["bytes"]
+    shape = tuple(about["shape"])
+    if about.keys() not in (ABOUT_TENSOR, ABOUT_CIPHERTEXT):
+        raise WireError(
+            f"A frame says of a tensor {', '.join(sorted(ABOUT_TENSOR))}, and nothing"
+            " else."
+        )
+    has_shape = len(shape) <= MOST_DIMENSIONS and all(map(_is_count, shape))
+    if not (_is_count(size) and has_shape):
+        raise _unknown_tensor()
+    if size > len(body) - start:
+        raise WireError(
+            f"A frame with {len(body)} bytes of tensors says that one of them has"
+            f" {size}."
+        )
+    # An empty tensor counts by its sides, since somebody may loop over them.
+    values = math.prod(max(side, 1) for side in shape)
+    if "scheme" in about:
+        # Each value of a ciphertext takes more than a byte.
+        if values > max(size, EMPTY_VALUES):
+            raise WireError(
+                f"A frame's ciphertext of shape {list(shape)} cannot have {size} bytes."
+            )
+        unpacked = size
+    else:
+        unpacked = values * _dtype(about["dtype"]).itemsize
+    return Part(about, shape, body[start : start + size], unpacked)
+
+
 def _dtype(name: Any) -> torch.dtype:
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise WireError(
-            "A frame describes a tensor with an unknown dtype, shape or length."
-        )
+        raise _unknown_tensor()
     return dtype
 
 
-def _tensor(
-    about: Any, shape: tuple[int, ...], data: Buffer, device: torch.device | str
-) -> Released:
+def _unknown_tensor() -> WireError:
+    return WireError(
+        "A frame describes a tensor with an unknown dtype, shape or length."
+    )
+
+
+def _read_tensor(part: Part, device: torch.device | str) -> Released:
+    about = part.about
+    size = len(part.data)
     codec = CODECS.get(about["codec"])
-    dtype = _dtype(about["dtype"])
     if codec is None:
         raise WireError(
             "A frame uses a codec that is not known here:"
             f" {str(about['codec'])[:80]!r}."
         )
-    if codec.name == IDENTITY.name and math.prod(shape) * dtype.itemsize != len(data):
+    receipt = _read_receipt(about["receipt"], codec.name, size)
+    if codec.name != UNCOMPRESSED:
+        settings = _read_settings(about["settings"])
+        data = bytes(part.data)
+        packed = Packed(codec.name, data, part.shape, about["dtype"], settings)
+        return Released._seal(codec.decode(packed).to(device), receipt, packed)
+    dtype = _dtype(about["dtype"])
+    if math.prod(part.shape) * dtype.itemsize != size:
         raise WireError(
-            f"A frame's tensor of shape {list(shape)} and type {dtype} does not have"
-            f" {len(data)} bytes."
+            f"A frame's tensor of shape {list(part.shape)} and type {dtype} does not"
+            f" have {size} bytes."
         )
-    receipt = _receipt(about["receipt"], codec.name, len(data))
-    if (
-        codec.name == IDENTITY.name
-        and isinstance(data, memoryview)
-        and not data.readonly
-        and len(data)
-    ):
-        return Released._seal(
-            torch.frombuffer(data, dtype=dtype).reshape(shape).to(device), receipt
-        )
-    packed = Packed(
-        codec.name, bytes(data), shape, about["dtype"], _settings(about["settings"])
-    )
-    tensor: Tensor = codec.decode(packed).to(device)
-    return Released._seal(
-        tensor, receipt, None if codec.name == IDENTITY.name else packed
-    )
+    flat = _tensor_over(part.data, dtype)
+    return Released._seal(flat.reshape(part.shape).to(device), receipt)
 
 
-def _ciphertext(about: Any, shape: tuple[int, ...], data: Buffer) -> Ciphertext:
-    """Its bytes stay as they are until a key looks at them."""
-    words = [about[name] for name in ("scheme", "key", "layout", "hides")]
-    bound = about["bound"]
-    bounded = isinstance(bound, float) and 0 < bound < math.inf
-    if (
-        not all(isinstance(word, str) and len(word) <= 64 for word in words)
-        or not bounded
-    ):
+def _tensor_over(data: Buffer, dtype: torch.dtype) -> Tensor:
+    """A tensor over these bytes; over a copy of them, where they may not be written."""
+    if not len(data):
+        return torch.empty(0, dtype=dtype)
+    if isinstance(data, memoryview) and not data.readonly:
+        return torch.frombuffer(data, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype)
+
+
+def _read_ciphertext(part: Part) -> Ciphertext:
+    """A ciphertext. Its bytes stay as they are until a key looks at them."""
+    words = [part.about[name] for name in ("scheme", "key", "layout", "hides")]
+    bound = part.about["bound"]
+    are_words = all(isinstance(word, str) and len(word) <= 64 for word in words)
+    is_bound = isinstance(bound, float) and 0 < bound < math.inf
+    if not (are_words and is_bound):
         raise WireError(
             "A frame describes a ciphertext with an unknown scheme, key or bound."
         )
     scheme, key, layout, hides = words
-    receipt = _receipt(about["receipt"], scheme, len(data))
-    return Ciphertext._seal(
-        Encrypted(scheme, key, shape, layout, bound, bytes(data), hides, receipt.owner),
-        receipt,
+    data = bytes(part.data)
+    receipt = _read_receipt(part.about["receipt"], scheme, len(data))
+    encrypted = Encrypted(
+        scheme, key, part.shape, layout, bound, data, hides, receipt.owner
     )
+    return Ciphertext._seal(encrypted, receipt)
 
 
-def _settings(said: Any) -> dict[str, Scalar]:
-    if not isinstance(said, dict) or any(
-        isinstance(value, (list, dict)) for value in said.values()
-    ):
-        raise TypeError("a codec's settings are plain values by name")
-    return said
+def _read_settings(settings: Any) -> dict[str, Scalar]:
+    if not isinstance(settings, dict):
+        raise TypeError("a codec's settings are values by name")
+    if any(isinstance(value, (list, dict)) for value in settings.values()):
+        raise TypeError("a codec's settings are plain values")
+    return settings
 
 
-def _receipt(written: Any, codec: str, size: int) -> Receipt:
+def _read_receipt(written: Any, codec: str, size: int) -> Receipt:
     owner, number, name, batch, kind, parameters = written
-    words = [owner, name, kind, *parameters, *([] if batch is None else [batch])]
-    plain = all(
-        isinstance(word, str) and len(word) <= LONGEST_WORD and word.isprintable()
-        for word in words
-    )
-    if not (plain and _is_count(number) and all(map(_is_number, parameters.values()))):
+    words = [owner, name, kind, *parameters]
+    if batch is not None:
+        words.append(batch)
+    are_words = all(map(_is_word, words))
+    are_numbers = all(map(_is_number, parameters.values()))
+    if not (are_words and are_numbers and _is_count(number)):
         raise WireError("A frame's tensor came without a proper receipt.")
     event = DpEvent(kind, {key: float(value) for key, value in parameters.items()})
     return Receipt(owner, number, name, batch, event, codec, size)
 
 
-def _message(
-    kind: type[Message], fields: Mapping[str, Any], tensors: list[Released | Ciphertext]
-) -> Message:
-    try:
-        return kind(**{name: _value(value, tensors) for name, value in fields.items()})
-    except BoundaryError as error:
-        raise WireError(f"A frame's fields do not fit its message: {error}") from None
-
-
-def _value(value: Any, tensors: list[Released | Ciphertext]) -> Any:
+def _read_field(value: Any, tensors: list[Released | Ciphertext]) -> Any:
+    """A field's value, with tensors in place of the references to them."""
     if not isinstance(value, dict):
         return value
-    ((tag, inside),) = value.items()
-    if tag == "$tensor" and _is_count(inside):
-        return tensors[inside] if inside < len(tensors) else None
-    if tag == "$tuple" and isinstance(inside, list):
-        return tuple(_value(item, tensors) for item in inside)
-    if tag == "$dict" and isinstance(inside, dict):
-        return {key: _value(item, tensors) for key, item in inside.items()}
+    ((tag, content),) = value.items()
+    if tag == "$tensor" and _is_count(content):
+        return tensors[content] if content < len(tensors) else None
+    if tag == "$tuple" and isinstance(content, list):
+        return tuple(_read_field(item, tensors) for item in content)
+    if tag == "$dict" and isinstance(content, dict):
+        return {key: _read_field(item, tensors) for key, item in content.items()}
     raise ValueError(tag)
 
 
+def _is_word(value: Any) -> bool:
+    is_short = isinstance(value, str) and len(value) <= LONGEST_WORD
+    return is_short and value.isprintable()
+
+
 def _is_count(value: Any) -> bool:
-    return (
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
-    )
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer and 0 <= value < 1 << 62
 
 
 def _is_number(value: Any) -> bool:
