@@ -123,7 +123,7 @@ def test_the_pieces_together_predict_as_the_federation(
         return
     scores = found["scores"].numpy()
     np.testing.assert_allclose(
-        scores, truth.scores if scores.ndim == 2 else truth.scores[:, 1], atol=2e-6
+        scores, truth.scores if scores.ndim == 2 else truth.score, atol=2e-6
     )
     if scores.ndim == 2:
         classes = np.array(found["config"]["outputs"]["classes"])
@@ -161,7 +161,7 @@ def test_a_piece_reads_text_that_means_numbers_or_times_as_training_did(
     assert len(read - {None}) == 6, "each by a way of its own"
     ids = trained.ids.tolist()
     scores = predicted(made, tmp_path / "at", ids, monkeypatch)["scores"].numpy()
-    np.testing.assert_allclose(scores, trained.predict(ids).scores[:, 1], atol=2e-6)
+    np.testing.assert_allclose(scores, trained.predict(ids).score, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["splitnn", "fdml", "boosted_trees", "multi_vfl"])

@@ -52,8 +52,8 @@ def test_uneven_classes_lead_with_auc_and_every_curve_is_drawn(run: Path) -> Non
     page = render(facts)
     for words in (
         "How well it decides",
-        "The positive class is well, the second of the two in order",
-        "From which score of well on",
+        "The positive class is ill, the rarer one of the training rows",
+        "From which score of ill on",
         "By class",
         "KS, the largest",
         "so expect less on others",
@@ -75,7 +75,7 @@ def test_it_is_the_label_owners_alone(run: Path) -> None:
 def test_classes_that_look_alike_are_told_apart(run: Path) -> None:
     facts = read(run)
     assert facts.quality is not None
-    page = render(replace(facts, quality=facts.quality | {"classes": [" ill", "ill"]}))
+    page = render(replace(facts, quality=facts.quality | {"classes": ["ill", " ill"]}))
     # in the tables' rows, a heading, and the curves' legend
     assert page.count(html.escape("' ill'")) >= 4
     assert "The positive class is ill, " in page

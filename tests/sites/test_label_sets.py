@@ -15,6 +15,7 @@ from tests.sites.kinds import made, several
 
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, ConfigError, DataError
+from colonnade.settings.sections import DataSettings
 from colonnade.sites.label_sets import Describe, Described, agreed_labels, described
 
 
@@ -31,16 +32,16 @@ def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels
         owner=", ".join(told),
         task=task,  # type: ignore[arg-type]
     )
-    return agreed_labels(told, task), whole
+    return agreed_labels(told, DataSettings(task=task)), whole
 
 
 @pytest.mark.parametrize(
     "columns",
     [
         (["ill", "well"], ["well", "dead"]),
-        ([3, 1, 2], [7, 1]),
+        ([3, 1, 2] * 5, [7, 1] * 5),
         ([1, 1, 1], [2, 2]),
-        ([1.0, 2.0], [2, 3]),
+        ([1.0, 2.0], [2, 1]),
         ([True, False], [True]),
         (["a", "b"], [1, 2]),
     ],
@@ -59,6 +60,29 @@ def test_classes_are_the_union(columns: tuple[list[object], ...]) -> None:
     assert list(map(type, agreed.classes)) == list(map(type, whole.classes))
 
 
+def test_the_rarer_class_is_positive_by_the_votes_of_all_rows() -> None:
+    """Each tells no count but the class that most of its rows have."""
+    columns = (["ja", "nein", "nein"], ["nein"] * 5, ["ja", "ja", "nein"])
+    each = {
+        name: described(pd.Series(column), name, "auto", tells_commonest=True)
+        for name, column in zip(("a", "b", "c"), columns, strict=True)
+    }
+    assert [told.commonest for told in each.values()] == ['"nein"', '"nein"', '"ja"']
+    agreed = agreed_labels(each, DataSettings())
+    assert (agreed.positive_class, agreed.positive_by) == ("ja", "rarer")
+    named = agreed_labels(each, DataSettings(positive="nein"))
+    assert (named.positive_class, named.positive_by) == ("nein", "setting")
+    silent = described(pd.Series(["ja", "nein"]), "a", "auto")
+    assert silent.commonest == "null"
+
+
+@pytest.mark.parametrize("commonest", ['"no class"', "[[]]", "{", "[" * 9999, "{}"])
+def test_a_most_frequent_class_that_is_none_is_refused(commonest: str) -> None:
+    told = Described(False, '["ja", "nein"]', commonest, 3, 0.0, 1.0)
+    with pytest.raises(DataError, match="'south' told of a most frequent class"):
+        agreed_labels({"south": told}, DataSettings())
+
+
 @pytest.mark.parametrize("task", ["auto", "regression"])
 def test_numbers_have_one_mean_and_scale(task: str) -> None:
     agreed, whole = both(
@@ -75,7 +99,8 @@ def test_where_they_cannot_tell_which_it_is_they_ask_for_a_word() -> None:
     few = [0.5, 1.5]
     for columns in (
         (many, few),
-        ([n + 0.5 for n in range(15)], [n + 0.25 for n in range(15)]),
+        ([0.5, 1.5], [1.0, 0.5]),
+        ([1.0, 2.0], [2.0, 3.0]),
     ):
         with pytest.raises(
             ConfigError, match=r'set \[data\] task = "classification" or "regression"'
@@ -89,7 +114,7 @@ def test_one_class_together_is_nothing_to_learn() -> None:
         for name in ("north", "south")
     }
     with pytest.raises(DataError, match="labels of one class together"):
-        agreed_labels(told, "auto")
+        agreed_labels(told, DataSettings())
 
 
 @several
@@ -116,16 +141,19 @@ def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(
     "told",
     [
         *(
-            Described(False, classes, 3, 0.0, 1.0)
+            Described(False, classes, "null", 3, 0.0, 1.0)
             for classes in ('[["x"]]', "{}", "no", "[null]", "[NaN]", "[" * 9999)
         ),
         *(
-            Described(False, json.dumps([one]), 3, 0.0, 1.0)
+            Described(False, json.dumps([one]), "null", 3, 0.0, 1.0)
             for one in (10**400, "\ud800", "a\x1b[2J")
         ),
-        *(Described(True, "[]", rows, 0.0, 1.0) for rows in (0, -2, 10**400)),
-        *(Described(True, "[]", 3, mean, 1.0) for mean in (math.nan, 1e200)),
-        *(Described(True, "[]", 3, 0.0, scale) for scale in (math.inf, 1e200, -1.0)),
+        *(Described(True, "[]", "null", rows, 0.0, 1.0) for rows in (0, -2, 10**400)),
+        *(Described(True, "[]", "null", 3, mean, 1.0) for mean in (math.nan, 1e200)),
+        *(
+            Described(True, "[]", "null", 3, 0.0, scale)
+            for scale in (math.inf, 1e200, -1.0)
+        ),
     ],
     ids=lambda told: (
         f"{told.classes[:8]} {str(told.rows)[:4]} {told.mean} {told.scale}"
@@ -146,7 +174,7 @@ def test_what_is_no_label_is_refused_with_its_owners_name_and_not_quoted(
             r" look"
         ),
     ):
-        agreed_labels({"north": mine, "south": told}, "auto")
+        agreed_labels({"north": mine, "south": told}, DataSettings())
 
 
 @pytest.mark.parametrize(

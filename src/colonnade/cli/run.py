@@ -33,6 +33,7 @@ from colonnade.cli.options import AllowModel, Engine, Json, Quiet, Seed, Set, St
 from colonnade.cli.privacy import show_privacy
 from colonnade.core import Step
 from colonnade.errors import BudgetExhausted, ConfigError
+from colonnade.evaluate import about_positive
 from colonnade.federation import Federation, Settings
 from colonnade.federation.soundness import Finding
 from colonnade.report.words import always_one, many, unanswered
@@ -294,6 +295,8 @@ def show(summary: dict[str, Any]) -> None:
     """Print a run's summary as tables."""
     if summary["metrics"]:
         console.print(metrics_table(summary))
+        if positive := about_positive(summary):
+            say(positive)
     else:
         console.print("No rows could be measured.")
     for finding in (*summary.get("findings", []), *summary.get("label_findings", [])):

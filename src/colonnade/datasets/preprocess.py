@@ -17,8 +17,9 @@ show one.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -526,8 +527,20 @@ class _UnusableColumns:
             )
 
 
-Task = Literal["auto", "classification", "regression"]
-MOST_FLOAT_CLASSES = 20
+Kind = Literal["classification", "regression"]
+Task = Literal["auto"] | Kind
+MOST_DOUBTFUL = 20
+"""With more different fractional numbers than this, nobody takes a label for classes."""
+MOST_CODES = 100
+"""Whole numbers in a row from 0 or 1 are the codes of at most so many classes."""
+MOST_WHOLE_CLASSES = 12
+"""Other whole numbers are the names of at most so many classes."""
+TASKS: tuple[Task, ...] = ("auto", "classification", "regression")
+MOST_NAMED = 20
+"""An error names at most so many classes."""
+POSITIVE_BY = ("setting", "rarer", "order")
+"""Why a class is the positive one: a setting names it, it is the rarer one of the
+training rows, or it is the second in order."""
 
 
 @dataclass(frozen=True)
@@ -536,10 +549,14 @@ class Labels:
     again."""
 
     owner: str
-    task: Literal["classification", "regression"]
+    task: Kind
     classes: tuple[str | int | float | bool, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+    # of two classes, the number of the one that scores, curves and thresholds are about;
+    # no class gets another number by it, and training is the same
+    positive: int = 1
+    positive_by: str = "order"  # why it is that one, of `POSITIVE_BY`
 
     @classmethod
     def fit(
@@ -550,23 +567,23 @@ class Labels:
         owner: str,
         task: Task = "auto",
     ) -> Labels:
-        """Learn from these training rows (None: all).
+        """Learn from the labels of training rows.
 
-        With task="auto", a float column of more than 20 distinct values is regression,
-        all else classification.
+        Args:
+            label: The label column.
+            rows: Which rows are training rows. By default all.
+            owner: The label owner's name.
+            task: Whether labels are classes or numbers. "auto" decides by their values,
+                and warns where these could be the other (`likely_task`).
         """
-        if task not in get_args(Task):
+        if task not in TASKS:
             raise ConfigError(
-                f"'{owner}' sets task to {task!r}, and it must be one of"
-                f" {get_args(Task)}."
+                f"'{owner}' sets task to {task!r}, and it must be one of {TASKS}."
             )
         training = label.iloc[row_numbers(rows, len(label), owner=owner)]
         _refuse_missing(training, owner)
         if task == "auto":
-            many = (
-                training.dtype.kind == "f" and training.nunique() > MOST_FLOAT_CLASSES
-            )
-            task = "regression" if many else "classification"
+            task = _guessed_task(training, owner)
         if training.nunique() < 2:
             raise DataError(
                 f"'{owner}' has a label {str(label.name)!r} with one value only on its"
@@ -643,6 +660,8 @@ class Labels:
             "classes": list(self.classes),
             "mean": self.mean,
             "scale": self.scale,
+            "positive": self.positive,
+            "positive_by": self.positive_by,
         }
         return {"owner": self.owner, "task": self.task, **learned}
 
@@ -653,18 +672,179 @@ class Labels:
             if state["task"] not in ("classification", "regression"):
                 raise ValueError("task")
             classes = tuple(_plain(value) for value in state["classes"])
+            if state["positive"] not in (0, 1):
+                raise ValueError("positive")
+            if state["positive_by"] not in POSITIVE_BY:
+                raise ValueError("positive_by")
             return cls(
                 str(state["owner"]),
                 state["task"],
                 classes,
                 float(state["mean"]),
                 float(state["scale"]),
+                int(state["positive"]),
+                str(state["positive_by"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"This is not the saved state of Labels ({type(error).__name__}:"
                 f" {error}). Pass what Labels.state() returned."
             ) from None
+
+    @property
+    def positive_class(self) -> str | int | float | bool | None:
+        """The positive one of two classes; None for several classes, or numbers."""
+        return self.classes[self.positive] if len(self.classes) == 2 else None
+
+    def number_of(self, name: Any) -> int | None:
+        """The number of the class that a setting calls by this name; None if there is
+        none."""
+        wanted = spellings(name)
+        for number, known in enumerate(self.classes):
+            if wanted & spellings(known):
+                return number
+        return None
+
+    def with_rarer_positive(self, commonest: Sequence[tuple[Any, int]]) -> Labels:
+        """The same labels, with the rarer one of two classes as the positive one.
+
+        Of classes that are equally common the second stays the positive one.
+
+        Args:
+            commonest: For each label owner that tells it, the class that most of its
+                training rows have, and how many training rows it has.
+        """
+        if len(self.classes) != 2 or not commonest:
+            return self
+        rows_for = [0, 0]
+        for name, rows in commonest:
+            rows_for[self.classes.index(name)] += rows
+        rarer = 0 if rows_for[1] > rows_for[0] else 1
+        return dataclasses.replace(self, positive=rarer, positive_by="rarer")
+
+    def with_positive(self, positive: Any) -> Labels:
+        """The same labels, with the positive class that a setting names."""
+        if self.task == "regression":
+            raise ConfigError(
+                f"[data] positive = {positive!r} names a class, and the label of"
+                f" '{self.owner}' is a number. Remove it, or set task ="
+                ' "classification".'
+            )
+        named = ", ".join(map(repr, self.classes[:MOST_NAMED]))
+        if len(self.classes) != 2:
+            raise ConfigError(
+                f"[data] positive = {positive!r} names one of two classes, and the"
+                f" label of '{self.owner}' has {len(self.classes)}: {named}. Remove it."
+            )
+        number = self.number_of(positive)
+        if number is None:
+            raise ConfigError(
+                f"[data] positive = {positive!r} is no class of the label of"
+                f" '{self.owner}'. Its classes are {named}; write one of them as the"
+                " label column does."
+            )
+        return dataclasses.replace(self, positive=number, positive_by="setting")
+
+
+def likely_task(
+    values: Collection[float], *, are_fractional: bool, rows: int
+) -> tuple[Kind, bool]:
+    """Whether a label is a class or a number, and whether its values leave no doubt.
+
+    Two values are classes. Whole numbers in a row from 0 or 1, as 0, 1 and 2, are taken
+    for the codes of classes. All other whole numbers are classes if they are few and
+    recur. Fractional numbers, also those that are written as 3.0 and 4.0, are in an
+    order, and are taken for numbers to predict.
+
+    Args:
+        values: The different values of the label.
+        are_fractional: Whether they are written with a fraction, be it .0.
+        rows: How many rows have them.
+    """
+    count = len(values)
+    if count <= 2:
+        return "classification", True
+    if are_fractional:
+        return "regression", count > MOST_DOUBTFUL
+    in_a_row = {*range(count)} == {*values} or {*range(1, count + 1)} == {*values}
+    if in_a_row and count <= MOST_CODES:
+        return "classification", True
+    if count > min(MOST_WHOLE_CLASSES, rows // 3):
+        return "regression", count > MOST_CODES
+    return "classification", False
+
+
+def _guessed_task(label: pd.Series[Any], owner: str) -> Kind:
+    """Guess whether labels are classes or numbers, and warn where it is in doubt."""
+    values = _numbers_in(label)
+    if values is None:
+        return "classification"
+    distinct = np.unique(values)
+    is_text = label.dtype.kind not in "iuf"
+    are_fractional = label.dtype.kind == "f" or bool((distinct % 1 != 0).any())
+    if is_text and not are_fractional:
+        return "classification"
+    task, is_sure = likely_task(
+        distinct.tolist(), are_fractional=are_fractional, rows=len(label)
+    )
+    if not is_sure:
+        name = str(label.name)
+        warnings.warn(
+            f"'{owner}': {in_doubt(name, len(distinct), task)} set [data] task ="
+            f' "{other_task(task)}".',
+            stacklevel=4,
+        )
+    return task
+
+
+def _numbers_in(label: pd.Series[Any]) -> NDArray[np.float64] | None:
+    """The label as numbers, also where text means them; None where it is none."""
+    if label.dtype.kind in "iuf":
+        return np.asarray(label.to_numpy(dtype=np.float64))
+    if label.dtype.kind == "b":
+        return None
+    way = recognise(label)
+    if way not in READ_AS_NUMBERS:
+        return None
+    values = read(label, way)
+    return values if np.isfinite(values).all() else None
+
+
+def in_doubt(name: str, count: int, task: Kind) -> str:
+    """The words that tell what was taken for what, up to the setting that says
+    otherwise."""
+    values = f"the label {name!r} has {count} different numbers"
+    if task == "regression":
+        return (
+            f"{values}, which are taken for numbers to predict (regression). If they"
+            " are classes,"
+        )
+    return (
+        f"{values}, which are taken for classes. If they are numbers to predict"
+        " (regression),"
+    )
+
+
+def other_task(task: Kind) -> Kind:
+    return "classification" if task == "regression" else "regression"
+
+
+def spellings(name: Any) -> set[str]:
+    """The ways in which a setting may write the name of a class: true for True, and 2
+    for 2.0."""
+    ways = {str(name)}
+    if isinstance(name, bool):
+        ways.add(str(name).lower())
+    if isinstance(name, float):
+        ways.add(f"{name:g}")
+    return ways
+
+
+def commonest_class(label: pd.Series[Any]) -> str | int | float | bool:
+    """The class that most rows have; of classes with equally many, the first in order."""
+    counts = label.value_counts()
+    largest = [_plain(name) for name in counts.index[counts == counts.max()]]
+    return min(largest, key=lambda name: (isinstance(name, str), name))
 
 
 def _plain(value: Any) -> str | int | float | bool:

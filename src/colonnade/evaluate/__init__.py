@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 NAMES = {
     "majority": "largest class",
     "auc": "AUC",
@@ -22,6 +25,29 @@ def class_name(name: object) -> str:
     would see."""
     text = str(name)
     return text if text and text == text.strip() else repr(text)
+
+
+POSITIVE_BY = {
+    "setting": "as [data] positive says",
+    "rarer": "the rarer one of the training rows ([data] positive names another)",
+    "order": "the second of the two in order ([data] positive names another)",
+}
+"""Why one of two classes is the positive one."""
+
+
+def about_positive(summary: Mapping[str, Any]) -> str:
+    """A sentence on the class that precision, recall and F1 of a run are about; "" where
+    there is none."""
+    positive = summary.get("positive")
+    if not positive:
+        return ""
+    why = POSITIVE_BY[positive["by"]]
+    if "class" not in positive:
+        return f"Precision, recall and F1 are about one of two classes: {why}."
+    return (
+        "Precision, recall and F1 are about the class"
+        f" {class_name(positive['class'])}, {why}."
+    )
 
 
 def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:

@@ -20,10 +20,9 @@ from colonnade.optim.losses import Logistic, Loss, Squared
 HEADLINE = {"classification": "accuracy", "regression": "r2"}
 # what training minimised, where classes or rows have weights
 WEIGHTED = "weighted_loss"
-POSITIVE = 1
-"""The second of two classes, by number or alphabet, is the positive one in every score
-and curve, as in scikit-learn. The rarer class is not, since another may be rarer on
-other rows."""
+SECOND = 1
+"""The place of the second of two classes, which is the positive one where nobody says
+otherwise, as in scikit-learn."""
 SCORES = frozenset(
     {
         "loss",
@@ -40,9 +39,21 @@ SCORES = frozenset(
 )
 
 
-def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """The loss, and accuracy, for two classes also AUC, precision, recall and F1; or
-    RMSE, MAE and R squared."""
+def measure(
+    loss: Loss, outputs: Tensor, labels: Tensor, positive: int = SECOND
+) -> dict[str, float]:
+    """Measure the loss and the usual scores of outputs.
+
+    Classes have accuracy, and two classes also AUC, precision, recall and F1. Numbers
+    have RMSE, MAE and R squared.
+
+    Args:
+        loss: The loss that the model was trained with.
+        outputs: The joint model's outputs, a line for each row.
+        labels: The true labels of the same rows, as the loss takes them.
+        positive: Of two classes, the number of the one that precision, recall and F1
+            are about. AUC is the same for both.
+    """
     scores = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
@@ -57,7 +68,7 @@ def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         scores["auc"] = auc(
             ranked[:, -1] - ranked[:, 0] if loss.outputs == 2 else ranked[:, 0], labels
         )
-        scores |= hits(decided, labels)
+        scores |= hits(decided, labels, positive)
     return scores
 
 
@@ -75,16 +86,19 @@ def telling(loss: Loss, labels: Tensor) -> str:
     return "auc" if both else HEADLINE["classification"]
 
 
-def majority(labels: Tensor, scores: Mapping[str, float]) -> tuple[float, bool]:
+def majority(
+    labels: Tensor, scores: Mapping[str, float], positive: int = SECOND
+) -> tuple[float, bool]:
     """The largest class's share of the rows, which is the accuracy of always saying it;
     and whether the scores show that the same one of two classes was always said."""
     counts = torch.bincount(labels.long(), minlength=2).tolist()
+    share = max(counts) / len(labels)
+    if "recall" not in scores:
+        return share, False
     right = round(scores["accuracy"] * len(labels))
-    always = any(
-        "recall" in scores and right == counts[label] and scores["recall"] == label
-        for label in (0, 1)
-    )
-    return max(counts) / len(labels), always
+    always_positive = scores["recall"] == 1 and right == counts[positive]
+    always_negative = scores["recall"] == 0 and right == counts[1 - positive]
+    return share, always_positive or always_negative
 
 
 UNEVEN = {True: 0.6, False: 0.5}
@@ -141,9 +155,12 @@ def r2(decided: Tensor, labels: Tensor) -> float:
 
 
 def auc(scores: Tensor, labels: Tensor) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half;
-    NaN without both."""
-    positive = labels == POSITIVE
+    """The chance that a row of the second class scores above one of the first.
+
+    Ties count half. Without rows of both classes it is NaN. The AUC of the first class,
+    by its own scores, is the same number.
+    """
+    positive = labels == SECOND
     pairs = int(positive.sum()) * int((~positive).sum())
     if not pairs:
         return float("nan")
@@ -154,13 +171,13 @@ def auc(scores: Tensor, labels: Tensor) -> float:
     return float((mean_rank[inverse][positive].sum() - p * (p + 1) / 2) / pairs)
 
 
-def hits(decided: Tensor, labels: Tensor) -> dict[str, float]:
+def hits(decided: Tensor, labels: Tensor, positive: int = SECOND) -> dict[str, float]:
     """Precision: the share of positives among rows called positive. Recall: the share
     of positives that were called so. F1: their harmonic mean. Where there is nothing to
     divide by they are 0, as in scikit-learn."""
-    called = decided == POSITIVE
-    positive = labels == POSITIVE
-    return _hits(int((called & positive).sum()), int(called.sum()), int(positive.sum()))
+    called = decided == positive
+    actual = labels == positive
+    return _hits(int((called & actual).sum()), int(called.sum()), int(actual.sum()))
 
 
 def _hits(right: int, called: int, actual: int) -> dict[str, float]:
@@ -191,9 +208,19 @@ def quality(
     labels: Tensor,
     classes: Sequence[Any],
     scale: float = 1.0,
+    positive: int = SECOND,
 ) -> Quality:
-    """How good outputs are for rows with these labels; `scale` gives numbers their own
-    unit."""
+    """Describe how good outputs are for rows with these labels.
+
+    Args:
+        loss: The loss that the model was trained with.
+        outputs: The joint model's outputs, a line for each row.
+        labels: The true labels of the same rows, as the loss takes them.
+        classes: What the classes are called.
+        scale: Gives numbers their own unit again.
+        positive: Of two classes, the number of the one that all curves, thresholds and
+            costs are about.
+    """
     outputs = outputs.detach().double().cpu()
     labels = labels.detach().cpu()
     if isinstance(loss, Squared):
@@ -216,11 +243,11 @@ def quality(
             {"rows": actual, **_hits(right, called, actual)}
             for right, called, actual in per_class
         ]
-    positive = labels == POSITIVE
-    if len(names) == 2 and positive.any() and not positive.all():
-        result |= {"positive": POSITIVE} | _two(
-            loss.scores(outputs)[:, POSITIVE].double().contiguous(), positive
-        )
+    is_positive = labels == positive
+    if len(names) == 2 and is_positive.any() and not is_positive.all():
+        scores = loss.scores(outputs)[:, positive].double().contiguous()
+        result["positive"] = positive
+        result |= _two(scores, is_positive)
     return result
 
 

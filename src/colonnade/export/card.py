@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from colonnade.evaluate import about_positive
 from colonnade.export.pieces import COLUMNS, LABELS, LEAST, Piece, Trained
 from colonnade.report.facts import read
 from colonnade.report.words import listed
@@ -127,10 +128,9 @@ SCORES = {
         "scores = outputs.softmax(-1)  # a column per class of"
         " config['outputs']['classes']"
     ),
-    "sigmoid": (
-        "scores = outputs[:, 0].sigmoid()  # of the second of"
-        " config['outputs']['classes']"
-    ),
+    "sigmoid": """second = outputs[:, 0].sigmoid()  # of the second of config['outputs']['classes']
+is_second = config["outputs"]["positive"] == config["outputs"]["classes"][1]
+scores = second if is_second else 1 - second  # of the positive class""",
     "value": (
         "values = outputs[:, 0] * config['outputs']['scale'] +"
         " config['outputs']['mean']"
@@ -166,6 +166,7 @@ def numbers(trained: Trained) -> dict[str, Any]:
             else {}
         ),
         **{key: summary[key] for key in kept if key in summary},
+        **({"positive": _positive(summary)} if "positive" in summary else {}),
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
         "crossed_since": [
@@ -180,10 +181,18 @@ def numbers(trained: Trained) -> dict[str, Any]:
     }
 
 
+def _positive(summary: dict[str, Any]) -> dict[str, Any]:
+    """Why one of two classes is the positive one. The class is named where the agreed
+    settings name it, which everybody has read; else its name is the label owner's."""
+    positive: dict[str, Any] = summary["positive"]
+    return positive if positive["by"] == "setting" else {"by": positive["by"]}
+
+
 def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:
     """README.md of one organisation's folder."""
     scores = [
         _scores(card["metrics"]) if card.get("metrics") else NO_SCORES,
+        *([positive] if (positive := about_positive(card)) else []),
         *(
             f"The {split} rows were not measured: {why}."
             for split, why in card.get("not_measured", {}).items()

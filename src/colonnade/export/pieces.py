@@ -267,6 +267,8 @@ class Trained:
             about |= {"mean": encoder.mean, "scale": encoder.scale}
         else:
             about["classes"] = list(encoder.classes)
+            if encoder.positive_class is not None:
+                about["positive"] = encoder.positive_class
         shapes = tuple(self.sent.values())
         described_inputs = {
             "parties": list(self.sent),

@@ -239,23 +239,38 @@ class Federation:
         *,
         id: str | Sequence[str | Sequence[str]],  # noqa: A002 - the word users know
         label: str,
+        positive: str | int | float | bool | None = None,
         settings: Mapping[str, Any] | None = None,
         label_owners: Mapping[str, pd.DataFrame] | None = None,
         record: bool = False,
         start_from: str | Path | None = None,
     ) -> Federation:
-        """From data frames, one per organisation; the one with the column `label` is
-        the label owner.
+        """Build a federation from data frames, one for each organisation.
 
-        `id` is the id column, or a list of keys that are tried in turn
-        (`alignment.keys`). `settings` has the tables of a federation file:
-        {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}. Where several hold
-        labels, their frames are `label_owners`, of which only the columns `id` and
-        `label` are read; `frames` are then the data owners', and the lists of owners in
-        `settings` may add rules and models by name. They are the caller's own, and so
-        are the import paths that they name as models.
+        The settings are the caller's own, and so are the import paths that they name as
+        models.
+
+        Args:
+            frames: Each organisation's table. The one with the column `label` is the
+                label owner's.
+            id: The id column, or a list of keys that are tried in turn
+                (`alignment.keys`).
+            label: The column to predict.
+            positive: Of two classes, the one that scores, curves and thresholds are
+                about. By default the rarer one of the training rows.
+            settings: The tables of a federation file, as in
+                {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
+            label_owners: Where several organisations hold labels, their tables, of
+                which only the columns `id` and `label` are read. `frames` are then the
+                data owners', and the lists of owners in `settings` may add rules and
+                models by name.
+            record: Whether to keep everything that crosses, for attacks.
+            start_from: A run directory whose models and prepared columns training
+                begins with.
         """
-        checked = settings_for(frames, id, label, settings or {}, label_owners)
+        checked = settings_for(
+            frames, id, label, settings or {}, label_owners, positive=positive
+        )
         if label_owners is None:
             return cls.from_settings(
                 checked,

@@ -15,8 +15,9 @@ from typing import Any
 from colonnade.alignment.keys import counted
 from colonnade.core import Step
 from colonnade.core.batches import RoundDone
+from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BudgetExhausted, ConfigError
-from colonnade.evaluate import metric
+from colonnade.evaluate import about_positive, metric
 from colonnade.evaluate.metrics import WEIGHTED, beside_majority, in_order, majority
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.guarantees import guarantees
@@ -89,7 +90,11 @@ class Outcome:
 
         head = "".join(f"<th>{escape(split)} rows</th>" for split in metrics)
         table = f"<table><tr><th></th>{head}</tr>{''.join(map(line, names))}</table>"
-        return f"{table}<p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
+        positive = about_positive(self.summary)
+        about = f"<p>{escape(positive)}</p>" if positive else ""
+        return (
+            f"{table}{about}<p>{len(self.history)} epochs; {escape(self.stopped)}</p>"
+        )
 
     def __repr__(self) -> str:
         metrics = self.summary.get("metrics", {})
@@ -360,6 +365,7 @@ def summarise(
             if measured.subsets
         },
         "majority": majorities,
+        "positive": {} if several else positive_of(holdings.encoder),
         "findings": findings,
         "label_findings": label_findings,
         "constant_outputs": constant,
@@ -498,10 +504,19 @@ def _of_classes(
     labels = federation.label_owners[holdings.label_owner].labels
     for split, scores in metrics.items():
         share, always = majority(
-            labels[federation.batches.splits[split].to(labels.device)], scores
+            labels[federation.batches.splits[split].to(labels.device)],
+            scores,
+            holdings.encoder.positive,
         )
         majorities[split] = {"share": share, "always_one": always}
     return majorities, rare_classes(holdings.encoder, federation.label_owners)
+
+
+def positive_of(encoder: Labels) -> Record:
+    """Tell which of two classes is the positive one, and why; nothing of several
+    classes or of numbers."""
+    name = encoder.positive_class
+    return {} if name is None else {"class": name, "by": encoder.positive_by}
 
 
 def _label_owners(

@@ -24,6 +24,7 @@ def settings_for(
     label: str,
     settings: Mapping[str, Any],
     label_owners: Frames | None = None,
+    positive: Any = None,
 ) -> Settings:
     """The settings of a federation of these frames. They are the caller's own, and so
     is the code that they name."""
@@ -48,6 +49,9 @@ def settings_for(
         **given.get("data", {}),
         "id": id if isinstance(id, str) else list(id),
     }
+    if positive is not None:
+        # a class read from a column is NumPy's, and a file holds plain values
+        given["data"]["positive"] = getattr(positive, "item", lambda: positive)()
     check_frames(frames)
     if label_owners is None:
         named = given.get("parties", {})

@@ -32,7 +32,7 @@ from colonnade.core.batches import seed_for
 from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
 from colonnade.core.checks import did_you_mean
-from colonnade.datasets.preprocess import Labels
+from colonnade.datasets.preprocess import Labels, spellings
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.models.encoders import pretrain
@@ -394,14 +394,7 @@ def _weighted(
                 " them. Give the weights by class, as in { yes = 5.0 }."
             )
         return replace(loss, weights=balanced(labels, len(classes)))
-    names = [
-        {
-            str(name),
-            str(name).lower(),
-            f"{name:g}" if isinstance(name, float) else str(name),
-        }
-        for name in classes
-    ]
+    names = [spellings(name) for name in classes]
     for name in wanted:
         if not any(name in known for known in names):
             raise ConfigError(
@@ -660,6 +653,8 @@ def holdings_of(
         None,
     )
     encoder = None if known is None else Labels.from_state(known)
+    if encoder is not None and settings.data.positive is not None:
+        encoder = encoder.with_positive(settings.data.positive)
     held = tables or read_tables(settings, fitted)
     labelled = read_labels(settings)
     if len({*held, *labelled}) == 1:

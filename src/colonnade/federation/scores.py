@@ -72,7 +72,7 @@ def measured(
     """Measure the loss and scores of outputs, with errors in the label's own units. All
     rows count alike, so that runs can be compared; where training had weights of
     classes or rows, the loss that it made small stands beside it."""
-    scores = measure(holdings.loss, outputs, labels)
+    scores = measure(holdings.loss, outputs, labels, holdings.encoder.positive)
     if weighted is not None:
         scores[WEIGHTED] = weighted
     for name in {"rmse", "mae"} & set(scores):
@@ -83,8 +83,14 @@ def measured(
 def quality_of(holdings: Holdings, outputs: Tensor, labels: Tensor) -> Quality:
     """Measure how well outputs rank and decide, with classes and errors as the label
     has them."""
+    encoder = holdings.encoder
     return quality(
-        holdings.loss, outputs, labels, holdings.encoder.classes, holdings.encoder.scale
+        holdings.loss,
+        outputs,
+        labels,
+        encoder.classes,
+        encoder.scale,
+        encoder.positive,
     )
 
 

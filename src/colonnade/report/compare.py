@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import ConfigError
+from colonnade.evaluate import class_name
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.course import flat, plain
@@ -21,6 +22,7 @@ from colonnade.report.words import (
     amount,
     count,
     epsilon,
+    listed,
     metric,
     score,
     seconds,
@@ -231,6 +233,15 @@ def _notes(runs: Named) -> list[Content]:
         "Their seeds differ, so rows were divided differently: small differences may be"
         " chance."
     )
+    positives = {
+        facts.outcome["positive"]["class"]
+        for facts in runs.values()
+        if "positive" in facts.outcome
+    }
+    positive = (
+        "Precision, recall and F1 are not about the same class in these runs:"
+        f" {listed(sorted(map(class_name, positives)))}."
+    )
     largest = (
         "Largest ε: of the parties' columns and labels that have a guarantee, the"
         " highest spent. It is not the run's: it says nothing of those without a"
@@ -245,6 +256,7 @@ def _notes(runs: Named) -> list[Content]:
         [h("p", h("b", words), class_="state") for words in warnings(runs)],
         h("p", other) if len(rows) > 1 else None,
         h("p", divided) if len(seeds) > 1 else None,
+        h("p", positive) if len(positives) > 1 else None,
         note(largest),
     ]
 

@@ -3,7 +3,7 @@ counts, thresholds and costs."""
 
 from __future__ import annotations
 
-from colonnade.evaluate import class_name
+from colonnade.evaluate import POSITIVE_BY, class_name
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.facts import Facts, Plain
 from colonnade.report.html import Cell, Content, Html, cell, h, table
@@ -124,6 +124,11 @@ def _positive(quality: Plain) -> str:
 
 def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     quality = _named(facts)
+    about = ""
+    if "roc" in quality:
+        why = (facts.summary or {}).get("positive", {}).get("by")
+        reason = f", {POSITIVE_BY[why]}" if why in POSITIVE_BY else ""
+        about = f" The positive class is {_positive(quality)}{reason}."
     off = [
         [share, cell(value, "{:.4g}".format)]
         for share, value in quality.get("off", {}).items()
@@ -133,12 +138,7 @@ def quality_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
             "p",
             f"On {quality['rows']:,} {quality['split']} rows that nobody trained on,"
             f" known to {quality['owner']}, who holds the labels.",
-            (
-                f" The positive class is {_positive(quality)}, the second of the two in"
-                " order."
-                if "roc" in quality
-                else ""
-            ),
+            about,
         ),
         plates(figures, *CURVES),
         _thresholds(quality) if "thresholds" in quality else None,

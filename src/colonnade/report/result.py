@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from colonnade.algorithms import find
+from colonnade.evaluate import about_positive
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts
@@ -239,6 +240,7 @@ def result_section(facts: Facts, figures: dict[str, Figure]) -> list[Content]:
     )
     return [
         _scores(facts) if facts.scores else None,
+        note(about_positive(facts.outcome)) if facts.outcome.get("positive") else None,
         [
             note(f"The {split} rows were not measured: {why}.")
             for split, why in not_measured.items()

@@ -232,6 +232,7 @@ class Holdings:
             labels,
             self.loss.scores(outputs).double().cpu().numpy(),
             self.encoder.classes,
+            positive=self.encoder.positive_class,
         )
 
     def own_ids(self, party: str) -> Ids:
@@ -340,14 +341,36 @@ class Predictions:
     # per row who was missing, "" for nobody; None: then it is an error
     degraded: tuple[str, ...] | None = None
     id_column: str = "id"  # as the asker's table calls it
+    # of two classes the one that is looked for, as [data] positive says
+    positive: Any = None
+
+    @property
+    def in_order(self) -> list[int]:
+        """The places of the classes, with the positive one of two in front."""
+        return sorted(
+            range(len(self.classes)),
+            key=lambda place: self.classes[place] != self.positive,
+        )
+
+    @property
+    def score(self) -> NDArray[np.float64]:
+        """The score of the positive class of each row."""
+        if self.positive is None:
+            raise ConfigError(
+                "Only predictions of two classes have one score a row; these have"
+                f" {len(self.classes)} classes. Read `scores`."
+            )
+        place = self.classes.index(self.positive)
+        column: NDArray[np.float64] = self.scores[:, place]
+        return column
 
     def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
         import pandas as pd
 
         frame = pd.DataFrame({"prediction": self.labels})
         frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
-        for number, name in enumerate(self.classes):
-            frame[f"score_{name}"] = self.scores[:, number]
+        for place in self.in_order:
+            frame[f"score_{self.classes[place]}"] = self.scores[:, place]
         if self.degraded is not None:
             frame["degraded"] = list(self.degraded)
         return frame

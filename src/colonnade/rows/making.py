@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.alignment.ids import matched_names, shared
-from colonnade.datasets.preprocess import Labels, Preprocessor
+from colonnade.datasets.preprocess import Labels, Preprocessor, commonest_class
 from colonnade.datasets.table import Table, align, packed
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import (
@@ -88,14 +88,13 @@ def from_tables(
         placed, task = _placed(settings, common, salt)
     placed = replace(placed, away=common.lacked, matched=common.matched)
     if encoder is None:
-        splits = {name: held.splits for name, held in placed.label_owners.items()}
-        learned = [
-            label_of(table).iloc[splits[name]["train"].numpy()]
-            for name, table in rows.items()
-        ]
-        encoder = Labels.fit(
-            pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task
-        )
+        learned = {}
+        for name, table in rows.items():
+            train = placed.label_owners[name].splits["train"]
+            learned[name] = label_of(table).iloc[train.numpy()]
+        together = pd.concat(list(learned.values()), ignore_index=True)
+        encoder = Labels.fit(together, owner=", ".join(rows), task=task)
+        encoder = _with_positive(settings, encoder, learned)
     owners = {}
     for name, mine in placed.label_owners.items():
         labels = replace(encoder, owner=name).encode(label_of(rows[name]))
@@ -117,6 +116,34 @@ def from_tables(
         aligned=common.crossed,
         earlier=bool(fitted),
     )
+
+
+def _with_positive(
+    settings: Settings, encoder: Labels, training_labels: Mapping[str, Any]
+) -> Labels:
+    """Choose the positive one of two classes: as [data] positive says, else the rarer
+    one of the training rows.
+
+    Labels that are drawn at random before they are used are not counted, since that
+    would tell more of them than their epsilon allows. Then the positive class is the
+    second in order.
+    """
+    if settings.data.positive is not None:
+        return encoder.with_positive(settings.data.positive)
+    commonest = [
+        (commonest_class(labels), len(labels))
+        for owner, labels in training_labels.items()
+        if not draws_labels(settings, owner)
+    ]
+    return encoder.with_rarer_positive(commonest)
+
+
+def draws_labels(settings: Settings, owner: str) -> bool:
+    """Whether a label owner's rule draws its labels at random before they are used."""
+    among_label_owners = settings.label_owners.get(owner)
+    among_parties = settings.parties.get(owner)
+    held = among_label_owners or among_parties
+    return held is not None and LABELS in held.outbox
 
 
 def the_one_labelled(
@@ -244,7 +271,7 @@ def _divided(
     data = settings.data
     seed = settings.engine.seed
     party = settings.parties.get(owner)
-    drawn = party is not None and LABELS in party.outbox
+    drawn = draws_labels(settings, owner)
     by_class = data.stratify and not drawn and known.task == "classification"
     strata = known.encode(label_of(table)).numpy() if by_class else None
     sides = None

@@ -66,6 +66,12 @@ def from_dataset(settings: Settings) -> Holdings:
             for name, held in columns.items()
         }
     encoder = Labels(", ".join(own), "classification", source.classes)
+    if data.positive is not None:
+        encoder = encoder.with_positive(data.positive)
+    elif len(source.classes) == 2:
+        labels = y[torch.cat(train)]
+        commonest = source.classes[int(2 * labels.sum() > len(labels))]
+        encoder = encoder.with_rarer_positive([(commonest, len(labels))])
     return Holdings(
         columns,
         owners,

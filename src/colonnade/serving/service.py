@@ -78,7 +78,10 @@ class Prediction(BaseModel):
     id: str
     prediction: Any = Field(description="The predicted label, or the value itself.")
     scores: dict[str, float | None] = Field(
-        description="A score per class; empty where the label is a number."
+        description=(
+            "A score per class, of two classes the positive one first; empty where the"
+            " label is a number."
+        )
     )
     answered: list[str] = Field(description="The parties that answered for this row.")
     missing: list[str] = Field(

@@ -230,15 +230,17 @@ def rows_of(predictions: Predictions, parties: list[str]) -> list[Row]:
         np.isfinite(predictions.scores), predictions.scores, np.nan
     ).tolist()
     degraded = predictions.degraded or [""] * len(predictions.ids)
-    names = [str(name) for name in predictions.classes]
+    # the positive one of two classes comes first
+    places = predictions.in_order
+    names = {place: str(predictions.classes[place]) for place in places}
     rows = []
     ids = predictions.ids.tolist()
     labels = predictions.labels.tolist()
     for id_, label, values, away in zip(ids, labels, scores, degraded, strict=True):
         missing = tuple(away.split())
         by_class = {
-            name: None if value != value else value
-            for name, value in zip(names, values, strict=False)
+            name: None if values[place] != values[place] else values[place]
+            for place, name in names.items()
         }
         answered = tuple(party for party in parties if party not in missing)
         rows.append(Row(id_, label, by_class, answered, missing))

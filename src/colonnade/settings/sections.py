@@ -82,6 +82,9 @@ class DataSettings:
     # and those from then on to there, for validation
     validation_from: str | float | None = None
     task: str = one_of("auto", "classification", "regression", default="auto")
+    # of two classes, the one that scores, curves and thresholds are about; without, the
+    # rarer one of the training rows
+    positive: str | int | float | bool | None = None
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
     # how many parties; for patches [rows, columns], for columns also their widths
@@ -98,6 +101,16 @@ class DataSettings:
             raise ConfigError(
                 "[data] split_by must be text, the name of a column; found"
                 f" {self.split_by!r}."
+            )
+        if not isinstance(self.positive, str | int | float | bool | None):
+            raise ConfigError(
+                "[data] positive names one class, as the label column writes it, as in"
+                f' positive = "yes"; found {self.positive!r}.'
+            )
+        if self.positive is not None and self.task == "regression":
+            raise ConfigError(
+                f"[data] positive = {self.positive!r} names a class, and with task ="
+                ' "regression" the label is a number. Remove one of them.'
             )
         for key in ("test_from", "validation_from"):
             if (value := vars(self)[key]) is None:

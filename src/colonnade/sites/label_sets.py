@@ -1,7 +1,8 @@
 """What label owners on different machines tell each other, so that an output means the
 same to all of them.
 
-    Describe -> Described      the names of the classes in its training rows; of numbers: how many, mean and deviation
+    Describe -> Described      the names of the classes in its training rows, and of two the one that most rows have,
+                               unless [data] positive names one; of numbers: how many, mean and deviation
 
 It is what `Labels.fit` would learn from the training labels of all of them, and nothing
 more of anybody's is told.
@@ -16,12 +17,18 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core import Message, Organisation, Party, Request, serves
-from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
+from colonnade.datasets.preprocess import (
+    Labels,
+    _plain,
+    commonest_class,
+    likely_task,
+)
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
 from colonnade.rows.holdings import Holdings
-from colonnade.rows.making import divide, label_of
+from colonnade.rows.making import divide, draws_labels, label_of
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.sections import DataSettings
 from colonnade.sites.host import MOST_ROWS
 from colonnade.sites.reader import own_labels
 
@@ -39,6 +46,8 @@ UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 class Described(Message):
     measured: bool  # numbers to be measured, and no classes
     classes: str  # JSON
+    # JSON: of one or two classes the one that most rows have; null where it is not told
+    commonest: str
     rows: int
     mean: float
     scale: float
@@ -65,7 +74,11 @@ class Describer(Party):
             "train"
         ]
         self.described = described(
-            label_of(rows).iloc[train.numpy()], self.name, data.task
+            label_of(rows).iloc[train.numpy()],
+            self.name,
+            data.task,
+            tells_commonest=data.positive is None
+            and not draws_labels(own.settings, own.name),
         )
 
     @serves
@@ -73,17 +86,33 @@ class Describer(Party):
         return self.described
 
 
-def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
+def described(
+    labels: pd.Series[Any], owner: str, task: Any, *, tells_commonest: bool = False
+) -> Described:
     """Describe the labels of one label owner's training rows, which may all be of one
-    class."""
+    class.
+
+    Args:
+        labels: The labels of its training rows.
+        owner: The label owner's name.
+        task: Whether labels are classes or numbers, or "auto".
+        tells_commonest: Whether to tell which of two classes most rows have: the label
+            owners need it to agree on the rarer one, the positive class.
+    """
     if labels.nunique() == 1 and not labels.isna().any() and task != "regression":
-        return Described(
-            False, json.dumps([_plain(labels.iloc[0])]), len(labels), 0.0, 1.0
-        )
+        name = json.dumps(_plain(labels.iloc[0]))
+        commonest = name if tells_commonest else "null"
+        return Described(False, f"[{name}]", commonest, len(labels), 0.0, 1.0)
     mine = Labels.fit(labels, owner=owner, task=task)
+    tells_commonest = tells_commonest and len(mine.classes) == 2
+    classes: list[Any] = list(mine.classes)
+    if task == "auto" and labels.dtype.kind == "f":
+        # together with those of others they may be numbers to predict
+        classes = [float(name) for name in classes]
     return Described(
         mine.task == "regression",
-        json.dumps(list(mine.classes)),
+        json.dumps(classes),
+        json.dumps(commonest_class(labels)) if tells_commonest else "null",
         len(labels),
         mine.mean,
         mine.scale,
@@ -101,9 +130,22 @@ def labels_alone(own: SiteConfig, table: Table | None, salt: str = "") -> Holdin
     return own_labels(own, table, encoder, salt)
 
 
-def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
+def agreed_labels(by_owner: Mapping[str, Described], data: DataSettings) -> Labels:
     """Agree on what the labels of all label owners together mean, in the order of
-    these."""
+    these, and which of two classes is the positive one."""
+    agreed = _joined_labels(by_owner, data.task)
+    if data.positive is not None:
+        return agreed.with_positive(data.positive)
+    commonest = []
+    for name, labels in by_owner.items():
+        told = _commonest(name, labels, agreed.classes)
+        if told is not None:
+            commonest.append((told, labels.rows))
+    return agreed.with_rarer_positive(commonest)
+
+
+def _joined_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
+    """What `Labels.fit` would learn from the training labels of all label owners."""
     owner = ", ".join(by_owner)
     classes = {name: _classes(name, labels) for name, labels in by_owner.items()}
     if all(labels.measured for labels in by_owner.values()):
@@ -119,8 +161,12 @@ def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
         return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
     known = {value for values in classes.values() for value in values}
     numbers = any(isinstance(value, float) for value in known)
-    many = task == "auto" and numbers and len(known) > MOST_FLOAT_CLASSES
-    if many or any(labels.measured for labels in by_owner.values()):
+    in_doubt = False
+    if task == "auto" and not any(isinstance(value, str) for value in known):
+        rows = sum(labels.rows for labels in by_owner.values())
+        guess, _ = likely_task(known, are_fractional=numbers, rows=rows)
+        in_doubt = guess == "regression"
+    if in_doubt or any(labels.measured for labels in by_owner.values()):
         raise ConfigError(
             "The label owners' labels are classes at some and numbers at others. Say"
             ' which they are: set [data] task = "classification" or "regression" in the'
@@ -132,6 +178,9 @@ def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
         )
     words = any(isinstance(value, str) for value in known)
     values = {float(value) for value in known} if numbers and not words else known
+    # as `Labels.fit` has it: a gap in a column makes 1 a 1.0
+    if all(isinstance(value, float) and value.is_integer() for value in values):
+        values = {int(value) for value in values}
     return Labels(
         owner,
         "classification",
@@ -162,6 +211,21 @@ def _classes(name: str, labels: Described) -> list[Any]:
             " look at its labels."
         )
     return list(classes)
+
+
+def _commonest(name: str, labels: Described, classes: Collection[Any]) -> Any:
+    """Read which class most rows of a label owner have; None where it does not tell."""
+    try:
+        told = json.loads(labels.commonest)
+        fits = told is None or told in classes
+    except (ValueError, RecursionError):
+        fits = False
+    if not fits:
+        raise DataError(
+            f"'{name}' told of a most frequent class that no label owner has. It must"
+            " look at its labels."
+        )
+    return told
 
 
 def _is_class(value: Any) -> bool:

@@ -319,7 +319,7 @@ class Site:
             labels |= self.peers(others, self.describer.organisation).ask(Describe())
             encoder = agreed_labels(
                 {name: labels[name] for name in own.label_owners},
-                own.settings.data.task,
+                own.settings.data,
             )
         table = None if self.table is None else self.common(own.name)
         salt = (
