@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.federation.small import (
@@ -208,7 +210,7 @@ def scores(monkeypatch: pytest.MonkeyPatch, given: list[float]) -> None:
         )
 
     monkeypatch.setattr(Federation, "score", score)
-    monkeypatch.setattr(stopping, "RANKED", 1)
+    monkeypatch.setattr(stopping, "FEWEST_OF_RARER_CLASS", 1)
 
 
 def after(epochs: int) -> dict[str, torch.Tensor]:
@@ -287,7 +289,7 @@ def test_what_is_better_is_a_setting(
 ) -> None:
     """AUC of few rows is little more than chance, so then the loss decides."""
     if stop_on != "few":
-        monkeypatch.setattr(stopping, "RANKED", 1)
+        monkeypatch.setattr(stopping, "FEWEST_OF_RARER_CLASS", 1)
     one = federation(
         settings=quick(train={"stop_on": "auto" if stop_on == "few" else stop_on})
     )
@@ -302,6 +304,53 @@ def test_what_is_better_is_a_setting(
     found = stopping.best_of(one, records)
     assert found is not None
     assert found["epoch"] == best
+
+
+@pytest.mark.parametrize(
+    ("positives", "decides"), [(24, "loss"), (99, "loss"), (100, "auc"), (140, "auc")]
+)
+def test_auc_of_few_rows_of_the_rarer_class_does_not_stop_a_run(
+    positives: int, decides: str
+) -> None:
+    """480 validation rows are many, and 24 of the rarer class among them are few: AUC
+    falls by chance while the loss still gets better."""
+    one = with_validation_rows(480, positives)
+    assert stopping.rows_of_rarer_class(one) == positives
+    records = [
+        {
+            "epoch": epoch,
+            "loss": 1.0 / epoch,
+            "validation": {"auc": auc, "accuracy": 0.9, "loss": loss},
+        }
+        for epoch, (auc, loss) in enumerate(
+            [(0.70, 0.50), (0.69, 0.45), (0.69, 0.40), (0.69, 0.41), (0.69, 0.42)], 1
+        )
+    ]
+    name, _ = stopping.judged(one, records)
+    best = stopping.best_of(one, records)
+    reason = stopping.why_stop(one, records)
+    assert best is not None
+    assert reason is not None
+    in_full, as_all_are_told = reason
+    assert (name, best["epoch"]) == (decides, 1 if decides == "auc" else 3)
+    why = f"only {positives} validation rows are of the rarer class, and AUC needs 100"
+    assert (why in in_full) == (decides == "loss")
+    assert str(positives) not in as_all_are_told, "counts are the label owner's"
+
+
+def with_validation_rows(rows: int, positives: int) -> Federation:
+    """A federation with so many validation rows, of which some are of the rarer class."""
+    random = np.random.default_rng(0)
+    ids = [f"P{number:04d}" for number in range(2 * rows)]
+    label = np.where(np.arange(2 * rows) < 2 * positives, "ill", "well")
+    side = np.where(np.arange(2 * rows) % 2 == 0, "train", "validation")
+    clinic = pd.DataFrame({"patient": ids, "age": random.normal(size=2 * rows)})
+    given = {
+        "clinic": clinic.assign(diagnosis=label, side=side),
+        "lab": pd.DataFrame({"patient": ids, "iron": random.normal(size=2 * rows)}),
+    }
+    settings = quick(data={"split_by": "side"}, train={"patience": 2})
+    return federation(given, settings)
 
 
 def test_a_score_that_is_missing_once_does_not_decide() -> None:

@@ -159,7 +159,7 @@ class TrainSettings:
     early_stop: bool = True
     # epochs without a better validation before it stops
     patience: int = whole(default=10)
-    # auto: AUC of two classes with many rows, or loss
+    # auto: AUC of two classes where 100 validation rows are of the rarer one, or loss
     stop_on: str = one_of("auto", "loss", "score", default="auto")
     # stop at once when the score fell by more than this; 0: never
     patience_drop: float = fraction(default=0.0)
