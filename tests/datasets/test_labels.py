@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from colonnade.datasets.preprocess import Labels, Task
+from colonnade.datasets.table import table_from_frame
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 CLASSES = st.one_of(
     st.lists(st.text(max_size=3), min_size=2, max_size=30),
     st.lists(st.integers(-5, 5), min_size=2, max_size=30),
     st.lists(st.booleans(), min_size=2, max_size=30),
-    st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=30),
+    st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=30),
 ).filter(lambda values: len(set(values)) > 1)
 
 
@@ -57,18 +59,49 @@ def test_regression_has_mean_zero_and_scale_one_and_decodes(
 
 
 @pytest.mark.parametrize(
-    ("values", "task"),
+    ("values", "task", "in_doubt"),
     [
-        ([at + 0.5 for at in range(21)], "regression"),
-        ([at + 0.5 for at in range(20)] * 5, "classification"),
-        (list(range(30)), "classification"),
-        ([str(at) for at in range(30)], "classification"),
+        ([at + 0.5 for at in range(21)], "regression", False),
+        ([at + 0.5 for at in range(20)] * 5, "regression", True),
+        ([float(at) for at in range(3, 10)] * 5, "regression", True),  # wine quality
+        ([float(at) for at in range(9)] * 5, "regression", True),  # counts
+        ([0.0, 1.0] * 5, "classification", False),
+        (list(range(9)) * 5, "classification", False),
+        (list(range(1, 31)), "classification", False),
+        (list(range(3, 10)) * 5, "classification", True),
+        ([2 * at for at in range(30)] * 5, "regression", True),
+        (list(range(101)), "regression", False),
+        ([str(at) for at in range(30)], "classification", False),
+        (["1,5", "2,5", "3,0"] * 5, "regression", True),
+        (["1,5", "2,5", "high"] * 5, "classification", False),
+        ([True, False] * 5, "classification", False),
     ],
 )
-def test_auto_takes_many_floats_as_regression_and_all_else_as_classes(
-    values: list[Any], task: str
+def test_auto_takes_ordered_numbers_as_regression_and_says_so_where_in_doubt(
+    values: list[Any], task: str, in_doubt: bool
 ) -> None:
-    assert Labels.fit(pd.Series(values), owner="bank").task == task
+    label = pd.Series(values, name="quality")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert Labels.fit(label, owner="bank").task == task
+        assert Labels.fit(label, owner="bank", task="classification")
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == in_doubt
+    other = "classification" if task == "regression" else "regression"
+    for words in said:
+        assert f"the label 'quality' has {len(set(values))} different numbers" in words
+        assert words.endswith(f'set [data] task = "{other}".')
+
+
+def test_a_gap_makes_no_number_of_a_class() -> None:
+    """pandas makes whole numbers floats where a cell is empty; these rows are left out."""
+    frame = pd.DataFrame({"id": range(7), "y": [0, 1, 2, None, 0, 1, 2]})
+    table = table_from_frame(frame, owner="bank", id="id", label="y", columns=())
+    assert table.label is not None
+    assert table.label.dtype.kind == "f"
+    label = table.labelled().label
+    assert label is not None
+    assert Labels.fit(label, owner="bank").classes == (0, 1, 2)
 
 
 def test_only_the_training_rows_are_learned_from() -> None:

@@ -54,13 +54,15 @@ def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
         one.holdings.loss,
         torch.cat(list(outputs.values())),
         torch.cat(list(labels.values())),
+        one.holdings.encoder.positive,
     )
     found = one.evaluate("test")
     each = one.score("test").each
     assert found["loss"] == pytest.approx(joined["loss"], rel=1e-6)
     assert found["accuracy"] == pytest.approx(joined["accuracy"])
+    positive = one.holdings.encoder.positive
     for k in LABELS:
-        assert each[k] == measure(one.holdings.loss, outputs[k], labels[k])
+        assert each[k] == measure(one.holdings.loss, outputs[k], labels[k], positive)
 
 
 def test_the_mean_rmse_is_that_of_all_rows_together() -> None:
@@ -303,10 +305,11 @@ def test_labels_may_be_drawn_at_random_once(tmp_path: Path) -> None:
     ]
     outputs = one.outputs("train", "south")
     loss = one.holdings.loss
+    positive = one.holdings.encoder.positive
     assert (
         scores
-        == measure(loss, outputs, drawn[train])
-        != measure(loss, outputs, true[train])
+        == measure(loss, outputs, drawn[train], positive)
+        != measure(loss, outputs, true[train], positive)
     )
     again = load(tmp_path / "run")
     assert torch.equal(again.label_owners["south"].labels, drawn)

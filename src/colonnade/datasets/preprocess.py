@@ -747,31 +747,35 @@ class Labels:
 
 
 def likely_task(
-    values: Collection[float], *, are_fractional: bool, rows: int
+    count: int, *, are_codes: bool, are_fractional: bool
 ) -> tuple[Kind, bool]:
     """Whether a label is a class or a number, and whether its values leave no doubt.
 
-    Two values are classes. Whole numbers in a row from 0 or 1, as 0, 1 and 2, are taken
-    for the codes of classes. All other whole numbers are classes if they are few and
-    recur. Fractional numbers, also those that are written as 3.0 and 4.0, are in an
-    order, and are taken for numbers to predict.
+    Two values are classes. Fractional numbers, also those that are written as 3.0 and
+    4.0, are in an order, and are taken for numbers to predict. So are many whole
+    numbers, but not those that look like the codes of classes.
 
     Args:
-        values: The different values of the label.
+        count: How many different numbers the label has.
+        are_codes: Whether these are whole numbers in a row from 0 or 1 (`are_in_a_row`).
         are_fractional: Whether they are written with a fraction, be it .0.
-        rows: How many rows have them.
     """
-    count = len(values)
     if count <= 2:
         return "classification", True
     if are_fractional:
         return "regression", count > MOST_DOUBTFUL
-    in_a_row = {*range(count)} == {*values} or {*range(1, count + 1)} == {*values}
-    if in_a_row and count <= MOST_CODES:
+    if are_codes and count <= MOST_CODES:
         return "classification", True
-    if count > min(MOST_WHOLE_CLASSES, rows // 3):
+    if count > MOST_WHOLE_CLASSES:
         return "regression", count > MOST_CODES
     return "classification", False
+
+
+def are_in_a_row(values: Collection[float]) -> bool:
+    """Whether these different numbers are 0, 1, 2 and so on, or 1, 2, 3 and so on."""
+    first = min(values)
+    last = max(values)
+    return first in (0, 1) and last - first == len(values) - 1 and last % 1 == 0
 
 
 def _guessed_task(label: pd.Series[Any], owner: str) -> Kind:
@@ -785,7 +789,9 @@ def _guessed_task(label: pd.Series[Any], owner: str) -> Kind:
     if is_text and not are_fractional:
         return "classification"
     task, is_sure = likely_task(
-        distinct.tolist(), are_fractional=are_fractional, rows=len(label)
+        len(distinct),
+        are_codes=not are_fractional and are_in_a_row(distinct.tolist()),
+        are_fractional=are_fractional,
     )
     if not is_sure:
         name = str(label.name)
@@ -803,7 +809,7 @@ def _numbers_in(label: pd.Series[Any]) -> NDArray[np.float64] | None:
         return np.asarray(label.to_numpy(dtype=np.float64))
     if label.dtype.kind == "b":
         return None
-    way = recognise(label)
+    way = recognise(label, share=1.0)
     if way not in READ_AS_NUMBERS:
         return None
     values = read(label, way)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,21 @@ class Table:
         return self.index.find(ids)
 
     def labelled(self) -> Table:
-        """The rows that have a label, which a label owner can train on or measure with."""
+        """The rows that have a label, which a label owner can train on or measure with.
+
+        Whole numbers that a gap in their column made floats are whole again.
+        """
         assert self.label is not None
         has_label = self.label.notna().to_numpy(dtype=bool)
-        return self if has_label.all() else self.taking(np.flatnonzero(has_label))
+        if has_label.all():
+            return self
+        labelled = self.taking(np.flatnonzero(has_label))
+        label = labelled.label
+        assert label is not None
+        is_float = label.dtype.kind == "f"
+        if is_float and bool((label % 1 == 0).all()) and label.abs().max() < 2**53:
+            labelled = replace(labelled, label=label.astype(np.int64))
+        return labelled
 
     def taking(self, rows: NDArray[np.int64]) -> Table:
         """These rows, in this order."""

@@ -41,13 +41,12 @@ def about_positive(summary: Mapping[str, Any]) -> str:
     positive = summary.get("positive")
     if not positive:
         return ""
-    why = POSITIVE_BY[positive["by"]]
+    why = POSITIVE_BY.get(positive["by"], "")
     if "class" not in positive:
         return f"Precision, recall and F1 are about one of two classes: {why}."
-    return (
-        "Precision, recall and F1 are about the class"
-        f" {class_name(positive['class'])}, {why}."
-    )
+    name = class_name(positive["class"])
+    reason = f", {why}" if why else ""
+    return f"Precision, recall and F1 are about the class {name}{reason}."
 
 
 def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:

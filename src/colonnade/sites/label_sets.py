@@ -20,6 +20,7 @@ from colonnade.core import Message, Organisation, Party, Request, serves
 from colonnade.datasets.preprocess import (
     Labels,
     _plain,
+    are_in_a_row,
     commonest_class,
     likely_task,
 )
@@ -163,8 +164,11 @@ def _joined_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
     numbers = any(isinstance(value, float) for value in known)
     in_doubt = False
     if task == "auto" and not any(isinstance(value, str) for value in known):
-        rows = sum(labels.rows for labels in by_owner.values())
-        guess, _ = likely_task(known, are_fractional=numbers, rows=rows)
+        guess, _ = likely_task(
+            len(known),
+            are_codes=not numbers and are_in_a_row(known),
+            are_fractional=numbers,
+        )
         in_doubt = guess == "regression"
     if in_doubt or any(labels.measured for labels in by_owner.values()):
         raise ConfigError(
