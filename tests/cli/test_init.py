@@ -47,8 +47,10 @@ def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) 
         "'ward' has one value only",
         "'name' has 108 different values",
         "colonnade plan",
+        "cross between the parties",
+        "--quick",
     ):
-        assert part in called.out, part
+        assert part in " ".join(called.out.split()), part
     settings = Settings.from_toml(folder / "federation.toml")
     assert list(settings.parties) == ["clinic", "lab", "scan"]
     assert settings.parties["clinic"].columns == ("age", "weight")
@@ -82,6 +84,8 @@ def test_answers_are_asked_again_until_they_can_be(
         "hospital.diagnosis",
         "",
         "",
+        "dead",
+        "well",  # the positive class
         "nonsense",
         "fdml",
         "many",
@@ -89,6 +93,7 @@ def test_answers_are_asked_again_until_they_can_be(
         "y",
         "-3",
         "4",
+        "n",  # not the quick choice
     )
     called = call("init", "--out", "two.toml")
     assert called.code == 0, called.err
@@ -106,6 +111,8 @@ def test_answers_are_asked_again_until_they_can_be(
     settings = Settings.from_toml(folder / "two.toml")
     assert list(settings.parties) == ["hospital", "lab"]
     assert (settings.algorithm, settings.train.epochs) == ("fdml", 2)
+    assert settings.data.positive == "well"
+    assert "one_shot sends each row once and is done in seconds" in called.out
     assert settings.parties["lab"].budget == {"epsilon": 4.0, "delta": 1e-5}
     assert call("run", "two.toml", "--quiet").code == 0
 
@@ -213,7 +220,10 @@ def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
         in said
     )
     assert "'clinic': the column 'visits' is read as numbers." in said
-    assert """words are read as gaps: "many" 1.""" in said
+    assert (
+        "'clinic': the column 'calls' is read as numbers. These words are read as gaps:"
+        ' "many" 1.' in said
+    )
     assert "The label is 'diagnosis' of 'clinic', as guessed: by its name." in said
     assert (
         "would be if those that differ in capitals or spaces alone were the same"
@@ -243,6 +253,29 @@ def test_whole_numbers_are_classes_or_numbers_as_one_says(
     )
 
 
+def test_a_label_is_not_guessed_from_its_looks(call: Caller, folder: Path) -> None:
+    clinic = pd.read_csv(folder / "clinic.csv").rename(columns={"diagnosis": "nb"})
+    clinic.to_csv(folder / "clinic.csv", index=False)
+    failed = " ".join(call.fails(2, "init", "--yes").split())
+    assert "Say what to predict, as --label clinic.nb" in failed
+    assert not (folder / "federation.toml").exists()
+    named = call("init", "--yes", "--label", "nb", "--id", "clinic.patient", "--quick")
+    assert named.code == 0, named.err
+    settings = Settings.from_toml(folder / "federation.toml")
+    assert (settings.algorithm, settings.data.id) == ("one_shot", "patient")
+    assert "--quick" not in named.out
+
+
+def test_tables_with_row_numbers_of_pandas_run(call: Caller, folder: Path) -> None:
+    for name in ("clinic", "scan"):
+        pd.read_csv(folder / f"{name}.csv").to_csv(folder / f"{name}.csv")
+    called = call("init", "clinic.csv", "scan.csv", "--yes", "--quick")
+    assert called.code == 0, called.err
+    columns = Settings.from_toml(folder / "federation.toml").parties["scan"].columns
+    assert columns == ("size", "edge")
+    assert call("run", "federation.toml", "--quiet").code == 0
+
+
 def test_where_nobody_answers_it_is_one_message_and_code_2(
     call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +283,7 @@ def test_where_nobody_answers_it_is_one_message_and_code_2(
     called = call("init")
     assert called.code == 2
     assert (
-        "Nobody answers: the input has ended. Take every guess with --yes."
+        "Nobody answers: the input has ended. Take every sure guess with --yes."
         in called.err
     )
 

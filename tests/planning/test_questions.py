@@ -13,7 +13,14 @@ from tests.planning.three import frames
 
 from colonnade.algorithms import DEFAULT
 from colonnade.errors import ColonnadeError, ConfigError, DataError
-from colonnade.planning.questions import Asker, algorithms_for, ask, check
+from colonnade.planning.questions import (
+    QUICK,
+    Asker,
+    algorithms_for,
+    ask,
+    check,
+    estimate,
+)
 from colonnade.planning.template import Answers, write
 
 T = TypeVar("T")
@@ -21,6 +28,8 @@ T = TypeVar("T")
 
 class Scripted(Asker):
     """Answers some questions, by a word in them, and takes the other guesses."""
+
+    is_alone = False
 
     def __init__(self, **answers: str) -> None:
         self.answers = answers
@@ -63,6 +72,7 @@ def test_all_guesses(tmp_path: Path) -> None:
         "vimadmm",
     )
     assert found.parties["clinic"].label == "diagnosis"
+    assert found.positive in ("ill", "well")
     assert [party.columns for party in found.parties.values()] == [None] * 3
     assert not found.is_private
     assert found.epsilon is None
@@ -121,6 +131,7 @@ def test_ids_may_have_other_names_and_spellings(tmp_path: Path) -> None:
         ({"lab.csv": "clinic"}, "name of its own"),
         ({"lab.csv": "a/b"}, "name of its own"),
         ({"fit together": "age"}, "'age' cannot be the id: in clinic.csv"),
+        ({"looking for": "dead"}, "The classes of 'diagnosis' are ill and well"),
         ({"fit together": "shoes"}, "no column 'shoes'"),
         (
             {"fit together": "patient, patient"},
@@ -259,23 +270,96 @@ def test_a_column_that_divides_rows_divides_them_and_is_no_feature(
     assert tomllib.loads(text)["data"]["split_by"] == "set"
 
 
-def test_what_describes_a_person_is_the_last_guess_of_a_label(tmp_path: Path) -> None:
+def two_plain_tables(folder: Path) -> list[Path]:
+    """No column has a label's name, and each could be one by its looks."""
     rows = range(40)
     one = {
         "id": rows,
         "outstanding": [1.5 * one for one in rows],
         "SEX": [one % 2 for one in rows],
     }
-    pd.DataFrame(one).to_csv(tmp_path / "a.csv", index=False)
-    pd.DataFrame({"id": rows, "CITY": [one % 3 for one in rows]}).to_csv(
-        tmp_path / "b.csv", index=False
+    pd.DataFrame(one).to_csv(folder / "a.csv", index=False)
+    pd.DataFrame({"id": rows, "nb": [one % 3 for one in rows]}).to_csv(
+        folder / "b.csv", index=False
     )
+    return [folder / "a.csv", folder / "b.csv"]
+
+
+def test_where_nobody_answers_no_label_is_taken_by_its_looks(tmp_path: Path) -> None:
+    paths = two_plain_tables(tmp_path)
+    with pytest.raises(
+        DataError, match=r"none is taken by its looks alone\. .* as --label b\.nb\."
+    ):
+        ask(paths, Asker())
+    assert ask(paths, Asker(), label="outstanding").parties["a"].label == "outstanding"
     asker = Scripted()
-    answers = ask([tmp_path / "a.csv", tmp_path / "b.csv"], asker)
-    assert answers.parties["a"].label == "outstanding"
-    assert any(
-        "hardly more than chance: name it with --label" in text for text in asker.said
-    )
+    assert ask(paths, asker).parties["b"].label == "nb"
+    assert any("hardly more than chance" in text for text in asker.said)
+
+
+def test_of_two_labels_by_name_none_is_taken_unasked(tmp_path: Path) -> None:
+    a, b = two_plain_tables(tmp_path)
+    pd.read_csv(a).assign(churn=[0, 1] * 20).to_csv(a, index=False)
+    pd.read_csv(b).assign(fraud=[0, 1] * 20).to_csv(b, index=False)
+    with pytest.raises(DataError, match=r"Several columns .* a\.churn, b\.fraud"):
+        ask([a, b], Asker())
+
+
+def test_the_rarer_class_is_positive_unless_somebody_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    for rare, common, value in (
+        ("ja", "nein", "ja"),
+        (0, 1, 0),
+        (False, True, "False"),
+    ):
+        paths = two_plain_tables(tmp_path)
+        frame = pd.read_csv(paths[0])
+        frame["Ausfall"] = [rare if at % 5 == 0 else common for at in range(40)]
+        frame.to_csv(paths[0], index=False)
+        found = ask(paths, Asker())
+        assert found.positive == value
+        text = write(found, tmp_path, "federation.toml")
+        assert tomllib.loads(text)["data"]["positive"] == value
+        assert check(found, tmp_path).holdings.encoder.positive_class == rare
+        other = ask(paths, Scripted(**{"looking for": str(common)}))
+        assert str(other.positive) == str(common)
+        assert check(other, tmp_path).holdings.encoder.positive_class == common
+
+
+def test_ids_may_be_named_for_all_or_for_one(tmp_path: Path) -> None:
+    paths = two_plain_tables(tmp_path)
+    first, second = (pd.read_csv(path) for path in paths)
+    first.assign(code=[f"C{n}" for n in first["id"]]).to_csv(paths[0], index=False)
+    second.assign(ref=[f"C{n}" for n in second["id"]]).to_csv(paths[1], index=False)
+
+    def ids(*given: str) -> list[str]:
+        found = ask(paths, Asker(), label="nb", ids=given)
+        return [party.id or found.id for party in found.parties.values()]
+
+    assert ids() == ["id", "id"]
+    assert ids("code") == ["code", "ref"], "the other is found by its values"
+    assert ids("b.ref") == ["code", "ref"]
+    assert ids("a.code", "b.ref") == ["code", "ref"]
+    for given, words in (
+        (("cod",), r"--id cod is in no table \(did you mean 'code'\?\)"),
+        (("a.ref",), "--id a.ref is in no table"),
+        (("a.SEX",), r"'SEX' cannot be the id: in a\.csv 2 of 40 ids appear more than"),
+    ):
+        with pytest.raises(DataError, match=words):
+            ids(*given)
+
+
+def test_what_it_takes_is_estimated(tmp_path: Path) -> None:
+    paths = tables(tmp_path)
+    costs = []
+    for quick in (False, True):
+        found = ask(paths, Asker(), quick=quick)
+        assert found.algorithm == (QUICK if quick else DEFAULT)
+        costs.append(estimate(check(found, tmp_path)))
+    proposed, quick_one = costs
+    assert proposed.seconds > 0
+    assert proposed.bytes_sent > quick_one.bytes_sent > 0
 
 
 def test_a_slip_of_the_pen_in_the_label_is_warned_of(tmp_path: Path) -> None:

@@ -83,7 +83,12 @@ def test_columns_are_seen_alike_in_every_format(kind: str, tmp_path: Path) -> No
         ("a.csv", b"id,x,x\n1,2,3\n", "'x' more than once"),
         (
             "a.csv",
-            b",id,x\n0,1,2\n",
+            b",id,x\na,1,2\n",
+            "has a column without a name, number 1 of the 3 in its header",
+        ),
+        (
+            "a.csv",
+            b",id,\n0,1,2\n",
             "has a column without a name, number 1 of the 3 in its header",
         ),
         ("a.csv", b"id x\n1 2\n", "Is it separated by commas"),
@@ -102,6 +107,28 @@ def test_what_is_no_table_is_refused_with_the_rule(
         look(path)
     assert words in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv twice", "parquet"])
+def test_row_numbers_that_pandas_wrote_are_seen_as_such(
+    kind: str, tmp_path: Path
+) -> None:
+    frame = FRAME.sample(frac=1, random_state=0)
+    path = tmp_path / f"a.{kind.split()[0]}"
+    if kind == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path)
+    if kind == "csv twice":
+        pd.read_csv(path, dtype=str).to_csv(path, index=False)
+    seen = look(path)
+    row_numbers = [name for name, c in seen.columns.items() if c.is_row_numbers]
+    assert row_numbers == [
+        "__index_level_0__" if kind == "parquet" else "Unnamed: 0",
+    ]
+    assert list(seen.frame["id"]) == list(frame["id"])
+    assert not seen.columns[row_numbers[0]].could_be_id
+    assert not seen.columns[row_numbers[0]].could_be_label
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
+from colonnade.algorithms import ALGORITHMS
 from colonnade.cli.console import console, say, shown, typed
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, DataError, InputError
+from colonnade.federation import Federation
 from colonnade.planning import questions
 from colonnade.planning.tables import SeenTable, seen_in
-from colonnade.planning.template import write
+from colonnade.planning.template import Answers, write
+from colonnade.report.words import seconds, size
 
 T = TypeVar("T")
 
 
 class Terminal(questions.Asker):
     """An asker for whoever sits at the terminal."""
+
+    is_alone = False
 
     def text(self, question: str, default: str, accept: Callable[[str], T]) -> T:
         while True:
@@ -66,6 +72,28 @@ def _here(asker: questions.Asker) -> list[SeenTable]:
     ]
 
 
+def _with_its_price(
+    answers: Answers, federation: Federation, asker: questions.Asker
+) -> Answers:
+    """Say what the proposal takes, and offer the quick choice beside it."""
+    costs = questions.estimate(federation)
+    found_before = ", after the common rows are found" if answers.is_private else ""
+    say(
+        f"{answers.algorithm} takes about {seconds(costs.seconds)} on this machine, and"
+        f" {size(costs.bytes_sent)} cross between the parties{found_before}. Early"
+        " stopping may end it sooner."
+    )
+    if ALGORITHMS[answers.algorithm].once:
+        return answers
+    quick = f"{questions.QUICK} sends each row once and is done in seconds"
+    if asker.is_alone:
+        say(f"Quicker: {quick}. For that: colonnade init --quick.")
+        return answers
+    if asker.yes(f"{quick}. Take it instead?", default=False):
+        return replace(answers, algorithm=questions.QUICK)
+    return answers
+
+
 def init(
     tables: Annotated[
         list[Path] | None,
@@ -81,7 +109,15 @@ def init(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="What to predict, as COLUMN or PARTY.COLUMN; else guessed.",
+            help="What to predict, as COLUMN or PARTY.COLUMN; else by its name.",
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="The id, as COLUMN or PARTY.COLUMN, once or for each; else guessed.",
         ),
     ] = None,
     task: Annotated[
@@ -91,8 +127,14 @@ def init(
             help="What the label is: classification, or regression (a number).",
         ),
     ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Propose what is done in seconds: a first answer."
+        ),
+    ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing; take every guess.")
+        bool, typer.Option("--yes", "-y", help="Ask nothing; take every sure guess.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the file if it is there.")
@@ -128,14 +170,17 @@ def init(
     asker = questions.Asker(say) if yes else Terminal(say)
     try:
         taking: Sequence[Path | SeenTable] = paths or _here(asker)
-        answers = questions.ask(taking, asker, label, task)
+        answers = questions.ask(
+            taking, asker, label=label, task=task, ids=ids or [], quick=quick
+        )
+        federation = questions.check(answers, out.parent)
+        answers = _with_its_price(answers, federation, asker)
     except typer.Abort as end:
         if isinstance(end.__context__, KeyboardInterrupt):
             raise typer.Exit(130) from None
         raise InputError(
-            "Nobody answers: the input has ended. Take every guess with --yes."
+            "Nobody answers: the input has ended. Take every sure guess with --yes."
         ) from None
-    questions.check(answers, out.parent)
     write_text(out, write(answers, out.parent, str(out)))
     console.print(
         f"[bold]{shown(out)}[/bold] is written: {', '.join(answers.parties)};"

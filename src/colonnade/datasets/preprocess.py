@@ -765,7 +765,7 @@ def likely_task(
     if are_fractional:
         return "regression", count > MOST_DOUBTFUL
     if are_codes and count <= MOST_CODES:
-        return "classification", True
+        return "classification", count <= MOST_WHOLE_CLASSES
     if count > MOST_WHOLE_CLASSES:
         return "regression", count > MOST_CODES
     return "classification", False

@@ -65,6 +65,17 @@ class Costs:
     def parts(self) -> tuple[Cost, Cost, Cost]:
         return self.training, self.validation, self.final
 
+    @property
+    def seconds(self) -> float:
+        """Seconds on this machine, in all."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that all parties send, in all."""
+        traffic = total(part.traffic for part in self.parts)
+        return sum(count for (_, way), count in traffic.items() if way == "out")
+
 
 def whole_run(federation: Federation, batches: int) -> Costs:
     """The costs of a federation that is not trained yet; at most `batches` are timed,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from colonnade.datasets.fitted import without_gap_words
+from colonnade.datasets.preprocess import are_in_a_row
 from colonnade.datasets.readings import NUMBERS, read, recognise
 from colonnade.datasets.table_files import (
     EXTENSIONS,
@@ -23,57 +24,92 @@ from colonnade.datasets.table_files import (
     check_names,
     csv_header,
     dialect_of,
+    is_parquet,
+    parquet,
     readable,
 )
 from colonnade.errors import DataError
+from colonnade.planning.names import ROW_NUMBERS, id_strength
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 20
 """A label with at most so many different values is taken for classes."""
-ID_NAME = re.compile(
-    r"(^|_|\b)(id|ids|uuid|guid|key|ssn|patient|person|customer|client|member|user|account)($|_|\b)",
-    re.I,
-)
+MOST_NAMES_LENGTH = 64
+"""A party's name has at most so many letters."""
+UNNAMED = "Unnamed: {}"
+"""What pandas calls a column without a name, by its place from 0."""
+WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]+(\.0+|(\.[0-9]+)?[eE][+-]?[0-9]+)")
+"""A whole number that went through floating point: 1001.0, 1e+06 or 1.001E3."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What the cells of a column look like."""
+    """What the cells of a column look like.
+
+    Attributes:
+        name: The column's name.
+        rows: The rows of its table.
+        distinct: Its different values, gaps not counted.
+        gaps: Its cells that are empty, or words for a gap.
+        numeric: Whether its values are numbers, as they are or as text is read.
+        whole: Whether these are numbers without a fraction.
+        odd: The cells that keep a column of numbers from being one.
+        way: How its text is read as numbers or times; "" where it is not.
+        repeated: Its values that more than one row has.
+        most_often: In how many rows its most frequent value is.
+        is_fractional: Whether its numbers are written with a fraction, be it .0.
+        is_as_float: Whether its whole numbers went through floating point, as 1001.0.
+        is_in_a_row: Whether its values are 0, 1, 2 and so on, or 1, 2, 3 and so on.
+    """
 
     name: str
     rows: int
-    distinct: int  # different values, gaps not counted
+    distinct: int
     gaps: int
-    numeric: bool  # as they are, or as their text is read
-    whole: bool  # numbers without a fraction
-    odd: int = 0  # cells that keep a column of numbers from being one
-    way: str = ""  # how its text is read as numbers or times; "": it is not
+    numeric: bool
+    whole: bool
+    odd: int = 0
+    way: str = ""
+    repeated: int = 0
+    most_often: int = 1
+    is_fractional: bool = False
+    is_as_float: bool = False
+    is_in_a_row: bool = False
 
     @property
     def is_unique(self) -> bool:
         return self.rows > 0 and self.distinct == self.rows
 
     @property
+    def distinct_share(self) -> float:
+        """The share of its values that are different: 1 for an id."""
+        return self.distinct / max(self.rows - self.gaps, 1)
+
+    @property
     def is_constant(self) -> bool:
         return self.distinct <= 1 and not (self.distinct == 1 and self.gaps)
 
     @property
+    def is_row_numbers(self) -> bool:
+        """Whether pandas wrote its row numbers here, which say nothing of a row."""
+        is_named_so = ROW_NUMBERS.fullmatch(self.name) is not None
+        return is_named_so and self.whole and self.is_unique
+
+    @property
     def could_be_id(self) -> bool:
-        return self.is_unique and (self.whole or not self.numeric)
+        is_id = self.is_unique and (self.whole or not self.numeric)
+        return is_id and not self.is_row_numbers
 
     @property
     def identifies(self) -> bool:
         """Nearly every row has its own value: as a feature it would be learned by
         heart, and show whose row it is."""
-        many = (
-            self.distinct > 0.9 * max(self.rows - self.gaps, 1) and self.distinct > FEW
-        )
-        return many and (
-            (not self.numeric and not self.way)
-            or (self.whole and bool(ID_NAME.search(self.name)))
-        )
+        if self.distinct <= FEW or self.distinct_share <= 0.9:
+            return False
+        is_text = not self.numeric and not self.way
+        return is_text or (self.whole and id_strength(self.name) > 0)
 
     @property
     def nearly_numeric(self) -> bool:
@@ -83,9 +119,8 @@ class Column:
     @property
     def could_be_label(self) -> bool:
         few = self.distinct <= max(FEW, self.rows // 20)
-        return (
-            self.gaps < 0.5 * self.rows and self.distinct >= 2 and (self.numeric or few)
-        )
+        is_filled = self.gaps < 0.5 * self.rows and self.distinct >= 2
+        return is_filled and (self.numeric or few) and not self.is_row_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +134,8 @@ class SeenTable:
     def owner(self) -> str:
         """A party's name, from the file's."""
         stem = self.path.name[: -len(_extension(self.path))]
-        return (
-            "".join(c if c.isalnum() or c in "_-" else "_" for c in stem)[:64].strip(
-                "_"
-            )
-            or "party"
-        )
+        letters = "".join(c if c.isalnum() or c in "_-" else "_" for c in stem)
+        return letters[:MOST_NAMES_LENGTH].strip("_") or "party"
 
     @property
     def rows(self) -> int:
@@ -116,35 +147,39 @@ class SeenTable:
 
     def renamed(self, column: str, name: str) -> SeenTable:
         """The same table with another name for a column."""
-        return (
-            self
-            if column == name
-            else SeenTable(self.path, self.frame.rename(columns={column: name}))
-        )
+        if column == name:
+            return self
+        return SeenTable(self.path, self.frame.rename(columns={column: name}))
 
     def ids(self, column: str, write: Callable[[str], str] = str) -> frozenset[str]:
         return frozenset(map(write, self.frame[column].astype(str)))
 
+    def classes(self, column: str) -> dict[Any, int]:
+        """The classes of a label and how many rows have each, the most frequent first.
+
+        They are the values that training will know: text that is a number is one.
+        """
+        cells = self.frame[column]
+        values = without_gap_words(_filled(cells)).dropna()
+        seen = self.columns[column]
+        if seen.numeric and not seen.way:
+            values = values.astype(np.float64)
+            values = values.astype(np.int64) if seen.whole else values
+        return {
+            _plain(value): int(count) for value, count in values.value_counts().items()
+        }
+
 
 def look(path: Path) -> SeenTable:
     """Read a file, or say why it cannot be a table."""
-    import pandas as pd
-
-    extension = _extension(path)
+    _extension(path)  # refuses other files
     if not path.is_file():
         raise DataError(
             f"There is no file {path}. Give the tables as they are called, or leave"
             " them out to be asked."
         )
     with readable(path):
-        if extension == ".parquet":
-            frame = pd.read_parquet(path)
-            frame.columns = frame.columns.astype(str)
-        else:
-            check_names(csv_header(path), str(path), "its header")
-            frame = pd.read_csv(
-                path, dtype=str, keep_default_na=False, **dialect_of(path)
-            )
+        frame = _read_parquet(path) if is_parquet(path) else _read_csv(path)
     if not len(frame) or len(frame.columns) < 2:
         raise DataError(
             f"{path} has {len(frame)} rows and {len(frame.columns)} columns, and a"
@@ -152,6 +187,29 @@ def look(path: Path) -> SeenTable:
             " commas, semicolons, tabs or bars?"
         )
     return SeenTable(path, frame)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    """All columns of a Parquet file, also those that pandas would take for its index."""
+    frame: pd.DataFrame = parquet.read_table(path).to_pandas(ignore_metadata=True)
+    frame.columns = frame.columns.astype(str)
+    return frame
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """All cells of a CSV file as text. The row numbers that pandas wrote may be without
+    a name, and no other column."""
+    import pandas as pd
+
+    names = csv_header(path)
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path))
+    unnamed = [at for at, name in enumerate(names) if not name]
+    are_row_numbers = (
+        len(unnamed) == 1 and _column(frame[UNNAMED.format(unnamed[0])]).is_row_numbers
+    )
+    named = [name for name in names if name] if are_row_numbers else names
+    check_names(named, str(path), "its header")
+    return frame
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -176,6 +234,16 @@ def seen_in(folder: Path) -> tuple[list[SeenTable], list[str]]:
     return tables, unfit
 
 
+def whole_number(text: str) -> str:
+    """The digits of a whole number that went through floating point; other text as it
+    is."""
+    bare = text.strip()
+    if WHOLE_AS_FLOAT.fullmatch(bare) is None:
+        return text
+    value = float(bare)
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else text
+
+
 def _extension(path: Path) -> str:
     for extension in sorted(EXTENSIONS, key=len, reverse=True):
         if path.name.lower().endswith(extension):
@@ -186,40 +254,76 @@ def _extension(path: Path) -> str:
     )
 
 
-def _column(cells: pd.Series[Any]) -> Column:
+def _filled(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """The cells that are no gap."""
+    if _is_text(cells):
+        return cells[~(cells.isna() | cells.isin(GAPS))]
+    return cells.dropna()
+
+
+def _is_text(cells: pd.Series[Any]) -> bool:
     import pandas as pd
 
-    name = str(cells.name)
-    text = pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(
+    return pd.api.types.is_object_dtype(cells.dtype) or pd.api.types.is_string_dtype(
         cells.dtype
     )
-    filled = cells[~(cells.isna() | cells.isin(GAPS))] if text else cells.dropna()
-    numbers = (
-        pd.to_numeric(filled, errors="coerce")
-        if not pd.api.types.is_bool_dtype(cells.dtype)
-        else None
-    )
-    numeric = numbers is not None and len(filled) > 0 and not bool(numbers.isna().any())
-    is_whole = (
-        numeric and bool((numbers % 1 == 0).all()) if numbers is not None else False
-    )
-    odd_cells = int(numbers.isna().sum()) if numbers is not None else 0
-    way = "" if numeric or numbers is None else recognise(cells[filled.index]) or ""
-    if way:  # words that stand for gaps are no values
+
+
+def _column(cells: pd.Series[Any]) -> Column:
+    """What the cells of a column look like."""
+    import pandas as pd
+
+    filled = _filled(cells)
+    is_bool = pd.api.types.is_bool_dtype(cells.dtype)
+    numbers = None if is_bool else pd.to_numeric(filled, errors="coerce")
+    odd = 0 if numbers is None else int(numbers.isna().sum())
+    is_numeric = numbers is not None and len(filled) > 0 and not odd
+    way = ""
+    if numbers is not None and not is_numeric:
+        way = recognise(filled) or ""
+    values = np.empty(0)
+    if way:
         values = read(filled, way)
-        filled = filled[~np.isnan(values)]
-        odd_cells = 0
-        numeric = way in NUMBERS
-        is_whole = numeric and bool((values[~np.isnan(values)] % 1 == 0).all())
-    elif text:
+        filled = filled[~np.isnan(values)]  # words that stand for gaps are no values
+        values = values[~np.isnan(values)]
+        is_numeric = way in NUMBERS
+        odd = 0
+    elif is_numeric:
+        assert numbers is not None
+        values = numbers.to_numpy(dtype=np.float64)
+    elif _is_text(cells):
         filled = without_gap_words(filled).dropna()
+    is_whole = is_numeric and bool((values % 1 == 0).all())
+    gaps = len(cells) - len(filled)
+    is_as_float = is_whole and not way and _are_floats(filled)
+    counts = filled.value_counts()
+    counts = counts[counts > 0]  # a category may have no cells
     return Column(
-        name,
-        len(cells),
-        int(filled.nunique()),
-        len(cells) - len(filled),
-        numeric,
-        is_whole,
-        odd_cells,
-        way,
+        name=str(cells.name),
+        rows=len(cells),
+        distinct=len(counts),
+        gaps=gaps,
+        numeric=is_numeric,
+        whole=is_whole,
+        odd=odd,
+        way=way,
+        repeated=int((counts > 1).sum()),
+        most_often=int(counts.max()) if len(counts) else 0,
+        # a gap in a column makes floats of whole numbers
+        is_fractional=is_numeric and (not is_whole or (is_as_float and not gaps)),
+        is_as_float=is_as_float,
+        is_in_a_row=is_whole and len(values) > 0 and are_in_a_row({*values.tolist()}),
     )
+
+
+def _are_floats(cells: pd.Series[Any]) -> bool:
+    """Whether whole numbers are of a float type, or written as 1001.0 or 1e+06."""
+    if not _is_text(cells):
+        return cells.dtype.kind == "f"
+    texts = cells.astype(str).str.strip()
+    return bool(texts.str.fullmatch(WHOLE_AS_FLOAT.pattern).all())
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it, which can be written into a file."""
+    return value.item() if isinstance(value, np.generic) else value

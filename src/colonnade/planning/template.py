@@ -57,6 +57,8 @@ class Answers:
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     is_normalised: bool = False  # ids are compared without capitals and spaces
     split_by: str | None = None  # the label owner's column that divides the rows
+    # of two classes, the one that is looked for
+    positive: str | int | float | bool | None = None
 
 
 def write(answers: Answers, folder: Path, name: str) -> str:
@@ -103,6 +105,12 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield _line(
         "task", answers.task, "what the label is: classes, or a number (regression)"
     )
+    if answers.positive is not None:
+        yield _line(
+            "positive",
+            answers.positive,
+            "of the two classes the one that scores and curves are about",
+        )
     if answers.is_normalised:
         yield from ("", "[alignment]")
         yield _line(
