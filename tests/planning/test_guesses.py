@@ -199,7 +199,8 @@ def test_the_label_has_a_labels_name_or_few_values_at_the_end() -> None:
 )
 def test_labels_are_known_by_their_names_in_several_languages(name: str) -> None:
     """The partner's 0/1 column looks more like a label."""
-    bank = table("bank", **{name: [0, 1, 2, 3] * 10}, income=numbers())
+    bank = table("bank", label=[0, 1, 2, 3] * 10, income=numbers())
+    bank = bank.renamed("label", name)
     shop = table("shop", spent=numbers(), nb=[0, 1] * 20)
     assert guessed([bank, shop]) == (bank, name, True)
 

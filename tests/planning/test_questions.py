@@ -350,6 +350,21 @@ def test_ids_may_be_named_for_all_or_for_one(tmp_path: Path) -> None:
             ids(*given)
 
 
+def test_leading_zeros_that_lose_rows_are_told(tmp_path: Path) -> None:
+    """Three of 30 customers, the oldest, have ids with zeros in front in one table."""
+    rows = range(30)
+    bank = {"kunde": [f"{97 + n:03d}" for n in rows], "Ausfall": [0, 1, 0] * 10}
+    shop = {"kunde": [str(97 + n) for n in rows], "umsatz": [0.3 * n for n in rows]}
+    for name, frame in (("bank", bank), ("shop", shop)):
+        pd.DataFrame(frame).to_csv(tmp_path / f"{name}.csv", index=False)
+    said = list[str]()
+    ask([tmp_path / "bank.csv", tmp_path / "shop.csv"], Asker(said.append))
+    assert (
+        "3 more would match without leading zeros: kunde ="
+        ' "digits" under [alignment.rules].' in said
+    )
+
+
 def test_what_it_takes_is_estimated(tmp_path: Path) -> None:
     paths = tables(tmp_path)
     costs = []

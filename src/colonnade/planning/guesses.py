@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from colonnade.alignment.ids import matches_by_rule, more_by_rule
 from colonnade.alignment.settings import normalised
 from colonnade.datasets.preprocess import MOST_WHOLE_CLASSES, Kind, likely_task
 from colonnade.datasets.readings import odd_words
@@ -444,6 +445,17 @@ def overlap(tables: Sequence[SeenTable], id_column: str) -> Overlap:
             f" on. {cure}"
         )
     return found
+
+
+def rule_that_finds_more(
+    tables: Sequence[SeenTable], id_column: str, found: Overlap
+) -> str:
+    """Advice on the rule by which more ids match, as without leading zeros; "" where
+    none finds more. Capitals and spaces are a question of their own."""
+    matches = matches_by_rule(*(table.ids(id_column) for table in tables))
+    matches.pop("text", None)
+    matches["exact"] = found.common
+    return more_by_rule(matches, min(found.rows), id_column)
 
 
 def _cure_of_no_overlap(

@@ -514,6 +514,9 @@ def _ask_rows(
         f"The tables hold different rows ({counts}); {overlap.common:,} are in all of"
         " them."
     )
+    advice = guesses.rule_that_finds_more(list(tables.values()), id_column, overlap)
+    if advice:
+        asker.say(advice)
     if overlap.alike > overlap.common and not overlap.distinct:
         asker.say(
             f"{overlap.alike:,} would be, if all wrote ids alike: some differ in"

@@ -25,10 +25,10 @@ from colonnade.datasets.table_files import (
     csv_header,
     dialect_of,
     is_parquet,
-    parquet,
     readable,
 )
 from colonnade.errors import DataError
+from colonnade.first_use import parquet
 from colonnade.planning.names import ROW_NUMBERS, id_strength
 
 if TYPE_CHECKING:
