@@ -123,7 +123,7 @@ def test_predictions_fit_scores_labels_and_accuracy(task: Task, settings: Any) -
     assert list(frame.columns) == [
         "patient",
         "prediction",
-        *(f"score_{name}" for name in everything.classes),
+        *(f"score_{everything.classes[place]}" for place in everything.in_order),
     ]
     assert frame["patient"].tolist() == some.to_frame("id")["id"].tolist() == wanted
 

@@ -32,7 +32,7 @@ from tests.federation.small_multi import (
 from colonnade.core import Step
 from colonnade.errors import ConfigError, DataError, PartyError
 from colonnade.evaluate.metrics import measure
-from colonnade.federation import Federation, load
+from colonnade.federation import Federation, load, stopping
 from colonnade.federation.guarantees import guarantees, of_run
 from colonnade.federation.scores import mean_scores
 from colonnade.optim.losses import Squared
@@ -63,6 +63,17 @@ def test_scores_are_the_label_owners_own_weighted_by_rows() -> None:
     positive = one.holdings.encoder.positive
     for k in LABELS:
         assert each[k] == measure(one.holdings.loss, outputs[k], labels[k], positive)
+
+
+def test_of_several_label_owners_the_loss_decides_when_to_stop() -> None:
+    """Nobody knows all labels, and each owner's AUC is of its own few rows."""
+    one = federation()
+    assert stopping.rows_of_rarer_class(one) is None
+    records = [
+        {"epoch": 1, "loss": 1.0, "validation": {"auc": 0.9, "loss": 0.5}},
+        {"epoch": 2, "loss": 0.9, "validation": {"auc": 0.8, "loss": 0.4}},
+    ]
+    assert stopping.judged(one, records)[0] == "loss"
 
 
 def test_the_mean_rmse_is_that_of_all_rows_together() -> None:

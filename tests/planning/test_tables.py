@@ -109,11 +109,13 @@ def test_what_is_no_table_is_refused_with_the_rule(
     assert str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv twice", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "csv twice", "csv joined", "parquet"])
 def test_row_numbers_that_pandas_wrote_are_seen_as_such(
     kind: str, tmp_path: Path
 ) -> None:
     frame = FRAME.sample(frac=1, random_state=0)
+    if kind == "csv joined":
+        frame = pd.concat([frame, frame.head(20)])
     path = tmp_path / f"a.{kind.split()[0]}"
     if kind == "parquet":
         frame.to_parquet(path)

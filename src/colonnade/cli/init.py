@@ -78,13 +78,14 @@ def _with_its_price(
     """Say what the proposal takes, and offer the quick choice beside it."""
     costs = questions.estimate(federation)
     found_before = ", after the common rows are found" if answers.is_private else ""
-    say(
+    price = (
         f"{answers.algorithm} takes about {seconds(costs.seconds)} on this machine, and"
-        f" {size(costs.bytes_sent)} cross between the parties{found_before}. Early"
-        " stopping may end it sooner."
+        f" {size(costs.bytes_sent)} cross between the parties{found_before}."
     )
     if ALGORITHMS[answers.algorithm].once:
+        say(price)
         return answers
+    say(f"{price} Early stopping may end it sooner.")
     quick = f"{questions.QUICK} sends each row once and is done in seconds"
     if asker.is_alone:
         say(f"Quicker: {quick}. For that: colonnade init --quick.")

@@ -93,7 +93,7 @@ def rows_of_rarer_class(trained: Trainable) -> int | None:
     holdings = trained.holdings
     if holdings.encoder.positive_class is None or len(holdings.label_owners) != 1:
         return None
-    rows = trained.batches.splits.get("validation")
+    rows = holdings.splits.get("validation")
     if rows is None:
         return None
     labels = trained.label_owners[holdings.label_owner].labels

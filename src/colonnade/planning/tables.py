@@ -93,9 +93,14 @@ class Column:
 
     @property
     def is_row_numbers(self) -> bool:
-        """Whether pandas wrote its row numbers here, which say nothing of a row."""
+        """Whether pandas wrote its row numbers here, which say nothing of a row.
+
+        Some may be there twice: frames that are joined keep the numbers of each.
+        """
         is_named_so = ROW_NUMBERS.fullmatch(self.name) is not None
-        return is_named_so and self.whole and self.is_unique
+        return (
+            is_named_so and self.whole and not self.gaps and self.distinct_share > 0.5
+        )
 
     @property
     def could_be_id(self) -> bool:
@@ -191,7 +196,8 @@ def look(path: Path) -> SeenTable:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     """All columns of a Parquet file, also those that pandas would take for its index."""
-    frame: pd.DataFrame = parquet.read_table(path).to_pandas(ignore_metadata=True)
+    table: Any = parquet.read_table(path)
+    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     frame.columns = frame.columns.astype(str)
     return frame
 
@@ -202,7 +208,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     names = csv_header(path)
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False, **dialect_of(path))
+    how: dict[str, Any] = {"dtype": str, "keep_default_na": False}
+    frame: pd.DataFrame = pd.read_csv(path, **how, **dialect_of(path))
     unnamed = [at for at, name in enumerate(names) if not name]
     are_row_numbers = (
         len(unnamed) == 1 and _column(frame[UNNAMED.format(unnamed[0])]).is_row_numbers
