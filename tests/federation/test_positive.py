@@ -3,6 +3,7 @@ alphabet: every score, table and prediction follows it, and training does not.""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,13 @@ def test_who_is_positive_changes_no_bit_of_training() -> None:
 
 def test_every_table_follows_the_positive_class(tmp_path: Path) -> None:
     outcome = federation(positive="nein").fit(tmp_path / "run")
-    assert outcome.summary["positive"] == {"class": "nein", "by": "setting"}
+    assert outcome.summary["positive"] == {"by": "setting", "class": "nein"}
     facts = read(tmp_path / "run")
     page = render(facts)
     for words in (
         "The positive class is nein, as [data] positive says.",
         "From which score of nein on to act",
-        "Precision, recall and F1 are about the class nein, as [data] positive says.",
+        "Precision, recall and F1 are about the class nein.",
     ):
         assert words in page
     assert facts.quality is not None
@@ -118,11 +119,14 @@ def test_every_table_follows_the_positive_class(tmp_path: Path) -> None:
 def test_where_nothing_is_said_the_report_says_that_it_is_the_rarer_class(
     tmp_path: Path,
 ) -> None:
-    federation().fit(tmp_path / "run")
-    assert (
-        "The positive class is ja, the rarer one of the training rows ([data] positive"
-        " names another)." in render(read(tmp_path / "run"))
-    )
+    outcome = federation().fit(tmp_path / "run")
+    page = render(read(tmp_path / "run"))
+    rarer = "the rarer one of the training rows ([data] positive names another)."
+    assert f"The positive class is ja, {rarer}" in page
+    assert "Precision, recall and F1 are about the rarer one" in page
+    # the class's name is the label owner's, and a summary is read by others
+    assert outcome.summary["positive"] == {"by": "rarer"}
+    assert "ja" not in json.dumps(outcome.summary["positive"])
 
 
 def test_predictions_and_the_service_begin_with_the_positive_class() -> None:

@@ -41,12 +41,11 @@ def about_positive(summary: Mapping[str, Any]) -> str:
     positive = summary.get("positive")
     if not positive:
         return ""
-    why = POSITIVE_BY.get(positive["by"], "")
-    if "class" not in positive:
-        return f"Precision, recall and F1 are about one of two classes: {why}."
-    name = class_name(positive["class"])
-    reason = f", {why}" if why else ""
-    return f"Precision, recall and F1 are about the class {name}{reason}."
+    if "class" in positive:
+        name = class_name(positive["class"])
+        return f"Precision, recall and F1 are about the class {name}."
+    why = POSITIVE_BY.get(positive["by"], "one of the two classes")
+    return f"Precision, recall and F1 are about {why}."
 
 
 def wilson(right: float, of: int, z: float = 1.959964) -> tuple[float, float]:

@@ -154,6 +154,7 @@ def numbers(trained: Trained) -> dict[str, Any]:
         "seconds",
         "stopped",
         "metrics",
+        "positive",
         "not_measured",
     )
     crossed = ("from", "to", "name", "protection", "codec", "meaning", "times", "bytes")
@@ -166,7 +167,6 @@ def numbers(trained: Trained) -> dict[str, Any]:
             else {}
         ),
         **{key: summary[key] for key in kept if key in summary},
-        **({"positive": _positive(summary)} if "positive" in summary else {}),
         "bytes": summary["bytes"],
         "crossed": [{key: flow.get(key) for key in crossed} for flow in facts.flows],
         "crossed_since": [
@@ -179,13 +179,6 @@ def numbers(trained: Trained) -> dict[str, Any]:
         "limits": list(LIMITS),
         "made_with": {"colonnade": __version__, "torch": str(torch.__version__)},
     }
-
-
-def _positive(summary: dict[str, Any]) -> dict[str, Any]:
-    """Why one of two classes is the positive one. The class is named where the agreed
-    settings name it, which everybody has read; else its name is the label owner's."""
-    positive: dict[str, Any] = summary["positive"]
-    return positive if positive["by"] == "setting" else {"by": positive["by"]}
 
 
 def page(card: dict[str, Any], pieces: Sequence[Piece]) -> str:

@@ -513,10 +513,17 @@ def _of_classes(
 
 
 def positive_of(encoder: Labels) -> Record:
-    """Tell which of two classes is the positive one, and why; nothing of several
-    classes or of numbers."""
+    """Why one of two classes is the positive one; nothing of several classes or of
+    numbers.
+
+    The class is named only where the agreed settings name it: names of classes are the
+    label owner's, and others may read a summary.
+    """
     name = encoder.positive_class
-    return {} if name is None else {"class": name, "by": encoder.positive_by}
+    if name is None:
+        return {}
+    by = encoder.positive_by
+    return {"by": by, "class": name} if by == "setting" else {"by": by}
 
 
 def _label_owners(

@@ -109,9 +109,6 @@ def measure(
         scores["each", owner] = (
             [about["metrics"][where]] if where in about["metrics"] else []
         )
-    if "positive" in summary:  # a split could have another rarer class
-        positive = summary["positive"]["class"]
-        settings = replace(settings, data=replace(settings.data, positive=positive))
     several = bool(settings.label_owners)
     alone = partial(_several_label_owners, settings, scores, where)
     prepared = alone if several else _one_label_owner(settings, scores, where)

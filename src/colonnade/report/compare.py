@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import ConfigError
-from colonnade.evaluate import class_name
+from colonnade.evaluate import about_positive
 from colonnade.evaluate.metrics import beside_majority, in_order
 from colonnade.report.chart import Figure, Series, lines, plates
 from colonnade.report.course import flat, plain
@@ -22,7 +22,6 @@ from colonnade.report.words import (
     amount,
     count,
     epsilon,
-    listed,
     metric,
     score,
     seconds,
@@ -233,14 +232,10 @@ def _notes(runs: Named) -> list[Content]:
         "Their seeds differ, so rows were divided differently: small differences may be"
         " chance."
     )
-    positives = {
-        facts.outcome["positive"]["class"]
-        for facts in runs.values()
-        if "positive" in facts.outcome
-    }
+    positives = {about_positive(facts.outcome) for facts in runs.values()} - {""}
     positive = (
-        "Precision, recall and F1 are not about the same class in these runs:"
-        f" {listed(sorted(map(class_name, positives)))}."
+        "Precision, recall and F1 are not about the same class in these runs: [data]"
+        " positive differs."
     )
     largest = (
         "Largest ε: of the parties' columns and labels that have a guarantee, the"
