@@ -4,6 +4,7 @@ and are counted; only who holds labels may ask."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.federation.small import frames as small_frames
 from tests.federation.small import quick
 from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
 from tests.federation.small_multi_sites import public_folders
@@ -19,6 +21,7 @@ from tests.federation.small_sites import (
     SKIP,
     ask,
     asked,
+    folders,
     new_people,
     sites,
     told,
@@ -38,6 +41,7 @@ from colonnade.errors import (
 )
 from colonnade.federation import Federation, Predictions, load
 from colonnade.selection.settings import SERVER
+from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare, Save
 from colonnade.sites.prediction import predict
 from colonnade.sites.reader import Enough, Look, Take
@@ -127,6 +131,48 @@ def test_what_sites_predict_is_what_one_process_predicts(
     )
     assert "P083" not in words
     assert (run / "summary.json").exists()
+
+
+TREES = {
+    "algorithm": {
+        "name": "boosted_trees",
+        "encryption": "none",
+        "depth": 8,
+        "min_rows": 1,
+        "learning_rate": 0.05,
+    },
+    "train": {"epochs": 20, "early_stop": False},
+}
+
+
+def test_answers_that_one_message_has_no_room_for_are_asked_for_in_pieces(
+    tmp_path: Path,
+) -> None:
+    """Of trees, an answer has a number for each row and split: here 2 MiB where the
+    sites let a message have one. Each piece is in the ledger, each row once."""
+    given = small_frames(rows=900, task="classes")
+    settings = quick(**ALONE) | TREES
+    file, _ = folders(tmp_path, given, settings)
+    for name in ("clinic", "lab"):
+        own = tmp_path / name / "party.toml"
+        own.write_text("memory_per_call = 1\n" + own.read_text())
+    Federation.from_toml(file).fit(tmp_path / "here")
+    drive(sites(tmp_path)["clinic"], "run")
+    ids = given["clinic"]["patient"].tolist()
+    whole = load(tmp_path / "here", ids=ids)
+    splits = whole.label_owners["clinic"].bytes_per_row(torch.arange(900)) // 4
+    assert splits * 900 * 4 > 1 << 20
+
+    same(told(tmp_path, ids, "new.parquet"), whole.predict(ids))
+
+    out = [
+        json.loads(line)
+        for line in after(tmp_path, "lab").splitlines()
+        if json.loads(line)["name"] == "directions"
+    ]
+    assert len(out) > 1
+    assert sum(entry["shape"][0] for entry in out) == 900
+    assert max(4 * math.prod(entry["shape"]) for entry in out) <= 1 << 19
 
 
 @several

@@ -336,14 +336,16 @@ class Federation:
         unless an `owner` is named. Where label owners have a model of their own beside
         the aggregated one, `model` is "own" or "aggregated"."""
         name = self.owner_named(owner)
-        return torch.cat(
-            [
-                outputs
-                for outputs, _ in self._outputs(
-                    name, self.agreed[name].chunks(split), model
-                )
-            ]
-        )
+        answered = self._outputs(name, self.chunks(split, name), model)
+        return torch.cat([outputs for outputs, _ in answered])
+
+    def chunks(self, split: str, owner: str | None = None) -> list[Rows]:
+        """The rows of a split, or of what is asked for by this name, in the pieces in
+        which the label owner asks for them: no answer about one is too large."""
+        name = self.owner_named(owner)
+        batches = self.agreed[name]
+        most = self.label_owners[name].rows_at_once(batches.called(split))
+        return batches.chunks(split, most=most)
 
     def _outputs(
         self, owner: str, chunks: Sequence[Any], model: str | None
@@ -456,7 +458,8 @@ class Federation:
             for party, apart in self.agreed_apart.items():
                 if party not in away:
                     stack.enter_context(apart[owner].asking(rows, purpose))
-            yield stack.enter_context(self.agreed[owner].asking(rows, purpose))
+            stack.enter_context(self.agreed[owner].asking(rows, purpose))
+            yield self.chunks(purpose, owner)
 
     def _of_new_rows(
         self,

@@ -63,7 +63,12 @@ from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
-from colonnade.sites.participant import as_trained, newest_of, those_who_answer
+from colonnade.sites.participant import (
+    as_trained,
+    newest_of,
+    set_bounds,
+    those_who_answer,
+)
 from colonnade.sites.reader import (
     ASKED_IDS,
     ASKED_ROWS,
@@ -263,6 +268,7 @@ class Session:
             between=reach,
             elsewhere=Elsewhere({own}, self.names),
         )
+        set_bounds(federation, self.own)
         self.folder.load(federation, self.mark)
         self.folder.follow(federation)
         return federation
