@@ -168,7 +168,11 @@ def serve_at(
     ) as listener:
         source = SiteSource(site, run, model=model)
         batcher = Batcher(
-            source, window=own.window / 1000, cache=own.cache, unknown=own.unknown
+            source,
+            window=own.window / 1000,
+            cache=own.cache,
+            unknown=own.unknown,
+            name_missing=own.name_missing,
         )
         answers = source.session.folder.path / ANSWERS
         url = url_of(listener)
