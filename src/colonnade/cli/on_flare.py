@@ -184,7 +184,7 @@ def read_predictions(path: Path, id_column: str) -> pd.DataFrame:
         return pd.read_parquet(path)
     frame = pd.read_csv(
         path,
-        dtype={id_column: str},
+        dtype={id_column: str, COLUMN: str, DEGRADED: str},
         keep_default_na=False,  # "NA" may be a class
         na_values=[""],
         dtype_backend="numpy_nullable",
