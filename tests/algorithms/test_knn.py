@@ -33,7 +33,6 @@ from tests.conformance.toy import (
 from colonnade import Federation, load
 from colonnade.algorithms import knn
 from colonnade.core import Ciphertext, Party, Request, Transport
-from colonnade.core.batches import Rows
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.transport import Fault, Faulty, Recording
@@ -392,15 +391,10 @@ def test_prediction_changes_nothing_and_does_not_depend_on_the_chunks(
     before = found.states()
     whole = found.predict()
     assert torch.equal(found.predict(), whole)
-    monkeypatch.setattr(knn, "PIECE", 160 * 7)
+    monkeypatch.setattr(knn, "DISTANCES_AT_ONCE", 160 * 7)
     assert torch.equal(found.predict(), whole)
     assert_bit_equal(before, found.states())
     assert torch.equal(random, torch.random.get_rng_state())
-    assert knn.pieces(Rows("test[10:25]", 15), 7) == [
-        "test[10:17]",
-        "test[17:24]",
-        "test[24:25]",
-    ]
 
 
 def test_training_rows_are_prepared_once_however_many_pieces_are_asked_for(
@@ -410,7 +404,7 @@ def test_training_rows_are_prepared_once_however_many_pieces_are_asked_for(
     take rows x rows."""
     found = toy("plain")
     seen = list[int]()
-    monkeypatch.setattr(knn, "PIECE", 160 * 7)
+    monkeypatch.setattr(knn, "DISTANCES_AT_ONCE", 160 * 7)
     for party in found.parties.values():
         party.model.register_forward_hook(
             lambda _, given, __: seen.append(len(given[0]))

@@ -13,7 +13,12 @@ from tests.federation.small import write
 from tests.federation.small_multi_sites import private
 
 from colonnade.cli import on_flare
-from colonnade.cli.on_flare import predict_on_flare, run_on_flare, say_waiting
+from colonnade.cli.on_flare import (
+    predict_on_flare,
+    read_predictions,
+    run_on_flare,
+    say_waiting,
+)
 from colonnade.errors import (
     BudgetExhausted,
     CheckpointError,
@@ -177,15 +182,32 @@ def test_a_prediction_elsewhere_names_a_run_and_a_file_and_the_result_stays_ther
             Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit
         )
     write(kit)
-    assert (
-        predict_on_flare(
-            Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit
-        )
-        is None
+    here = predict_on_flare(
+        Path("runs/first"), Path("x/new.csv"), "flare", startup_kit=kit, strict=True
     )
-    job = Job("clinic", ("clinic", "lab"), "first", predict="new.csv")
+    assert here is None
+    job = Job("clinic", ("clinic", "lab"), "first", predict="new.csv", strict=True)
     assert seen == {"kit": kit, "job": job, "say": say_waiting}
     assert "runs/first/predictions/new.csv" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sites_file_of_predictions_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Ids keep their zeros and classes their words, whole numbers stay whole, and where
+    there is no prediction the cells are empty."""
+    (tmp_path / "p.csv").write_text(
+        "patient,prediction,score_1,score_2,degraded,missing\n"
+        "007,1,0.75,0.25,,\n"
+        "08,,,,,lab\n"
+    )
+    (tmp_path / "w.csv").write_text("patient,prediction,missing\n7,NA,\n8,,lab\n")
+    frame = read_predictions(tmp_path / "p.csv", "patient")
+    assert frame["patient"].tolist() == ["007", "08"]
+    assert frame["prediction"].dtype == "Int64"
+    assert frame["score_1"].dtype.kind == "f"
+    assert frame["missing"].tolist() == ["", "lab"]
+    assert frame["degraded"].tolist() == ["", ""]
+    assert frame.iloc[1, 1:4].isna().all()
+    assert read_predictions(tmp_path / "w.csv", "patient")["prediction"][0] == "NA"
 
 
 def test_a_prediction_needs_its_runs_engine_a_kit_and_a_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.federation.small import frames, quick, write
 
 from colonnade.cli.predict import _write
 from colonnade.datasets.progress import progress
-from colonnade.federation import Federation, load
+from colonnade.federation import Federation, load, many_rows
 from colonnade.report.words import warnings_of
 from colonnade.rows.asked import AskedFor
 from colonnade.rows.holdings import Holdings
@@ -61,7 +61,8 @@ def test_predict_prints_csv_or_json_or_writes_files(
         )
         assert (called.code, called.err) == (0, warned(finished))
         assert f"3 predictions in {tmp_path / name}." in called.out
-        pd.testing.assert_frame_equal(read(tmp_path / name), frame, check_dtype=False)
+        written = read(tmp_path / name).fillna({"missing": ""})
+        pd.testing.assert_frame_equal(written, frame, check_dtype=False)
     assert {path.name for path in tmp_path.iterdir()} == {
         "rows.csv",
         "p[1].csv",
@@ -112,6 +113,73 @@ def test_new_rows_come_from_tables_named_on_the_line(
     assert "'clinic' lacks 4 of the ids" in call.fails(
         2, "predict", finished / "run", "--rows", tmp_path / "lab.csv", tables[1]
     )
+
+
+LACKED = ["P002", "P013"]
+
+
+@pytest.fixture
+def lacking(finished: Path, tmp_path: Path) -> list[str]:
+    """Options that give the laboratory a table without some rows."""
+    lab = frames()["lab"]
+    lab[~lab["patient"].isin(LACKED)].to_csv(tmp_path / "lab.csv", index=False)
+    return ["--table", f"lab={tmp_path / 'lab.csv'}"]
+
+
+@pytest.mark.parametrize("at_once", [65_536, 3])
+def test_an_id_that_a_party_lacks_is_named_and_the_others_are_predicted(
+    call: Caller,
+    finished: Path,
+    tmp_path: Path,
+    lacking: list[str],
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where all rows of a piece lack somebody, and where rows come again."""
+    monkeypatch.setattr(many_rows, "ROWS_AT_ONCE", at_once)
+    ids = ["P013", "P002", "X", "P013", "P011", "P002", "P003", "P011", "X", "X", "X"]
+    who = {"P013": "lab", "P002": "lab", "X": "clinic lab"}
+    rows = ids_file(tmp_path, ids)
+    here = expected(finished, ["P011", "P003"]).set_index("patient")
+    for name, read in (("p.csv", pd.read_csv), ("p.parquet", pd.read_parquet)):
+        out = tmp_path / name
+        words = (
+            r"^3 of 5 ids cannot be predicted, .*: (clinic and lab \(1\)|lab \(2\), )"
+        )
+        with pytest.warns(UserWarning, match=words):
+            called = call(
+                "predict", finished / "run", "--rows", rows, "--out", out, *lacking
+            )
+        assert called.code == 0
+        assert f"{sum(name not in who for name in ids)} predictions in" in called.out
+        found = read(out).fillna({"missing": ""})
+        assert found["patient"].tolist() == ids
+        assert found["missing"].tolist() == [who.get(name, "") for name in ids]
+        for _, row in found.iterrows():
+            if row["patient"] in who:
+                assert row.drop(["patient", "missing"]).isna().all()
+            else:
+                known = here.loc[row["patient"]]
+                assert row["prediction"] == known["prediction"]
+                assert row["score_ill"] == pytest.approx(known["score_ill"])
+
+
+def test_with_strict_an_id_that_a_party_lacks_is_an_error_and_nobody_is_asked(
+    call: Caller, finished: Path, tmp_path: Path, lacking: list[str]
+) -> None:
+    before = left(finished)
+    rows = ids_file(tmp_path, ["P011", "P002"])
+    out = tmp_path / "p.csv"
+    more = ["--rows", rows, "--out", out, "--strict", *lacking]
+    assert "'lab' lacks 1 of the ids asked for" in call.fails(
+        2, "predict", finished / "run", *more
+    )
+    assert not out.exists()
+    assert left(finished) == before
+    whole = call(
+        "predict", finished / "run", "--rows", ids_file(tmp_path, ["P011"]), "--strict"
+    )
+    assert "missing" not in whole.out
 
 
 def test_ids_keep_their_zeros(call: Caller, tmp_path: Path) -> None:
@@ -201,7 +269,7 @@ def test_a_damaged_run_is_code_2(call: Caller, finished: Path, tmp_path: Path) -
 def test_many_rows_are_predicted_and_written_piece_by_piece(
     call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 25)
+    monkeypatch.setattr(many_rows, "ROWS_AT_ONCE", 25)
     ids = frames()["lab"]["patient"].tolist()
     ids = [*ids[:30], *ids[:4], *ids[20:40]]  # some again, in other pieces
     rows = ids_file(tmp_path, ids)
@@ -212,9 +280,8 @@ def test_many_rows_are_predicted_and_written_piece_by_piece(
             "predict", finished / "run", "--rows", rows, "--out", tmp_path / name
         )
         assert called.code == 0
-        pd.testing.assert_frame_equal(
-            read(tmp_path / name), frame, check_dtype=False, rtol=1e-5
-        )
+        written = read(tmp_path / name).fillna({"missing": ""})
+        pd.testing.assert_frame_equal(written, frame, check_dtype=False, rtol=1e-5)
         assert "54/54 rows" in called.err
         # what left the laboratory is written down: every row once, though 14 were asked
         # for twice
@@ -260,7 +327,7 @@ def test_pieces_are_what_one_federation_predicts_writes_down_and_pays(
         prepared.append(len(some))
         return holdings(self, some)
 
-    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    monkeypatch.setattr(many_rows, "ROWS_AT_ONCE", 7)
     monkeypatch.setattr(AskedFor, "holdings", counted)
     out = tmp_path / "p.parquet"
     assert (
@@ -284,7 +351,7 @@ def test_pieces_are_what_one_federation_predicts_writes_down_and_pays(
 def test_a_row_of_the_last_piece_that_cannot_be_prepared_is_told_before_the_first_is_asked_for(
     call: Caller, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 7)
+    monkeypatch.setattr(many_rows, "ROWS_AT_ONCE", 7)
     lab = frames()["lab"]
     number = next(name for name in lab.columns if lab[name].dtype.kind == "f")
     lab[number] = lab[number].astype(object)
@@ -328,7 +395,7 @@ def private(tmp_path: Path) -> Path:
 def test_what_was_predicted_before_a_budget_was_spent_is_kept(
     call: Caller, private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["colonnade.cli.predict"], "PIECE", 5)
+    monkeypatch.setattr(many_rows, "ROWS_AT_ONCE", 5)
     one = load(private / "run")
     spent, fresh = (
         one.holdings.ids[one.batches.splits[split]].tolist()

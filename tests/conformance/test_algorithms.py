@@ -154,6 +154,54 @@ def test_no_global_random_numbers_are_used(algorithm: AnyAlgorithm) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+# Predictions in pieces are predictions at once
+
+EXACT = {"boosted_trees", "knn"}
+"""They compare and count: a row's outputs cannot depend on which rows come with it. A
+product of matrices may round its last bits otherwise, where it has fewer rows."""
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [one for one in ALGORITHMS.values() if one.nested is None],
+    ids=[name for name, one in ALGORITHMS.items() if one.nested is None],
+)
+@pytest.mark.parametrize("transport", ["by reference", "through bytes"])
+def test_rows_are_asked_for_in_pieces_that_are_small_enough_and_predicted_the_same(
+    algorithm: AnyAlgorithm, transport: str
+) -> None:
+    toy = federation(
+        algorithm, lambda parties: Recording(TRANSPORTS[transport](parties))
+    )
+    toy.run(STEPS)
+    rows = toy.batches.splits["test"]
+    whole = toy.predict()
+    assert len(toy.batches.chunks("test", most=toy.driver.rows_at_once(rows))) == 1
+    toy.transport.transcripts.clear()
+    toy.driver.answer_bytes = 8 * toy.driver.bytes_per_row(rows)
+    chunks = toy.batches.chunks("test", most=toy.driver.rows_at_once(rows))
+    assert [chunk.size for chunk in chunks] == [8] * 7 + [4]
+
+    in_pieces = torch.cat(
+        [toy.algorithm.predict(toy.driver, toy.peers, chunk) for chunk in chunks]
+    )
+
+    if module_of(algorithm) in EXACT:
+        assert torch.equal(in_pieces, whole)
+    else:
+        torch.testing.assert_close(in_pieces, whole, rtol=FLOAT32, atol=FLOAT32)
+    received = toy.transport.of(toy.driver.name)
+    answers = [
+        released
+        for seen in received
+        for released in seen.message.released()
+        if released.receipt.batch in {chunk.name for chunk in chunks}
+    ]
+    if module_of(algorithm) not in ("knn", "vfedcce"):  # they weigh something else
+        assert answers
+        assert max(one.tensor.nbytes for one in answers) <= toy.driver.answer_bytes
+
+
 # 3. Every tensor that crossed has a receipt, and every byte is in two ledgers and in
 #    the transcript
 

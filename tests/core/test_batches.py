@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from colonnade.core import Agreed, Batch, Batches
-from colonnade.core.batches import SAMPLINGS
+from colonnade.core.batches import SAMPLINGS, Rows, pieces
 from colonnade.errors import ConfigError, WireError
 
 SIZES = st.integers(1, 40)
@@ -133,6 +133,28 @@ def test_chunks_have_a_size_of_their_own_accord() -> None:
     batches = Batches({"train": torch.arange(10_000)}, batch_size=10, epochs=1, seed=0)
     assert sum(chunk.size for chunk in batches.chunks("train")) == 10_000
     assert len(batches.chunks("train")) == 3
+
+
+def test_chunks_have_no_more_rows_than_the_asker_can_take_at_once() -> None:
+    batches = made(rows=10_000)
+    assert batches.chunks("train", most=10**9) == batches.chunks("train")
+    assert max(chunk.size for chunk in batches.chunks("train", most=70)) == 70
+    assert sum(chunk.size for chunk in batches.chunks("train", most=70)) == 10_000
+
+
+@given(start=st.integers(0, 50), size=SIZES, most=SIZES, owner=st.booleans())
+def test_pieces_are_the_same_rows_under_more_names(
+    start: int, size: int, most: int, owner: bool
+) -> None:
+    prefix = "clinic:" if owner else ""
+    whole = Rows(f"{prefix}test[{start}:{start + size}]", size)
+    parts = pieces(whole, most)
+    assert sum(part.size for part in parts) == size
+    assert max(part.size for part in parts) <= most
+    at = start
+    for part in parts:
+        assert part.name == f"{prefix}test[{at}:{at + part.size}]"
+        at += part.size
 
 
 def test_there_are_no_chunks_of_rows_that_are_not_there() -> None:

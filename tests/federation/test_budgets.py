@@ -187,6 +187,28 @@ def test_predictions_are_paid_for_also_by_whoever_loads_the_run(tmp_path: Path) 
         load(tmp_path / "run", frames=frames()).predict([tested])
 
 
+def test_rows_pay_once_in_however_many_pieces_they_are_asked_for() -> None:
+    """Each piece is in the ledger, and a row's epsilon is that of one answer."""
+    ids = frames()["lab"]["patient"].tolist()
+    spent = []
+    lines = []
+    for rows_at_once in (4096, 7):
+        one = federation(settings=settings(3))
+        one.is_trained = True
+        driver = one.label_owners["clinic"]
+        driver.answer_bytes = rows_at_once * driver.bytes_per_row(torch.arange(80))
+        before = len(one.ledgers["lab"].entries)
+        one.predict(ids)
+        one.predict(ids[:10])
+        account = one.accounts["lab"]
+        spent.append([account.spent(), account.worst])
+        sent = one.ledgers["lab"].entries[before:]
+        lines.append([entry.shape[0] for entry in sent if entry.direction == "out"])
+    assert spent[0] == spent[1]
+    assert spent[0][1] == pytest.approx(cost(2))
+    assert lines == [[80, 10], [*[7] * 11, 3, 7, 3]]
+
+
 def test_two_organisations_budgets_are_independent() -> None:
     parties = {
         "lab": {"outbox": RULE, "budget": {"epsilon": cost(3) + 0.01}},

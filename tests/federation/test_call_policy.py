@@ -147,10 +147,17 @@ def test_a_prediction_may_lack_a_partys_rows_or_its_whole_table(tmp_path: Path) 
     (tmp_path / "lab.csv").unlink()
     assert load(tmp_path / "run", ids=ids).predict(ids).degraded == ("lab",) * 4
     (tmp_path / "clinic.csv").write_text("patient,age,weight\nP001,1.0,2.0\n")
-    with pytest.raises(
-        DataError, match=r"3 of 4 ids are in no party's table, such as 'P004'"
-    ):
-        load(tmp_path / "run", ids=ids)
+    with pytest.warns(UserWarning, match=r"3 of 4 ids cannot .*: clinic and lab \(3\)"):
+        frame = load(tmp_path / "run", ids=ids).predict(ids).to_frame()
+    assert frame["patient"].tolist() == ids
+    held = frame["patient"] == "P001"
+    assert frame["missing"].tolist() == [
+        "" if is_held else "clinic lab" for is_held in held
+    ]
+    assert frame["degraded"].tolist() == ["lab" if is_held else "" for is_held in held]
+    nobody = r"2 of 2 ids are in no party's table, such as 'P004'"
+    with pytest.raises(DataError, match=nobody):
+        load(tmp_path / "run", ids=["P004", "P002"])
 
 
 def test_unless_it_is_allowed_a_row_that_a_party_lacks_is_an_error(

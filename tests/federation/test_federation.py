@@ -124,7 +124,9 @@ def test_predictions_fit_scores_labels_and_accuracy(task: Task, settings: Any) -
         "patient",
         "prediction",
         *(f"score_{everything.classes[place]}" for place in everything.in_order),
+        "missing",
     ]
+    assert "missing" not in everything.to_frame(), "no id was asked for"
     assert frame["patient"].tolist() == some.to_frame("id")["id"].tolist() == wanted
 
 
@@ -160,18 +162,56 @@ def test_regression_learns_and_speaks_in_the_labels_own_units(settings: Any) -> 
     assert scores["mae"] == pytest.approx(np.abs(error).mean(), rel=1e-4)
 
 
-def test_ids_that_not_every_party_holds_are_refused() -> None:
-    one = federation()
-    with pytest.raises(
-        DataError,
-        match=(
-            r"1 of 2 ids are not among the 80 rows that 'clinic' shares with .*, such"
-            r" as 'X'\."
-        ),
+def test_ids_that_not_every_party_holds_are_named_and_the_others_predicted() -> None:
+    one = trained(frames())
+    whole = one.predict(["P070", "P003"])
+    asked = ["X", "P070", "Y", "P003", "X"]
+
+    with pytest.warns(
+        UserWarning, match=r"^2 of 5 ids cannot be .*: clinic or lab \(2\)"
     ):
-        one.predict(["P001", "X"])
+        some = one.predict(asked)
+
+    assert some.ids.tolist() == ["P070", "P003"]
+    assert np.array_equal(some.scores, whole.scores)
+    frame = some.to_frame()
+    assert frame["patient"].tolist() == asked
+    lacked = "clinic or lab"
+    assert frame["missing"].tolist() == [lacked, "", lacked, "", lacked]
+    assert frame["prediction"].isna().tolist() == [True, False, True, False, True]
+    predicted = frame[frame["missing"] == ""].reset_index(drop=True)
+    pd.testing.assert_frame_equal(predicted, whole.to_frame())
+
+
+def test_with_strict_an_id_that_not_every_party_holds_is_refused() -> None:
+    one = federation()
+    wrong = r"1 of 2 ids are not among the 80 rows that 'clinic' shares with .*, such as 'X'"
+    with pytest.raises(DataError, match=wrong):
+        one.predict(["P001", "X"], strict=True)
+    assert one.predict(["P001"], strict=True).missing is None
     with pytest.raises(DataError, match=r"There are no ids to predict"):
         one.predict([])
+    with pytest.raises(DataError, match=r"2 of 2 ids are not among"):
+        one.predict(["X", "Y"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"), [([3, 7], "Int64"), ([True, False], "boolean")]
+)
+def test_labels_stay_what_they_are_where_some_are_empty(
+    labels: list[Any], dtype: str
+) -> None:
+    given = frames()
+    given["clinic"]["diagnosis"] = np.where(
+        given["clinic"]["diagnosis"] == "ill", *labels
+    )
+    one = federation(given)
+    one.is_trained = True
+    with pytest.warns(UserWarning, match="cannot be predicted"):
+        frame = one.predict(["P001", "X"]).to_frame()
+    assert frame["prediction"].dtype == dtype
+    assert frame["prediction"][0] in labels
+    assert pd.isna(frame["prediction"][1])
 
 
 def test_rows_by_an_unknown_name_are_refused() -> None:

@@ -25,7 +25,7 @@ from tests.federation.small import (
 
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings, load
-from colonnade.federation.many_rows import in_pieces
+from colonnade.federation.many_rows import ManyRows
 
 
 @pytest.mark.parametrize("settings", THREE_EACH, ids=["vimadmm", "splitnn"])
@@ -269,7 +269,7 @@ def test_a_run_that_was_cut_off_says_so_when_it_is_loaded(tmp_path: Path) -> Non
         ):
             load(folder)
         with pytest.warns(UserWarning, match="holds a run that has not finished"):
-            in_pieces(folder, np.array(["P001"]))(["P001"])
+            [*ManyRows(folder, np.array([b"P001"])).frames()]
     Federation.from_toml(file).fit(run, resume=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -208,7 +208,7 @@ def test_rows_that_no_hospital_knew_can_be_predicted(tmp_path: Path) -> None:
         DataError,
         match=r"1 of 2 ids are not among the 90 rows that 'north' shares with all",
     ):
-        load(tmp_path / "run").predict(["P000", "P149"])
+        load(tmp_path / "run").predict(["P000", "P149"], strict=True)
     with pytest.raises(
         ConfigError, match=r"'nort' is no label owner here \(did you mean 'north'\?\)"
     ):

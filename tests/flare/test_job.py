@@ -82,6 +82,7 @@ def test_a_job_brings_no_code_and_no_settings(tmp_path: Path, lead: Path) -> Non
     nothing = {
         "resume": False,
         "predict": "",
+        "strict": False,
         "serve": False,
         "model": "",
         "do": "",
@@ -119,6 +120,7 @@ def test_a_job_to_predict_names_a_label_owner_and_a_model_and_needs_no_other(
         "run": "run",
         "resume": False,
         "predict": "new.csv",
+        "strict": False,
         "serve": False,
         "model": "own",
     } | {"do": "", "how": {}}

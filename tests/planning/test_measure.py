@@ -63,12 +63,12 @@ def test_a_scoring_costs_what_it_costs_in_a_run(split: str) -> None:
     assert found.is_exact
 
 
-def test_chunks_of_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_two_sizes() -> None:
     """A split of 18 rows, scored 7 at a time."""
     built = federation()
-    whole = built.agreed.one.chunks
-    monkeypatch.setattr(built.agreed.one, "chunks", lambda split: whole(split, 7))
-    assert [rows.size for rows in built.agreed.one.chunks("test")] == [7, 7, 4]
+    (driver,) = built.label_owners.values()
+    driver.answer_bytes = 7 * driver.bytes_per_row(built.batches.splits["test"])
+    assert [rows.size for rows in built.chunks("test")] == [7, 7, 4]
     found = measure.score(built, "test")
     assert found.exchanges == 3
     take_traffic(built.ledgers)

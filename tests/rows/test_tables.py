@@ -81,7 +81,7 @@ def test_one_label_owner(
     expected = other.predict(["p011", "p002", "p011"]).scores
     there = told(base, ids)
     assert there["patient"].tolist() == ids
-    assert np.array_equal(there.iloc[:, 2:].to_numpy(), expected)
+    assert np.array_equal(there.filter(like="score_").to_numpy(), expected)
     rows = pd.DataFrame({"patient": ids})
     rows.to_csv(base / "rows.csv", index=False)
     called = Caller(monkeypatch, capfd)(
@@ -95,7 +95,7 @@ def test_one_label_owner(
     assert called.code == 0
     here = pd.read_parquet(base / "out.parquet")
     assert here["patient"].tolist() == ids
-    assert np.array_equal(here.iloc[:, 2:].to_numpy(), expected)
+    assert np.array_equal(here.filter(like="score_").to_numpy(), expected)
     released = (base / "here" / "parties" / "lab" / "ledger-after.jsonl").read_text()
     assert "[2,4]" in released, "two spellings of one row pay once"
 
@@ -150,7 +150,7 @@ def test_several_label_owners(tmp_path: Path) -> None:
     out = pd.read_csv(predict(sites(tmp_path)["north"], "run", "new.csv"))
     assert out["case"].tolist() == ["P020 ", "p003"]
     assert np.array_equal(
-        out.iloc[:, 2:].to_numpy(),
+        out.filter(like="score_").to_numpy(),
         other.predict(["p020", "p003"], owner="north").scores,
     )
 

@@ -120,6 +120,26 @@ def test_unknown_ids_fail_their_own_request_and_say_how_many(source: Watched) ->
     batcher.close()
 
 
+def test_where_callers_may_know_unknown_ids_they_get_the_other_rows(
+    source: Watched,
+) -> None:
+    batcher = Batcher(source, window=0.2, name_missing=True)
+    some = batcher.ask(["nobody", IDS[0], "none", IDS[0]])
+    good = batcher.ask(IDS[:2])
+    none = batcher.ask(["nobody"])
+    assert ids_of(some) == ["nobody", IDS[0], "none", IDS[0]]
+    assert [row.is_unknown for row in some.result()] == [True, False, True, False]
+    assert some.result()[0].prediction is None
+    assert some.result()[0].missing == (), "not which party lacks it"
+    assert some.result()[1] == good.result()[0]
+    with pytest.raises(Unknown, match=r"^1 of the 1 ids"):
+        none.result()
+    assert batcher.metrics.total("rows_unknown") == 3
+    assert batcher.metrics.total("rows") == 4
+    assert source.asked == [IDS[:2]]
+    batcher.close()
+
+
 def test_a_spent_budget_refuses_those_who_ask_for_its_rows_alone(
     source: Watched,
 ) -> None:

@@ -219,6 +219,20 @@ def test_what_is_unknown_is_counted_and_not_named(
     assert [as_problem(one).status for one in (Busy("x"), TimeoutError())] == [503, 503]
 
 
+def test_a_service_that_may_name_unknown_ids_predicts_the_others(
+    serve: Callable[..., Service],
+) -> None:
+    service = serve(name_missing=True)
+    response = service.predict(["nobody", IDS[0], "no one"])
+    told = response.json()
+    assert (response.status_code, told["unknown"]) == (200, 2)
+    assert [row["id"] for row in told["predictions"]] == ["nobody", IDS[0], "no one"]
+    lost, found, _ = told["predictions"]
+    assert (lost["prediction"], lost["scores"], lost["missing"]) == (None, {}, [])
+    assert found == service.predict(IDS[:1]).json()["predictions"][0]
+    assert service.predict(["nobody"]).status_code == 404
+
+
 def test_health_says_whether_rows_can_be_predicted_and_to_whom_who_answers(
     serve: Callable[..., Service],
 ) -> None:

@@ -4,6 +4,7 @@ and are counted; only who holds labels may ask."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.federation.small import frames as small_frames
 from tests.federation.small import quick
 from tests.federation.small_multi import COLUMNS, GAUSSIAN, LABELS, frames
 from tests.federation.small_multi_sites import public_folders
@@ -19,6 +21,7 @@ from tests.federation.small_sites import (
     SKIP,
     ask,
     asked,
+    folders,
     new_people,
     sites,
     told,
@@ -38,6 +41,7 @@ from colonnade.errors import (
 )
 from colonnade.federation import Federation, Predictions, load
 from colonnade.selection.settings import SERVER
+from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare, Save
 from colonnade.sites.prediction import predict
 from colonnade.sites.reader import Enough, Look, Take
@@ -129,6 +133,48 @@ def test_what_sites_predict_is_what_one_process_predicts(
     assert (run / "summary.json").exists()
 
 
+TREES = {
+    "algorithm": {
+        "name": "boosted_trees",
+        "encryption": "none",
+        "depth": 8,
+        "min_rows": 1,
+        "learning_rate": 0.05,
+    },
+    "train": {"epochs": 20, "early_stop": False},
+}
+
+
+def test_answers_that_one_message_has_no_room_for_are_asked_for_in_pieces(
+    tmp_path: Path,
+) -> None:
+    """Of trees, an answer has a number for each row and split: here 2 MiB where the
+    sites let a message have one. Each piece is in the ledger, each row once."""
+    given = small_frames(rows=900, task="classes")
+    settings = quick(**ALONE) | TREES
+    file, _ = folders(tmp_path, given, settings)
+    for name in ("clinic", "lab"):
+        own = tmp_path / name / "party.toml"
+        own.write_text("memory_per_call = 1\n" + own.read_text())
+    Federation.from_toml(file).fit(tmp_path / "here")
+    drive(sites(tmp_path)["clinic"], "run")
+    ids = given["clinic"]["patient"].tolist()
+    whole = load(tmp_path / "here", ids=ids)
+    splits = whole.label_owners["clinic"].bytes_per_row(torch.arange(900)) // 4
+    assert splits * 900 * 4 > 1 << 20
+
+    same(told(tmp_path, ids, "new.parquet"), whole.predict(ids))
+
+    out = [
+        json.loads(line)
+        for line in after(tmp_path, "lab").splitlines()
+        if json.loads(line)["name"] == "directions"
+    ]
+    assert len(out) > 1
+    assert sum(entry["shape"][0] for entry in out) == 900
+    assert max(4 * math.prod(entry["shape"]) for entry in out) <= 1 << 19
+
+
 @several
 def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
     """To the bit, by any label owner's and the aggregated model, in the order asked
@@ -147,7 +193,7 @@ def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
             found = told_by(hospital(run, owner), ids, model)
             here = load(run / "here", ids=ids, owner=owner)
             same(found, here.predict(ids, owner=owner, model=model))
-            seen.append(tuple(found.iloc[:, -1]))
+            seen.append(tuple(found.iloc[:, -2]))
     assert len(set(seen)) == 3, "the aggregated one is the same at both"
     assert embeddings(run)[before:] == [
         ("out", f"{owner}:predict[0:4]", [4, 4]) for owner in LABELS for _ in range(2)
@@ -157,34 +203,85 @@ def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
         assert "P152" not in after(run, name)
 
 
-def test_an_id_that_a_party_lacks_is_an_error_before_anything_is_released(
-    tmp_path: Path,
+def left_out(base: Path, name: str, ids: list[str]) -> None:
+    """Take these rows out of a party's table."""
+    path = base / "all" / f"{name}.csv"
+    frame = pd.read_csv(path)
+    frame[~frame["patient"].isin(ids)].to_csv(path, index=False)
+
+
+@pytest.mark.parametrize("align", ["exact", "private"])
+def test_an_id_that_a_party_lacks_is_named_and_the_others_are_predicted(
+    tmp_path: Path, align: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nobody is asked about a row that the asker itself would have to hold, and no id is
+    in the log."""
+    if align == "private":
+        pytest.importorskip("coincurve")
+    trained(tmp_path, quick(**ALONE, data={"align": align}))
+    left_out(tmp_path, "lab", ["P002", "P005"])
+    left_out(tmp_path, "clinic", ["P004", "P005"])
+    ids = ["P999", "P003", "P002", "P001", "P004", "P005"]
+
+    found = told(tmp_path, ids)
+
+    assert found["patient"].tolist() == ids
+    assert found["missing"].tolist() == ["clinic", "", "lab", "", "clinic", "clinic"]
+    here = load(tmp_path / "here", ids=["P003", "P001"]).predict(["P003", "P001"])
+    assert found["prediction"].tolist() == [
+        "",
+        here.labels[0],
+        "",
+        here.labels[1],
+        "",
+        "",
+    ]
+    predicted = found[found["missing"] == ""].astype({"score_ill": float})
+    assert predicted["score_ill"].tolist() == here.scores[:, 0].tolist()
+    assert embeddings(tmp_path) == [("out", "predict[0:2]", [2, 4])]
+    words = "4 of 6 ids cannot be predicted, since a table that is needed lacks them:"
+    assert f"{words} clinic (3), lab (1)." in caplog.text
+    assert not any(name in caplog.text for name in ids)
+
+
+def test_where_no_id_can_be_predicted_that_is_an_error(tmp_path: Path) -> None:
     run = trained(tmp_path)
-    with pytest.raises(
-        DataError,
-        match=(
-            "'clinic' holds no row for 1 of 2 ids, the first of them number 2 in the"
-            " file"
-        ),
-    ):
-        told(tmp_path, ["P001", "P999"])
+    left_out(tmp_path, "lab", ["P002"])
+    with pytest.raises(DataError, match=r"2 of 2 ids .*: clinic \(1\), lab \(1\)"):
+        told(tmp_path, ["P999", "P002"])
+    assert not (run / "predictions").exists()
+    assert not embeddings(tmp_path)
+
+
+def test_with_strict_it_is_an_error_before_anything_is_released(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    name = asked(run, ["P001", "P999"])
+    words = (
+        "'clinic' holds no row for 1 of 2 ids, the first of them number 2 in the file"
+    )
+    with pytest.raises(DataError, match=words):
+        predict(sites(tmp_path)["clinic"], "run", name, strict=True)
     assert not (run / "predictions").exists()
     assert not list((tmp_path / "lab").rglob("ledger-after.jsonl"))
+    left_out(tmp_path, "lab", ["P001"])
+    with pytest.raises(DataError, match="'lab' holds no row for 1 of 2 ids"):
+        predict(
+            sites(tmp_path)["clinic"], "run", asked(run, ["P002", "P001"]), strict=True
+        )
+    assert not embeddings(tmp_path)
 
 
 @several
 def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) -> None:
     before = embeddings(run)
-    with pytest.raises(
-        DataError,
-        match=(
-            r"'lab' holds no row for 1 of 2 ids, the first of them number \d in the"
-            r" file\. .* every table holds\.$"
-        ),
-    ):
-        told_by(hospital(run), ["P001", "P999"])
+    north = hospital(run)
+    name = asked(north.own.runs / "run", ["P001", "P999"])
+    words = r"'lab' holds no row for 1 of 2 ids, .* \d in the file\. .* every table holds\.$"
+    with pytest.raises(DataError, match=words):
+        predict(north, "run", name, strict=True)
     assert embeddings(run) == before
+    found = told_by(hospital(run), ["P001", "P999"]).fillna({"missing": ""})
+    assert found["missing"].tolist() == ["", "lab scan"]
     south = hospital(run, "south")
     told_by(south, IDS)
     south.routes["lab"] = silent(south.routes["lab"])

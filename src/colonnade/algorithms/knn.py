@@ -70,7 +70,7 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.batches import CHUNK
+from colonnade.core.batches import pieces
 from colonnade.core.checks import not_negative_or_auto, one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
@@ -78,9 +78,9 @@ from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_ke
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
 
-PIECE = 1 << 21
-"""Distances at once: 16 megabytes. With twice as many, malloc gives the pages back each
-time, and new ones cost more than the arithmetic."""
+DISTANCES_AT_ONCE = 1 << 21
+"""Distances in one answer: 16 megabytes. With twice as many, malloc gives the pages back
+each time, and new ones cost more than the arithmetic."""
 CAPACITY = {"ckks": 2.0**16, "bfv": 2.0**28, "plain": 2.0**28}
 """The largest sum of distances; keys are made for each party's share of it."""
 MOST_PARTIES = 1024
@@ -337,8 +337,11 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
     if driver.config.aggregation == "encrypted" and driver.public is None:
         share_key(driver, peers)
     find = encrypted if driver.config.aggregation == "encrypted" else plain
-    names = pieces(rows, max(1, PIECE // max(len(driver.memory), 1)))
-    neighbours = torch.cat([find(driver, peers, name) for name in names])
+    # here and not by the label owner's `rows_at_once`: the fade is learned from all rows
+    at_once = max(1, DISTANCES_AT_ONCE // max(len(driver.memory), 1))
+    neighbours = torch.cat(
+        [find(driver, peers, piece.name) for piece in pieces(rows, at_once)]
+    )
     if driver.fade is None and rows.name.startswith("validation["):
         driver.learn_fade(neighbours, rows.name)
     return driver.vote(neighbours, FADES[0] if driver.fade is None else driver.fade)
@@ -419,17 +422,6 @@ def reading(driver: LabelOwner, peers: Mapping[str, object]) -> str:
 
 def nearest(d: Tensor, k: int) -> Tensor:
     return d.topk(min(k, d.shape[1]), dim=1, largest=False).indices
-
-
-def pieces(rows: Rows, size: int) -> list[str]:
-    """The same rows under several names, of at most `size` rows each."""
-    match = CHUNK.fullmatch(rows.name)
-    if match is None or rows.size <= size:
-        return [rows.name]
-    split = match[1]
-    start = int(match[2])
-    stop = int(match[3])
-    return [f"{split}[{at}:{min(at + size, stop)}]" for at in range(start, stop, size)]
 
 
 def _readers_key(public: Released, config: Config) -> PublicKey:

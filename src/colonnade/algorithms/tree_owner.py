@@ -288,19 +288,19 @@ class FeatureOwner(Keyed[ElGamalPublicKey]):
             f"it knows {len(self.rounds)} rounds, and was asked for {request.first} to"
             f" {request.last}",
         )
-        x = with_gaps(self.x(request.batch), self._gaps)
-        left = [torch.zeros(len(x), 0)]
-        for table in self.rounds[request.first : request.last]:
-            values = torch.from_numpy(x)[:, table["column"]].double()
-            left.append(
-                torch.where(
-                    values.isnan(), table["gaps_left"], values <= table["threshold"]
-                ).float()
+        x = torch.from_numpy(with_gaps(self.x(request.batch), self._gaps))
+        rounds = self.rounds[request.first : request.last]
+        left = torch.zeros(len(x), sum(len(table["column"]) for table in rounds))
+        start = 0
+        for table in rounds:
+            stop = start + len(table["column"])
+            values = x[:, table["column"]].double()
+            left[:, start:stop] = torch.where(
+                values.isnan(), table["gaps_left"], values <= table["threshold"]
             )
+            start = stop
         return Directions(
-            self.outbox.release(
-                torch.cat(left, 1), "directions", request.batch, to=asker
-            )
+            self.outbox.release(left, "directions", request.batch, to=asker)
         )
 
     def importance(self) -> dict[int, float]:

@@ -242,7 +242,9 @@ def predictions(federation: Federation, rows: int) -> Rehearsal:
         split = next(
             name for name in ("test", "validation", "train") if name in batches.splits
         )
-        chunk = batches.chunks(split, min(rows, len(batches.splits[split])))[0]
+        asked = batches.splits[split]
+        most = label_owner.rows_at_once(asked)
+        chunk = batches.chunks(split, min(rows, len(asked)), most=most)[0]
         try:
             federation.algorithm.outputs(label_owner, label_owner.peers, chunk, None)
         except BudgetExhausted as error:

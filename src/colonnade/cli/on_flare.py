@@ -23,6 +23,7 @@ from colonnade.federation import Settings
 from colonnade.flare.engines import Engine, OnThisMachine, find_engine, train_on
 from colonnade.flare.job import Job
 from colonnade.rows.holdings import read_labels, read_tables
+from colonnade.rows.missing import COLUMN, DEGRADED, missing_in, warn_missing
 from colonnade.runs.layout import ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
@@ -146,30 +147,50 @@ def predict_on_flare(
     startup_kit: Path | None = None,
     owner: str | None = None,
     model: str | None = None,
+    strict: bool = False,
 ) -> pd.DataFrame | None:
     """Predict over FLARE with the run that has the name of `folder`; where several hold
     labels, as `owner`, with `model`, one of its two. Gives the predictions where all
     organisations are on this machine; None where they stay with the label owner, which
-    then has the ids in its own runs/RUN/rows."""
+    then has the ids in its own runs/RUN/rows. Where it is `strict`, an id that cannot be
+    predicted is an error."""
     engine, settings = _with_settings(folder, engine_name, startup_kit)
     if isinstance(engine, OnThisMachine) and not rows.is_file():
         raise DataError(f"--rows names {rows}, and there is no such file.")
     check_asker(settings, owner, model)
-    out = engine.predict(settings, folder.name, rows, owner=owner, model=model or "")
+    asker = asker_of(settings, owner)
+    out = engine.predict(
+        settings, folder.name, rows, owner=owner, model=model or "", strict=strict
+    )
     if out is None:
-        driver = asker_of(settings, owner)
         console.print(
-            f"The predictions are at '{driver}', in its own"
-            f" runs/{folder.name}/predictions/{rows.name}."
+            f"The predictions are at '{asker}', in its own"
+            f" runs/{folder.name}/predictions/{rows.name}. Its log says how many ids could"
+            " not be predicted."
         )
         return None
+    frame = read_predictions(out, settings.id_column_of(asker))
+    if missing := missing_in(frame):
+        warn_missing(missing, frame.iloc[:, 0].nunique(), stacklevel=2)
+    return frame
+
+
+def read_predictions(path: Path, id_column: str) -> pd.DataFrame:
+    """A file of predictions that a site wrote, with ids as text and empty cells where
+    there is no prediction."""
     import pandas as pd
 
-    return (
-        pd.read_parquet(out)
-        if out.suffix == ".parquet"
-        else pd.read_csv(out, keep_default_na=False)
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    frame = pd.read_csv(
+        path,
+        dtype={id_column: str, COLUMN: str, DEGRADED: str},
+        keep_default_na=False,  # "NA" may be a class
+        na_values=[""],
+        dtype_backend="numpy_nullable",
     )
+    named = [column for column in (COLUMN, DEGRADED) if column in frame]
+    return frame.fillna(dict.fromkeys(named, ""))
 
 
 def select_on_flare(

@@ -32,18 +32,18 @@ from colonnade.core.files import replaced
 from colonnade.datasets.table import packed, unpacked
 from colonnade.datasets.table_files import for_spreadsheets
 from colonnade.errors import ConfigError, DataError, InputError
-from colonnade.federation import Predictions, Settings
-from colonnade.federation.many_rows import in_pieces
+from colonnade.federation import Settings
+from colonnade.federation.many_rows import ManyRows
 from colonnade.report.words import many, warnings_of
 from colonnade.rows.holdings import written_pieces
+from colonnade.rows.missing import rows_predicted, warn_missing
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import asker_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PIECE = 65_536
-"""Rows predicted and written at a time; with fewer there is no progress bar."""
+Packed = NDArray[np.bytes_]
 
 
 def predict(
@@ -58,6 +58,12 @@ def predict(
         Path | None,
         typer.Option(help="Write a .csv or .parquet file instead of printing."),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Predict nothing where an id cannot be predicted."
+        ),
+    ] = False,
     table: Table = None,
     owner: Owner = None,
     model: Model = None,
@@ -69,62 +75,89 @@ def predict(
 ) -> None:
     """Predict rows by id with a trained federation; they may be new since training.
 
-    Every party must hold them, unless the run was trained on rows that partners lack
-    (\\[data] rows = "label_owner").
+    The result has a row for every id, in the order of the file. Every party must hold a
+    row, unless the run was trained on rows that partners lack (\\[data] rows =
+    "label_owner"). A row that cannot be predicted has no prediction, and the column
+    missing says who lacks it; a warning counts such rows. With --strict they are an
+    error, and nothing is predicted.
 
     Where a party may be missing (\\[federation] on_missing = "skip" or "stale"), the
     column degraded says who was. An id that occurs twice is asked for once, and pays
     once.
     """
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
-    if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
-        raise InputError(
-            f"--out {out} cannot be written; nobody was asked. Name a file in a folder"
-            " there is."
-        )
-    if engine != "in-process":
+    _check_out(out)
+    # before anything is paid: the file may be damaged
+    settings = None if engine != "in-process" else _settings_of(folder, allow_model)
+    findings = warnings_of(RunDirectory(folder).summary() or {})
+    if settings is None:
         if table:
             raise ConfigError(
                 "--table is for --engine in-process; with FLARE a site has its own."
             )
         from colonnade.cli.on_flare import predict_on_flare
 
-        warnings = warnings_of(RunDirectory(folder).summary() or {})
         frame = predict_on_flare(
-            folder, rows, engine, startup_kit=startup_kit, owner=owner, model=model
+            folder,
+            rows,
+            engine,
+            startup_kit=startup_kit,
+            owner=owner,
+            model=model,
+            strict=strict,
         )
-        if frame is not None:
-            _report(
-                _collect(iter([frame]), out), out, warnings, json_=json_, quiet=quiet
-            )
+        if frame is None:
+            return
+        predictions = _collect(iter([frame]), out)
+    else:
+        asker = asker_of(settings, owner)
+        ids, keys = _read_ids(rows, settings, asker)
+        check_asker(settings, owner, model)
+        source = ManyRows(
+            folder,
+            keys,
+            owner=owner,
+            model=model,
+            tables=overrides(table or [], settings.parties),
+            allow_models=settings.allow_models,
+            strict=strict,
+        )
+        if source.missing:
+            warn_missing(source.missing, len(set(keys.tolist())), stacklevel=2)
+        no_bar = quiet or json_ or not source.are_many
+        with a_bar(MofNCompleteColumn(), quiet=no_bar) as bar:
+            task = bar.add_task("predict", total=len(ids), now="rows")
+            advance = partial(bar.advance, task)
+            column = settings.id_column_of(asker)
+            predictions = _collect(_with_ids(source, ids, column, advance), out)
+    _report(predictions, out, findings, json_=json_, quiet=quiet)
+
+
+def _check_out(out: Path | None) -> None:
+    """Raise unless the result can be written there."""
+    if out is None:
         return
-    settings = RunDirectory(a_run(folder)).settings(allow_model or [])
-    # before anything is paid: the file may be damaged
-    warnings = warnings_of(RunDirectory(folder).summary() or {})
-    asker = asker_of(settings, owner)
-    column = settings.id_column_of(asker)
-    ids, keys = _read_ids(rows, settings, asker)
-    ordered = np.sort(keys)
-    # they are asked for once
-    repeated = set(unpacked(ordered[1:][ordered[1:] == ordered[:-1]]).tolist())
-    wanted = unpacked(np.unique(ordered) if repeated else ordered)
-    tables = overrides(table or [], settings.parties)
-    check_asker(settings, owner, model)
-    source = in_pieces(
-        folder, wanted, owner=owner, tables=tables, allow_models=settings.allow_models
-    )
-    del ordered, wanted  # they may take much memory
-
-    def ask(wanted_ids: Sequence[str]) -> Predictions:
-        return source(wanted_ids).predict(wanted_ids, owner=owner, model=model)
-
-    with a_bar(MofNCompleteColumn(), quiet=quiet or json_ or len(ids) <= PIECE) as bar:
-        task = bar.add_task("predict", total=len(ids), now="rows")
-        predictions = _collect(
-            _pieces(ask, ids, keys, repeated, column, partial(bar.advance, task)), out
+    if out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"--out must end in .csv or .parquet; found {out}.")
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise InputError(
+            f"--out {out} cannot be written; nobody was asked. Name a file in a folder"
+            " there is."
         )
-    _report(predictions, out, warnings, json_=json_, quiet=quiet)
+
+
+def _settings_of(folder: Path, allow_models: Sequence[str] | None) -> Settings:
+    return RunDirectory(a_run(folder)).settings(allow_models or [])
+
+
+def _with_ids(
+    source: ManyRows, ids: Packed, column: str, advance: Callable[[int], object]
+) -> Iterator[pd.DataFrame]:
+    """The predictions, piece by piece, with the ids as the file has them."""
+    for places, frame in source.frames():
+        spelled = unpacked(ids[places])
+        frame.insert(0, column, spelled, allow_duplicates=True)
+        yield frame
+        advance(len(frame))
 
 
 def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packed]:
@@ -146,8 +179,8 @@ def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packe
 
 
 def _collect(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame | int:
-    """Write the pieces to the file and give their number of rows; without a file, give
-    all rows in one frame."""
+    """Write the pieces to the file and give their number of predictions; without a file,
+    give all rows in one frame."""
     import pandas as pd
 
     return pd.concat(pieces, ignore_index=True) if out is None else _write(out, pieces)
@@ -156,16 +189,16 @@ def _collect(pieces: Iterator[pd.DataFrame], out: Path | None) -> pd.DataFrame |
 def _report(
     predictions: pd.DataFrame | int,
     out: Path | None,
-    warnings: Sequence[str],
+    findings: Sequence[str],
     *,
     json_: bool,
     quiet: bool,
 ) -> None:
     """Print the predictions, or where they are; and on standard error, also where the
     command is quiet, what the run says against its own model."""
-    for warning in warnings:
+    for finding in findings:
         error_console.print(
-            f"[bold red]{shown(warning)}[/bold red]", highlight=False, soft_wrap=True
+            f"[bold red]{shown(finding)}[/bold red]", highlight=False, soft_wrap=True
         )
     if isinstance(predictions, int):
         if not quiet:
@@ -179,44 +212,6 @@ def _report(
         typer.echo(for_spreadsheets(predictions).to_csv(index=False), nl=False)
 
 
-Ask = Callable[[Sequence[str]], Predictions]
-Packed = NDArray[np.bytes_]
-
-
-def _pieces(
-    ask: Ask,
-    ids: Packed,
-    keys: Packed,
-    repeated: set[str],
-    column: str,
-    advance: Callable[[int], object],
-) -> Iterator[pd.DataFrame]:
-    """Predictions in the order of the rows, a piece at a time; a row that occurs again
-    gets its first answer."""
-    import pandas as pd
-
-    kept: pd.DataFrame | None = None
-    for start in range(0, len(ids), PIECE):
-        wanted = unpacked(keys[start : start + PIECE]).tolist()
-        new = [
-            key
-            for key in dict.fromkeys(wanted)
-            if kept is None or key not in kept.index
-        ]
-        parts = [] if kept is None else [kept]
-        parts += [ask(new).to_frame("id").set_index("id")] if new else []
-        answers = pd.concat(parts) if len(parts) > 1 else parts[0]
-        if repeated:
-            kept = answers[answers.index.isin(repeated)]
-        piece = (
-            answers.loc[wanted]
-            .reset_index()
-            .assign(id=unpacked(ids[start : start + PIECE]))
-        )
-        yield piece.rename(columns={"id": column})
-        advance(len(wanted))
-
-
 def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
     """Write all pieces. If that breaks off, keep what was predicted under another name:
     its rows have paid for it."""
@@ -227,7 +222,7 @@ def _write(out: Path, pieces: Iterator[pd.DataFrame]) -> int:
                 with _appending(fresh, out.suffix) as append:
                     for piece in pieces:
                         append(piece)
-                        rows += len(piece)
+                        rows += rows_predicted(piece)
             except BaseException as error:
                 if rows and not isinstance(error, OSError):
                     partial_file = fresh.replace(

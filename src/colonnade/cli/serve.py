@@ -77,6 +77,13 @@ def serve(
             help="Ask for requests that come within so long together; 0: each alone.",
         ),
     ] = 5,
+    name_missing: Annotated[
+        bool,
+        typer.Option(
+            "--name-missing",
+            help="Tell callers which ids cannot be predicted, and predict the others.",
+        ),
+    ] = False,
     table: Table = None,
     owner: Owner = None,
     model: Model = None,
@@ -106,6 +113,7 @@ def serve(
     """
     options: dict[str, Any] = {"host": host, "port": port, "limit": limit, "rate": rate}
     options |= {"connections": connections, "cache": cache, "window": window}
+    options |= {"name_missing": name_missing}
     options |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
         if table:
@@ -153,7 +161,9 @@ def serve(
             tables=tables,
             allow_models=allow_model or [],
         )
-        batcher = Batcher(source, window=window / 1000, cache=cache)
+        batcher = Batcher(
+            source, window=window / 1000, cache=cache, name_missing=name_missing
+        )
         url = url_of(listener)
         rows = f"{len(source.index):,} rows with {', '.join(source.parties)}"
         say(f"{source.label_owner} predicts {rows} at {url}", soft_wrap=True)

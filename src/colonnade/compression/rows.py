@@ -76,15 +76,21 @@ def rows_in(packed: Packed, bytes_per_row: int) -> Bytes:
     """The data as [rows, bytes_per_row], or WireError where length and shape do not
     agree."""
     rows, values = rows_of(packed.shape)
-    size = rows * values * DTYPES[packed.dtype].itemsize
-    if (
-        len(packed.data) != rows * bytes_per_row
-        or size > MAX_FRAME
-        or math.prod(max(n, 1) for n in packed.shape) >> 62
-    ):
+    what = f"A {packed.codec!r} tensor of shape {list(packed.shape)}"
+    if math.prod(max(n, 1) for n in packed.shape) >> 62:
+        raise WireError(f"{what} has more values than can be counted.")
+    unpacked = rows * values * DTYPES[packed.dtype].itemsize
+    if unpacked > MAX_FRAME:
         raise WireError(
-            f"A {packed.codec!r} tensor of shape {list(packed.shape)} does not have"
-            f" {len(packed.data)} bytes."
+            f"{what} would take {unpacked:,} bytes of memory, and one tensor may take"
+            f" {MAX_FRAME:,}. Ask for fewer rows at once, or let a row have fewer"
+            " numbers."
+        )
+    if len(packed.data) != rows * bytes_per_row:
+        raise WireError(
+            f"{what} has {rows * bytes_per_row:,} bytes as it is packed, and"
+            f" {len(packed.data):,} came. The sender's codec does not fit the receiver's:"
+            " let both run the same version of Colonnade."
         )
     return np.frombuffer(packed.data, dtype=np.uint8).reshape(rows, bytes_per_row)
 

@@ -34,6 +34,8 @@ CHUNK = re.compile(rf"([\w-]{{1,64}})\[{COUNT}:{COUNT}\]")
 PART = re.compile(rf"([\w-]{{1,64}})\[{COUNT}/{COUNT}\]")
 TRAIN = re.compile(rf"train/{COUNT}/{COUNT}")
 PREDICT = "predict"
+USUAL_ROWS = 4096
+"""Rows that are scored at once, where a training batch has fewer."""
 SAMPLINGS = ("epoch", "poisson", "without_replacement")
 """How training batches are made. "epoch": every row is in one batch of each epoch.
 "poisson": every row is in every batch with the same chance, batch size / rows, whatever
@@ -226,16 +228,33 @@ class Batches:
         finally:
             del self._asked[purpose]
 
-    def chunks(self, split: str, size: int | None = None) -> list[Rows]:
-        """A split's rows in order, in pieces of at most `size`."""
-        all_rows = self._called(split)
-        if all_rows is None:
+    def called(self, split: str) -> Tensor:
+        """The row numbers of a split, or of the rows that are asked for by this name."""
+        rows = self._called(split)
+        if rows is None:
             raise ConfigError(
                 f"There are no rows called {split!r}; there are"
                 f" {', '.join(map(repr, self.splits))}."
             )
+        return rows
+
+    def chunks(
+        self, split: str, size: int | None = None, *, most: int | None = None
+    ) -> list[Rows]:
+        """A split's rows in order, in pieces.
+
+        Args:
+            split: The name of a split, or of rows that are asked for.
+            size: The rows of a piece: by default those of a training batch, and at
+                least `USUAL_ROWS`.
+            most: The most rows of a piece, whatever `size` says: the label owner knows
+                how many rows' answers it can take at once (`roles.LabelOwner`).
+        """
+        all_rows = self.called(split)
         rows = len(all_rows)
-        size = size or max(self.batch_size, 4096)
+        size = size or max(self.batch_size, USUAL_ROWS)
+        if most is not None:
+            size = min(size, most)
         if self.numbers is not None and split not in self._asked:
             count = -(-rows // size)
             cut = [
@@ -372,6 +391,22 @@ class Batches:
         size = self.batch_size if self.numbers is None else f"{self.parts} parts"
         agreed = f"{self.prefix}{size}/{self.seed}/{self.reshuffle}{drawn}{known}"
         return hashlib.sha256(agreed.encode()).hexdigest()[:16]
+
+
+def pieces(rows: Rows, size: int) -> list[Rows]:
+    """The same rows under several names, of at most `size` rows each. Rows that are not
+    named by where they begin and end stay together."""
+    match = CHUNK.search(rows.name)
+    if match is None or rows.size <= size:
+        return [rows]
+    prefix = rows.name[: match.start()]
+    split = match[1]
+    start = int(match[2])
+    stop = int(match[3])
+    bounds = [(at, min(at + size, stop)) for at in range(start, stop, size)]
+    return [
+        Rows(f"{prefix}{split}[{first}:{last}]", last - first) for first, last in bounds
+    ]
 
 
 @lru_cache(maxsize=64)  # all parties of a process are asked for the same batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -196,6 +196,11 @@ class LabelOwner(Party):
         config: The algorithm's settings.
     """
 
+    answer_bytes: ClassVar[int] = 64 << 20
+    """Bytes of memory that one answer about rows to score may take; more rows are asked
+    for in pieces. The last bits of a model's outputs depend on how many rows it is given
+    at once, so this is more than the answers about `batches.USUAL_ROWS` rows take, unless
+    a party sends thousands of numbers for each."""
     peers: Peers
     """The feature owners. They are set before `meet`."""
     shapes: dict[str, tuple[int, ...]]
@@ -274,6 +279,23 @@ class LabelOwner(Party):
             )
             raise ConfigError(f"{rule}; found {found}.")
         return widths.pop()
+
+    def bytes_per_row(self, rows: Tensor) -> int:  # noqa: ARG002
+        """The bytes that one row takes in the largest answer from which the outputs for
+        these rows are made. An algorithm whose parties send something else than their
+        introductions say has a method of its own."""
+        widest = max((math.prod(shape) for shape in self.shapes.values()), default=1)
+        return BYTES_PER_NUMBER * widest
+
+    def rows_at_once(self, rows: Tensor) -> int:
+        """How many of these rows to ask for at once, so that no answer takes more than
+        `answer_bytes`, or than half of what this organisation lets an answer take: one
+        at least."""
+        most = self.answer_bytes
+        bounds = self.organisation.bounds
+        if bounds is not None:
+            most = min(most, bounds.answer // 2)
+        return max(1, most // max(self.bytes_per_row(rows), 1))
 
     def y(self, batch: str) -> Tensor:
         """The labels of a batch's rows."""

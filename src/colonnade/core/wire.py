@@ -326,7 +326,8 @@ def read(frame: Buffer, *, max_frame: int = MAX_FRAME) -> Incoming:
     """Read the header of a frame with one call, or raise WireError."""
     if len(frame) > max_frame:
         raise WireError(
-            f"A frame may have at most {max_frame} bytes; this one has {len(frame)}."
+            f"A frame may have at most {max_frame} bytes; this one has"
+            f" {len(frame)}. Send less at once."
         )
     header, start = _header(frame)
     fields = header.get("fields")

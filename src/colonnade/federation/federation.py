@@ -63,7 +63,7 @@ from colonnade.federation.organisation import (
 )
 from colonnade.federation.scores import Scores, scored
 from colonnade.privacy import Account
-from colonnade.rows.asked import asked_for, each_once, rows_asked_for
+from colonnade.rows.asked import Question, asked_for, each_once, rows_asked_for
 from colonnade.rows.holdings import (
     Holdings,
     Predictions,
@@ -72,6 +72,7 @@ from colonnade.rows.holdings import (
     with_tables,
 )
 from colonnade.rows.making import from_tables
+from colonnade.rows.missing import some_of, warn_missing
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
@@ -90,6 +91,19 @@ if TYPE_CHECKING:
 Between = Callable[[str, Transport], Transport]
 """The name of the party that asks, and what would carry its calls to the parties here
 -> what carries them."""
+
+
+@contextmanager
+def known_away(peers: Peers, parties: Collection[str]) -> Iterator[None]:
+    """Within the context, these parties are not asked where others may be missing."""
+    if peers.missing is None:
+        yield
+        return
+    peers.missing.known_away = parties
+    try:
+        yield
+    finally:
+        peers.missing.known_away = ()
 
 
 @dataclass
@@ -351,14 +365,16 @@ class Federation:
         unless an `owner` is named. Where label owners have a model of their own beside
         the aggregated one, `model` is "own" or "aggregated"."""
         name = self.owner_named(owner)
-        return torch.cat(
-            [
-                outputs
-                for outputs, _ in self._outputs(
-                    name, self.agreed[name].chunks(split), model
-                )
-            ]
-        )
+        answered = self._outputs(name, self.chunks(split, name), model)
+        return torch.cat([outputs for outputs, _ in answered])
+
+    def chunks(self, split: str, owner: str | None = None) -> list[Rows]:
+        """The rows of a split, or of what is asked for by this name, in the pieces in
+        which the label owner asks for them: no answer about one is too large."""
+        name = self.owner_named(owner)
+        batches = self.agreed[name]
+        most = self.label_owners[name].rows_at_once(batches.called(split))
+        return batches.chunks(split, most=most)
 
     def _outputs(
         self, owner: str, chunks: Sequence[Any], model: str | None
@@ -407,57 +423,102 @@ class Federation:
         frames: Mapping[str, pd.DataFrame] | None = None,
         owner: str | None = None,
         model: str | None = None,
+        strict: bool = False,
     ) -> Predictions:
-        """Labels and scores for rows by id. Without ids, for every row that a label
-        owner (the first, unless named) shares with all feature owners, sorted by id as
-        text: join them to a table by id, not by place. With `frames`, one for each
-        feature owner, for new rows: they need no label. It asks the parties, and with
-        budgets it costs."""
+        """Predict labels and scores for rows, by id. The other parties are asked, which
+        may cost them budget.
+
+        Args:
+            ids: The rows to predict. By default all rows that the label owner shares with
+                all feature owners, sorted by id as text. Join the result to a table by
+                id, not by position.
+            frames: New rows, as a data frame for each feature owner. They need no label.
+            owner: The label owner that asks, where there are several. By default the
+                first.
+            model: "own" or "aggregated", where label owners have a model of each kind.
+            strict: Raise where an id cannot be predicted. By default the others are
+                predicted, with a warning, and the result says who lacks it (`missing`).
+        """
         warn_untrained(self.is_trained)
         if frames is not None:
             check_frames(frames)
-            return self._of_new_rows(frames, ids, owner, model)
+            return self._of_new_rows(frames, ids, owner, model, strict=strict)
         name = self.owner_named(owner)
-        known = self.holdings.label_owners[name].index
-        whose = (
-            f"'{name}' trains with"
-            if self.settings.rows_differ
-            else f"'{name}' shares with all who hold columns"
-        )
-        wanted, asked = asked_for(ids, known, whose, self.settings.names_of)
-        asks = self.label_owners[name]
-        parts: list[tuple[Tensor, list[str]]] = []
-        missing = asks.peers.missing
-        groups = self.holdings.by_absence(asked)
+        question = self.question(ids, name, strict=strict)
+        if question.missing:
+            warn_missing(question.missing, len(question.asked), stacklevel=3)
+        groups = self.holdings.by_absence(question.rows)
+        # before anybody is asked, so that nobody pays for nothing
+        self._check_budgets(name, question.rows, groups)
+        parts: list[Tensor] = []
+        missed: list[str] = []  # for each row, the parties that had no part in it
         for places, away in groups:
-            with self.asking(name, asked[places], away) as chunks:
-                check_affordable(self, name, chunks, away)
-        may_lack = asks.peers.presence is not None
-        try:
-            for places, away in groups:
-                if missing is not None:
-                    missing.known_away = away
-                with self.asking(name, asked[places], away) as chunks:
-                    answered = list(self._outputs(name, chunks, model))
-                parts += [
-                    (part, [*away, *silent] if may_lack else silent)
-                    for part, silent in answered
-                ]
-        finally:
-            if missing is not None:
-                missing.known_away = ()
+            outputs, missed_here = self._answers(
+                name, question.rows[places], away, model
+            )
+            parts.append(outputs)
+            missed += missed_here
         order = torch.cat([places for places, _ in groups]).argsort()
-        outputs = torch.cat([part for part, _ in parts])[order.to(self.device)]
-        degraded = [" ".join(away) for part, away in parts for _ in part]
-        said = (
-            None
-            if missing is None and not may_lack
-            else tuple(degraded[place] for place in order.tolist())
-        )
-        column = self.settings.id_column_of(name)
+        outputs = torch.cat(parts)[order.to(self.device)]
+        peers = self.label_owners[name].peers
+        may_miss = peers.missing is not None or peers.presence is not None
         return dataclasses.replace(
-            self.holdings.predicted(wanted, outputs), degraded=said, id_column=column
+            self.holdings.predicted(question.ids, outputs),
+            degraded=tuple(missed[at] for at in order.tolist()) if may_miss else None,
+            id_column=self.settings.id_column_of(name),
+            asked=question.asked,
+            missing=question.missing if question.tells_missing else None,
         )
+
+    def question(
+        self,
+        ids: Sequence[str] | None = None,
+        owner: str | None = None,
+        *,
+        strict: bool = False,
+    ) -> Question:
+        """The rows to predict, and the ids among those asked for that cannot be; nobody
+        is asked. The arguments are those of `predict`."""
+        name = self.owner_named(owner)
+        if self.settings.rows_differ:
+            whose = f"'{name}' trains with"
+            needed = [name]
+        else:
+            whose = f"'{name}' shares with all who hold columns"
+            needed = list(dict.fromkeys([name, *self.shapes]))
+        who_lacks = self.holdings.missing
+        question = asked_for(
+            ids,
+            self.holdings.label_owners[name].index,
+            whose,
+            self.settings.names_of,
+            lambda row: who_lacks.get(row, some_of(needed)),
+            strict=strict,
+        )
+        return question.also(who_lacks) if ids is None and who_lacks else question
+
+    def _check_budgets(
+        self, owner: str, rows: Tensor, groups: Sequence[tuple[Tensor, list[str]]]
+    ) -> None:
+        """Raise where a budget does not cover these rows."""
+        for places, away in groups:
+            with self.asking(owner, rows[places], away) as chunks:
+                check_affordable(self, owner, chunks, away)
+
+    def _answers(
+        self, owner: str, rows: Tensor, away: Collection[str], model: str | None
+    ) -> tuple[Tensor, list[str]]:
+        """The outputs for rows that the parties in `away` lack and, for each row, which
+        parties had no part in it."""
+        peers = self.label_owners[owner].peers
+        lacking = [*away] if peers.presence is not None else []
+        parts: list[Tensor] = []
+        missed: list[str] = []
+        with known_away(peers, away), self.asking(owner, rows, away) as chunks:
+            for outputs, silent in self._outputs(owner, chunks, model):
+                parts.append(outputs)
+                missed += [" ".join([*lacking, *silent])] * len(outputs)
+        return torch.cat(parts), missed
 
     @contextmanager
     def asking(
@@ -471,7 +532,8 @@ class Federation:
             for party, apart in self.agreed_apart.items():
                 if party not in away:
                     stack.enter_context(apart[owner].asking(rows, purpose))
-            yield stack.enter_context(self.agreed[owner].asking(rows, purpose))
+            stack.enter_context(self.agreed[owner].asking(rows, purpose))
+            yield self.chunks(purpose, owner)
 
     def _of_new_rows(
         self,
@@ -479,6 +541,8 @@ class Federation:
         ids: Sequence[str] | None,
         owner: str | None,
         model: str | None,
+        *,
+        strict: bool,
     ) -> Predictions:
         """Predict other rows with the same models; what crosses is in the same ledgers."""
         if self.accounts:
@@ -494,7 +558,12 @@ class Federation:
         }
         wanted = None if ids is None else each_once(self.settings, ids)
         rows = rows_asked_for(
-            self.settings, fitted, wanted, self.owner_named(owner), frames
+            self.settings,
+            fitted,
+            wanted,
+            self.owner_named(owner),
+            frames,
+            strict=strict,
         )
         self.settle()
         other = Federation(self.settings, rows.holdings(rows.ids))
@@ -502,7 +571,7 @@ class Federation:
             organisation.load_state(self.organisations[name].state())
         other.restack()
         try:
-            return other.predict(ids, owner=owner, model=model)
+            return other.predict(ids, owner=owner, model=model, strict=strict)
         finally:
             self.restack()
             for name, organisation in other.organisations.items():
@@ -694,7 +763,8 @@ def load(
     party's ledger-after.jsonl.
 
     With `ids` it is loaded for prediction: only those rows are read, and they may be
-    new since training; "all" reads every row that can be predicted. Of several label
+    new since training; `predict` names those that cannot be predicted. "all" reads every
+    row that can be. Of several label
     owners the first asks, unless `owner` is named. Tables of those with columns come
     from where the run's settings say, or from `frames` (needed when it was made from
     frames) or `tables` (files). A run with a model of your own names its import path,

@@ -129,10 +129,12 @@ class Deployed:
         *,
         owner: str | None = None,
         model: str = "",
+        strict: bool = False,
     ) -> None:
-        self._carry_out(
-            settings, Job.of_one(settings, run, owner, predict=rows.name, model=model)
+        job = Job.of_one(
+            settings, run, owner, predict=rows.name, model=model, strict=strict
         )
+        self._carry_out(settings, job)
 
     def serve(
         self,

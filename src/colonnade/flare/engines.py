@@ -85,6 +85,7 @@ class Engine(Protocol):
         *,
         owner: str | None = None,
         model: str = "",
+        strict: bool = False,
     ) -> Path | None:
         """The file of predictions, asked for as `owner` of several label owners; None
         where it stays with a site."""
@@ -170,8 +171,11 @@ class OnThisMachine:
         *,
         owner: str | None = None,
         model: str = "",
+        strict: bool = False,
     ) -> Path:
-        job = Job.of_one(settings, run, owner, predict=rows.name, model=model)
+        job = Job.of_one(
+            settings, run, owner, predict=rows.name, model=model, strict=strict
+        )
         require()
         folder = self.runs(job.driver, run)
         (folder / ROWS).mkdir(exist_ok=True)

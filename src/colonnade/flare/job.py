@@ -65,16 +65,17 @@ def require() -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver is to do with which run: train it; or predict the ids of a file
-    that it has; or serve it as its own party.toml says; or something else that it is to
-    `do`, and how (`members.TASKS`). Of several label owners one predicts or serves, and
-    `model` says with which of its two models."""
+    """What a driver is to do with which run: train it; or predict the ids of a file that
+    it has, all of them or none where it is `strict`; or serve it as its own party.toml
+    says; or something else that it is to `do`, and how (`members.TASKS`). Of several
+    label owners one predicts or serves, and `model` says with which of its two models."""
 
     driver: str
     sites: tuple[str, ...]
     run: str
     resume: bool = False
     predict: str = ""
+    strict: bool = False
     serve: bool = False
     model: str = ""
     do: str = ""

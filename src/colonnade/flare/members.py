@@ -216,7 +216,8 @@ class Member:
                     )
                 self.serve(site, run, model)
             elif wish["predict"]:
-                predict(site, run, str(wish["predict"]), model)
+                strict = bool(wish.get("strict"))
+                predict(site, run, str(wish["predict"]), model, strict=strict)
             elif wish.get("do"):
                 _perform(site, run, str(wish["do"]), wish["how"])
             else:

@@ -255,7 +255,7 @@ def score(federation: Federation, split: str) -> Cost:
         if split not in batches.splits:
             continue
         groups: dict[int | str, list[Rows]] = {}
-        for chunk in batches.chunks(split):
+        for chunk in federation.chunks(split, owner or None):
             groups.setdefault(
                 chunk.name if federation.settings.rows_differ else chunk.size, []
             ).append(chunk)

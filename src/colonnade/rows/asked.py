@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from colonnade.rows.holdings import (
     read_tables,
     tables_of,
 )
+from colonnade.rows.missing import Missing, who_lacks
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import PartySettings
 
@@ -45,64 +46,90 @@ def rows_asked_for(
     ids: Sequence[str] | Ids | None,
     owner: str | None = None,
     frames: Mapping[str, pd.DataFrame] | None = None,
+    *,
+    strict: bool = False,
 ) -> AskedFor:
-    """Collect the rows that a label owner is to predict, of the tables that settings
-    name or of these frames: those of `ids`, each once and as all compare them, or every
-    row that can be predicted. Parties bring the columns that they trained with; a label
-    column is neither needed nor read."""
-    trained = {
-        n: tuple(c["name"] for c in s["columns"]["columns"])
-        for n, s in fitted.items()
-        if "columns" in s
-    }
+    """Collect the rows that a label owner is to predict.
+
+    Parties bring the columns that they trained with; a label column is neither needed
+    nor read.
+
+    Args:
+        settings: The settings of the run, which name the tables.
+        fitted: By organisation, how its columns and labels became numbers in training.
+        ids: The rows to predict, each once and as all compare them; by default every row
+            that can be predicted.
+        owner: The label owner that asks; by default the first.
+        frames: The tables, where they are not those that the settings name.
+        strict: Whether an id that cannot be predicted is an error.
+    """
+    tables = tables_to_predict(settings, fitted, frames)
+    if ids is None:
+        names = [name for name, state in fitted.items() if "columns" in state]
+        ids = all_that_can_be_predicted(settings, tables, names)
+    return AskedFor(settings, tables, fitted, ids, owner, strict=strict)
+
+
+def tables_to_predict(
+    settings: Settings,
+    fitted: Mapping[str, State],
+    frames: Mapping[str, pd.DataFrame] | None,
+) -> dict[str, Table]:
+    """The tables of those with columns, of frames or as the settings name them, with rows
+    called alike. Where rows may lack a party, its table need not be there."""
     no_label: dict[str, Any] = dict.fromkeys(("label", "test_ids", "weights"))
-    bring = {
-        n: replace(settings.parties.get(n, PartySettings()), columns=c, **no_label)
-        for n, c in trained.items()
-    }
+    parties = {}
+    for name, state in fitted.items():
+        if "columns" in state:
+            columns = tuple(column["name"] for column in state["columns"]["columns"])
+            party = settings.parties.get(name, PartySettings())
+            parties[name] = replace(party, columns=columns, **no_label)
     if frames is not None:
-        given = {
+        without_labels = {
             name: frame
             for name, frame in frames.items()
-            if name not in fitted or name in bring
+            if name not in fitted or name in parties
         }
-        held = tables_of(replace(settings, parties=bring), given)
+        tables = tables_of(replace(settings, parties=parties), without_labels)
     else:
-        there = {
-            n: p
-            for n, p in bring.items()
-            if not settings.may_lack or (p.table and Path(p.table).exists())
-        }
-        held = read_tables(replace(settings, parties=there), fitted)
-    held = called_alike(settings, held)
-    if ids is None:
-        join: Any = np.union1d if settings.may_lack else np.intersect1d
-        ids = (
-            reduce(join, [table.ids for table in held.values()])
-            if held
-            else np.array([], dtype=np.str_)
+        if settings.may_lack:
+            parties = {
+                name: party
+                for name, party in parties.items()
+                if party.table and Path(party.table).exists()
+            }
+        tables = read_tables(replace(settings, parties=parties), fitted)
+    return called_alike(settings, tables)
+
+
+def all_that_can_be_predicted(
+    settings: Settings, tables: Mapping[str, Table], names: Sequence[str]
+) -> Ids:
+    """The ids that the tables of all these parties hold or, where rows may lack a party,
+    that any of them does."""
+    join: Any = np.union1d if settings.may_lack else np.intersect1d
+    ids = np.array([], dtype=np.str_)
+    if tables:
+        ids = reduce(join, [table.ids for table in tables.values()])
+    if not len(ids):
+        raise DataError(
+            "There is no row to predict: no id is in all tables of"
+            f" {', '.join(map(repr, names))}, who hold columns, or there is none."
+            " Compare how ids are written."
         )
-        if not len(ids):
-            raise DataError(
-                "There is no row to predict: no id is in all tables of"
-                f" {', '.join(map(repr, bring))}, who hold columns, or there is none."
-                " Compare how ids are written."
-            )
-        if surplus := {
-            name: len(table) - len(ids)
-            for name, table in held.items()
-            if len(table) > len(ids)
-        }:
-            left_out = ", ".join(
-                f"{count:,} of '{name}'" for name, count in surplus.items()
-            )
-            warnings.warn(
-                "Rows that not all parties hold cannot be predicted, and are left out:"
-                f" {left_out}. To predict without a party, train with [federation]"
-                ' on_missing = "skip".',
-                stacklevel=2,
-            )
-    return AskedFor(settings, held, fitted, ids, owner)
+    left_out = [
+        f"{len(table) - len(ids):,} of '{name}'"
+        for name, table in tables.items()
+        if len(table) > len(ids)
+    ]
+    if left_out:
+        warnings.warn(
+            "Rows that not all parties hold cannot be predicted, and are left out:"
+            f" {', '.join(left_out)}. To predict without a party, train with [federation]"
+            ' on_missing = "skip".',
+            stacklevel=3,
+        )
+    return ids
 
 
 def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, Table]:
@@ -135,13 +162,23 @@ def called_alike(settings: Settings, tables: Mapping[str, Table]) -> dict[str, T
 
 
 class AskedFor:
-    """The rows of these ids, all of one label owner (the first unless named), prepared
-    as `Holdings.state_of` remembers: nothing is learned, and no labels are needed.
-    `columns` are the tables of those with columns; they may hold rows that are new
-    since training. Where settings say that rows may lack a party, it may hold some of
-    the rows only, or have no table at all; but every row must be held by somebody. All
-    that can be wrong with any of the rows is told here, before somebody is asked for
-    the first."""
+    """The rows of these ids that one label owner is to predict, prepared as
+    `Holdings.state_of` remembers: nothing is learned, and no labels are needed.
+
+    Rows may be new since training. Where settings say that rows may lack a party, it may
+    hold some of them, or have no table at all, but somebody must hold each; else all must
+    hold each. Those that cannot be predicted are `missing`, and not among `ids`. Whatever
+    else is wrong with any of the rows is told here, before somebody is asked for the
+    first.
+
+    Args:
+        settings: The settings of the run.
+        columns: The tables of those with columns.
+        fitted: By organisation, how its columns and labels became numbers.
+        ids: The rows to predict, each once and as all compare them.
+        owner: The label owner that asks; by default the first.
+        strict: Whether an id that cannot be predicted is an error.
+    """
 
     def __init__(
         self,
@@ -150,36 +187,28 @@ class AskedFor:
         fitted: Mapping[str, State],
         ids: Sequence[str] | Ids,
         owner: str | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self.settings = settings
         self.columns = columns
         self.may_lack = settings.may_lack
         self.owners = [name for name, state in fitted.items() if "labels" in state]
         self.asks = owner if owner in self.owners else self.owners[0]
-        self.ids = ids = np.asarray(ids, dtype=np.str_)
-        states = {
-            name: state["columns"]
+        self.prepared = {
+            name: Preprocessor.from_state(state["columns"])
             for name, state in fitted.items()
             if "columns" in state
-        }
-        self.prepared = {
-            name: Preprocessor.from_state(state) for name, state in states.items()
         }
         self.encoder = Labels.from_state(fitted[self.asks]["labels"])
         self.known_to = max(
             (int(state.get("known_to", 1)) for state in fitted.values()), default=1
         )
+        self.ids, self.missing = self._found(np.asarray(ids, dtype=np.str_), strict)
         self.ways: dict[str, dict[str, str]] = {}
-        nobody = np.ones(len(ids), dtype=bool)
         for name, prepared in self.prepared.items():
-            rows, held = self._rows(name, ids)
+            rows, _ = self._rows(name, self.ids)
             self.ways[name] = prepared.check(columns[name], rows) if len(rows) else {}
-            nobody &= ~held
-        if nobody.any():
-            raise DataError(
-                f"{nobody.sum()} of {len(ids)} ids are in no party's table, such as"
-                f" {str(ids[nobody][0])!r}."
-            )
 
     def holdings(self, wanted: Sequence[str] | Ids) -> Holdings:
         """Say what organisations hold of the rows, or of some of them, in the order of
@@ -211,13 +240,44 @@ class AskedFor:
             self.known_to,
             self.settings.server,
             away,
+            missing=self.missing,
+        )
+
+    def _found(self, ids: Ids, strict: bool) -> tuple[Ids, dict[str, str]]:
+        """The ids that can be predicted and, by id of the others, who lacks them; an
+        error where there are no others than these."""
+        lacks = {name: ~self._rows(name, ids)[1] for name in self.prepared}
+        masks = np.stack(list(lacks.values()))
+        lost = np.all(masks, axis=0) if self.may_lack else np.any(masks, axis=0)
+        predictable: NDArray[np.bool_] = ~lost
+        if predictable.all():
+            return ids, {}
+        if strict or not predictable.any():
+            raise self._cannot_be_predicted(ids, lacks, predictable)
+        return ids[predictable], who_lacks(ids, lacks, predictable)
+
+    def _cannot_be_predicted(
+        self,
+        ids: Ids,
+        lacks: Mapping[str, NDArray[np.bool_]],
+        predictable: NDArray[np.bool_],
+    ) -> DataError:
+        if self.may_lack:
+            nobody = ids[~predictable]
+            return DataError(
+                f"{len(nobody)} of {len(ids)} ids are in no party's table, such as"
+                f" {str(nobody[0])!r}."
+            )
+        name = next(name for name, mask in lacks.items() if mask.any())
+        return DataError(
+            f"'{name}' lacks {lacks[name].sum():,} of the ids asked for. Ask for rows that"
+            f" all parties hold. New rows are given with --table {name}=FILE, or in Python"
+            " with frames=."
         )
 
     def _rows(self, name: str, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Find the rows of a party's table that have these ids, and which of the ids
         they are."""
-        if name in self.columns and not self.may_lack:
-            return self.columns[name].rows_of(ids), np.ones(len(ids), dtype=bool)
         if name in self.columns:
             rows, held = self.columns[name].find(ids)
             return rows[held], held
@@ -251,27 +311,57 @@ def asked_by(
     return {name: asks if name == owner else other for name, other in nothing.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class Question:
+    """The ids to predict as they are spelled, and those among them that can be."""
+
+    asked: Ids
+    ids: Ids
+    rows: Tensor  # their row numbers
+    missing: Missing  # by id of the others, who lacks them
+    tells_missing: bool  # whether that is no error
+
+    def also(self, missing: Missing) -> Question:
+        """The same question, where these ids were asked for before, too."""
+        asked = np.concatenate([self.asked, np.array([*missing], dtype=np.str_)])
+        return replace(self, asked=asked, missing=missing, tells_missing=True)
+
+
 def asked_for(
     ids: Sequence[str] | None,
     index: Index,
     whose: str,
     names_of: Callable[[list[str]], list[str]],
-) -> tuple[Ids, Tensor]:
-    """Give the ids to predict as they are spelled, or all known ones where none are
-    given, and their row numbers. `names_of` says what rows are called that are spelled
-    so."""
+    lacking: Callable[[str], str],
+    *,
+    strict: bool,
+) -> Question:
+    """Find the rows to predict among those that are known.
+
+    Args:
+        ids: The ids as they are spelled; None for all known rows.
+        index: Where the row of an id is.
+        whose: Whose rows are known, in the words of an error.
+        names_of: What rows are called that are spelled so.
+        lacking: Who lacks a row that is not known, by what it is called.
+        strict: Whether an id that is not known is an error.
+    """
     if ids is None:
-        return unpacked(index.packed), torch.arange(len(index))
-    wanted = np.array(listed(ids), dtype=np.str_)
-    rows, there = index.find(np.array(names_of(wanted.tolist())))
-    if not there.all():
-        absent = wanted[~there]
+        known = unpacked(index.packed)
+        return Question(known, known, torch.arange(len(index)), {}, False)
+    asked = np.array(listed(ids), dtype=np.str_)
+    names = names_of(asked.tolist())
+    rows, is_known = index.find(np.array(names))
+    absent = np.flatnonzero(~is_known).tolist()
+    if absent and (strict or not is_known.any()):
         raise DataError(
-            f"{len(absent)} of {len(wanted)} ids are not among the {len(index)} rows"
-            f" that {whose}, such as {str(absent[0])!r}. Predict ids that every party's"
-            " table holds."
+            f"{len(absent)} of {len(asked)} ids are not among the {len(index)} rows"
+            f" that {whose}, such as {str(asked[absent[0]])!r}. Predict ids that every"
+            " party's table holds."
         )
-    return wanted, torch.from_numpy(rows)
+    missing = {str(asked[place]): lacking(names[place]) for place in absent}
+    known_rows = torch.from_numpy(rows[is_known])
+    return Question(asked, asked[is_known], known_rows, missing, not strict)
 
 
 def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:

@@ -43,6 +43,7 @@ from colonnade.errors import ConfigError
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.groups import Owner, people
+from colonnade.rows.missing import DEGRADED, Missing, with_missing
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import PartySettings, place_of
 
@@ -148,6 +149,8 @@ class Holdings:
     earlier: bool = False
     # of the joint model, where labels are elsewhere and this was told
     outputs_elsewhere: int | None = None
+    # of rows that were asked for and cannot be predicted, by id: who lacks them
+    missing: Missing = field(default_factory=dict)
 
     @classmethod
     def of_one(
@@ -332,7 +335,10 @@ class Holdings:
 class Predictions:
     """One row per id: the predicted label, and a score per class (or the value itself).
     Ids are text, as parties compare them; to join them to a table of numbers:
-    `table.astype({"id": str}).merge(found.to_frame(), on="id")`."""
+    `table.astype({"id": str}).merge(found.to_frame(), on="id")`.
+
+    The arrays have the rows that were predicted. The frame has all that were asked for:
+    of those in `missing` it says who lacks them."""
 
     ids: Ids
     labels: NDArray[Any]
@@ -343,6 +349,11 @@ class Predictions:
     id_column: str = "id"  # as the asker's table calls it
     # of two classes the one that is looked for, as [data] positive says
     positive: Any = None
+
+    # all ids asked for, in order; None: those that were predicted
+    asked: Ids | None = None
+    # by id that could not be predicted, who lacks the row; None: that is an error
+    missing: Missing | None = None
 
     @property
     def in_order(self) -> list[int]:
@@ -365,14 +376,23 @@ class Predictions:
         return column
 
     def to_frame(self, id_column: str | None = None) -> pd.DataFrame:
+        """A data frame with a row for every id asked, in that order.
+
+        Args:
+            id_column: The name of the column with the ids; by default the name that it
+                has in the asker's table.
+        """
         import pandas as pd
 
+        asked = self.ids if self.asked is None else self.asked
         frame = pd.DataFrame({"prediction": self.labels})
-        frame.insert(0, id_column or self.id_column, self.ids, allow_duplicates=True)
         for place in self.in_order:
             frame[f"score_{self.classes[place]}"] = self.scores[:, place]
         if self.degraded is not None:
-            frame["degraded"] = list(self.degraded)
+            frame[DEGRADED] = list(self.degraded)
+        if self.missing is not None:
+            frame = with_missing(frame, asked.tolist(), self.missing)
+        frame.insert(0, id_column or self.id_column, asked, allow_duplicates=True)
         return frame
 
     def _repr_html_(self) -> str:

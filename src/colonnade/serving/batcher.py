@@ -70,12 +70,15 @@ class PendingRequest:
     caller: str = ""
     # ids that count against its caller until they are found
     unseen: frozenset[str] = frozenset()
+    # ids that cannot be predicted, where a caller may know which these are
+    lost: frozenset[str] = frozenset()
     answer: Future[list[Row]] = field(default_factory=Future)
 
 
 class Batcher:
     """Asks one source for many callers, in many threads. With a `window` of 0 each
-    request is a batch of its own."""
+    request is a batch of its own. Where callers may know which ids cannot be predicted
+    (`name_missing`), a request with some of these gets the other rows."""
 
     def __init__(
         self,
@@ -87,8 +90,10 @@ class Batcher:
         patience: float = 30.0,
         metrics: Metrics | None = None,
         unknown: int = 0,
+        name_missing: bool = False,
     ) -> None:
         self.source = source
+        self.name_missing = name_missing
         self.window = window
         self.cache = cache
         self.patience = patience
@@ -222,8 +227,9 @@ class Batcher:
                 self._refused.append((unanswered[0], error))
 
     def _refuse_unknown(self, requests: list[PendingRequest]) -> None:
-        """Refuse requests with ids that cannot be predicted, and predict for the
-        others."""
+        """Refuse requests with ids that cannot be predicted, and predict for the others.
+        Where callers may know which ids these are, only a request is refused of which
+        nothing can be predicted."""
         new = _ids_to_ask(
             requests,
             self._from_memory(id_ for request in requests for id_ in request.ids),
@@ -232,10 +238,14 @@ class Batcher:
         answerable = []
         for request in requests:
             self._settle(request, lost)
-            if unknown := sum(id_ in lost for id_ in request.ids):
+            unknown = sum(id_ in lost for id_ in request.ids)
+            if unknown:
                 self.metrics.count("rows_unknown", unknown)
+            is_refused = not self.name_missing or unknown == len(request.ids)
+            if unknown and is_refused:
                 request.answer.set_exception(Unknown(unknown, len(request.ids)))
             else:
+                request.lost = frozenset(lost.intersection(request.ids))
                 answerable.append(request)
         self._isolate_failures(self._predict, answerable)
 
@@ -314,15 +324,23 @@ class Batcher:
         self, request: PendingRequest, rows: dict[str, Row], kept: dict[str, Row]
     ) -> None:
         remembered = sum(id_ in kept for id_ in request.ids)
+        unknown = sum(id_ in request.lost for id_ in request.ids)
+        asked = len(request.ids) - remembered - unknown
         self.metrics.count("rows", remembered, source="memory")
-        self.metrics.count("rows", len(request.ids) - remembered, source="parties")
-        request.answer.set_result([rows[id_] for id_ in request.ids])
+        self.metrics.count("rows", asked, source="parties")
+        request.answer.set_result(
+            [
+                Row.unknown(id_) if id_ in request.lost else rows[id_]
+                for id_ in request.ids
+            ]
+        )
 
 
 def _ids_to_ask(requests: Iterable[PendingRequest], kept: Container[str]) -> list[str]:
-    """The ids of these requests that are not kept, each once."""
-    return list(
-        dict.fromkeys(
-            id_ for request in requests for id_ in request.ids if id_ not in kept
-        )
-    )
+    """The ids of these requests that can be predicted and are not kept, each once."""
+    ids: dict[str, None] = {}
+    for request in requests:
+        for id_ in request.ids:
+            if id_ not in kept and id_ not in request.lost:
+                ids[id_] = None
+    return list(ids)

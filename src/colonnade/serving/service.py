@@ -5,9 +5,9 @@ There is no Swagger page: it would be loaded from somewhere else. Needs the extr
 `serve`.
 
 Status: 403 a privacy budget is spent, and asking again changes nothing; 404 some ids
-cannot be predicted (how many, not which); 429 a caller asked for too many ids that
-nobody holds; 502 a party failed; 503 one did not answer, or too many requests wait: ask
-again later.
+cannot be predicted (how many, not which) or, where the service names these, none can;
+429 a caller asked for too many ids that nobody holds; 502 a party failed; 503 one did not
+answer, or too many requests wait: ask again later.
 """
 
 import asyncio
@@ -76,7 +76,12 @@ class Prediction(BaseModel):
     """The prediction for one row."""
 
     id: str
-    prediction: Any = Field(description="The predicted label, or the value itself.")
+    prediction: Any = Field(
+        description=(
+            "The predicted label, or the value itself; null where the row cannot be"
+            " predicted."
+        )
+    )
     scores: dict[str, float | None] = Field(
         description=(
             "A score per class, of two classes the positive one first; empty where the"
@@ -94,6 +99,12 @@ class Answer(BaseModel):
 
     predictions: list[Prediction]
     degraded: int = Field(description="How many rows were answered without some party.")
+    unknown: int = Field(
+        description=(
+            "How many rows cannot be predicted. More than 0 only where the service names"
+            " them; else the request is refused."
+        )
+    )
 
 
 class Trouble(BaseModel):
@@ -224,13 +235,16 @@ def _add_predict(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
             )
         except (ColonnadeError, TimeoutError) as error:
             raise as_problem(error) from None
-        predictions = [
-            asdict(row) | {"id": id_} for id_, row in zip(ids, rows, strict=True)
-        ]
+        predictions = []
+        for id_, row in zip(ids, rows, strict=True):
+            told = asdict(row) | {"id": id_}
+            del told["is_unknown"]
+            predictions.append(told)
         return JSONResponse(
             {
                 "predictions": predictions,
                 "degraded": sum(bool(row.missing) for row in rows),
+                "unknown": sum(row.is_unknown for row in rows),
             }
         )
 
@@ -314,7 +328,8 @@ def as_problem(error: Exception) -> Problem:
         )
         cure = (
             "Ask for rows that all parties hold. Ask one at a time to find out; such"
-            " requests are counted."
+            " requests are counted. Whoever runs the service may let it name them and"
+            " predict the others (name_missing)."
         )
         return Problem(
             404, str(error), rule, cure, unknown=error.unknown, asked=error.asked

@@ -43,7 +43,7 @@ from colonnade.serving.source import PredictionSource, Row, repeating, rows_of
 from colonnade.settings.party_file import OWN
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.prediction import Rows, Session, check_asks
-from colonnade.sites.reader import Look, written
+from colonnade.sites.reader import written
 from colonnade.sites.site import Site
 
 LONGEST = 10.0
@@ -72,34 +72,11 @@ class SiteSource(PredictionSource):
     def lacking(self, ids: Sequence[str]) -> set[str]:
         """The ids that cannot be predicted. Others are not asked for ids that must be
         held here, and are not."""
-        lenient = self.session.may_lack
-        unknown = set[str]()
         self._looked = None
-        wanted = np.array(list(dict.fromkeys(ids)), dtype=np.str_)
-        rows = self.session.own_part(wanted)
-        if not lenient and rows.holdings.away:
-            lost = torch.stack(list(rows.holdings.away.values())).any(0).numpy()
-            unknown = set(wanted[lost].tolist())
-            wanted = wanted[~lost]
-            rows = self.session.own_part(wanted) if len(wanted) else rows
-        if len(wanted):
-            self.session.look(rows)
-            lost = rows.lacking(self.parties, lenient=lenient).numpy()
-            silent = [
-                name
-                for name in self.parties
-                if name != self.label_owner and name not in rows.places
-            ]
-            if silent and lost.any():  # rows are lost only when all have said so
-                raise NoAnswer(
-                    silent[0],
-                    Look.kind,
-                    None,
-                    "it does not say which of the rows it holds",
-                )
-            unknown |= set(wanted[lost].tolist())
-            self._looked = rows
-        return unknown
+        self._looked = self.session.find(
+            np.array(list(dict.fromkeys(ids)), dtype=np.str_)
+        )
+        return {*self._looked.missing}
 
     def ask(self, ids: Sequence[str]) -> list[Row]:
         if self._looked is None or not {*self._looked.ids.tolist()} >= {*ids}:
@@ -191,7 +168,11 @@ def serve_at(
     ) as listener:
         source = SiteSource(site, run, model=model)
         batcher = Batcher(
-            source, window=own.window / 1000, cache=own.cache, unknown=own.unknown
+            source,
+            window=own.window / 1000,
+            cache=own.cache,
+            unknown=own.unknown,
+            name_missing=own.name_missing,
         )
         answers = source.session.folder.path / ANSWERS
         url = url_of(listener)

@@ -60,6 +60,12 @@ class Row:
     scores: Mapping[str, float | None]
     answered: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    is_unknown: bool = False  # it cannot be predicted
+
+    @classmethod
+    def unknown(cls, id_: str) -> Row:
+        """A row that cannot be predicted. It does not say which party lacks it."""
+        return cls(id_, None, {}, (), is_unknown=True)
 
 
 class PredictionSource(ABC):
@@ -147,7 +153,7 @@ class Source(PredictionSource):
     def ask(self, ids: Sequence[str]) -> list[Row]:
         federation = self.federation
         return rows_of(
-            federation.predict(ids, owner=self.owner, model=self.model),
+            federation.predict(ids, owner=self.owner, model=self.model, strict=True),
             list(federation.owners),
         )
 

@@ -37,6 +37,8 @@ class ServeSettings:
     connections: int = whole(default=256, least=0)  # that one address may hold; 0: any
     # ids a day that nobody holds, per address, if align is private; 0: any
     unknown: int = whole(default=100, least=0)
+    # whether callers are told which ids cannot be predicted, and get the other rows
+    name_missing: bool = False
     # milliseconds in which requests become one question to the parties
     window: float = not_negative(default=5.0)
 
@@ -44,6 +46,10 @@ class ServeSettings:
         if not isinstance(self.token_file, str | None) or self.token_file == "":
             raise ConfigError(
                 f"[serve] token_file must name a file; found {self.token_file!r}."
+            )
+        if not isinstance(self.name_missing, bool):
+            raise ConfigError(
+                f"[serve] name_missing must be true or false; found {self.name_missing!r}."
             )
         if self.port > MOST:
             raise ConfigError(

@@ -131,6 +131,13 @@ def stand(run: RunDirectory, federation: Federation, number: int) -> None:
     run.follow(federation)
 
 
+def set_bounds(federation: Federation, own: SiteConfig) -> None:
+    """Have an organisation hold others, and its own questions, to what its settings let
+    a call take."""
+    bounds = Bounds(federation.holdings.outputs, own.memory_per_call)
+    federation.organisations[own.name].bounds = bounds
+
+
 R = TypeVar("R", bound=Message)
 
 
@@ -162,9 +169,7 @@ class Participant:
         self.moment = moment
         self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
-        self.organisation.bounds = Bounds(
-            federation.holdings.outputs, own.memory_per_call
-        )
+        set_bounds(federation, own)
         ids = federation.settings.counted_by
         self.budget = BudgetOverRuns(
             own.name, own.runs, folder.name, federation.accounts, ids

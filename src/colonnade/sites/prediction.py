@@ -18,20 +18,24 @@ the agreed file's fingerprint, which hide nothing from whoever guesses ids; with
 = "private"` only what is common is learned.
 
 A file of ids is in the driver's own folder of the run, `rows/`, and what comes of it is
-written to `predictions/`.
+written to `predictions/`. There it says of a row that cannot be predicted which party
+lacks it, as far as the driver learned that: it asks others only about rows that it holds
+itself, where it must.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from colonnade.algorithms import find
 from colonnade.alignment import Ids
@@ -57,13 +61,19 @@ from colonnade.federation.organisation import agreed_on
 from colonnade.rows.asked import asked_by
 from colonnade.rows.holdings import Columns, Holdings, Predictions, written_ids
 from colonnade.rows.holdings import Ids as Strings
+from colonnade.rows.missing import Missing, counted, who_lacks, with_missing
 from colonnade.runs.layout import PREDICTIONS, ROWS, WIDTHS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.host import check_run
 from colonnade.sites.messages import Join
-from colonnade.sites.participant import as_trained, newest_of, those_who_answer
+from colonnade.sites.participant import (
+    as_trained,
+    newest_of,
+    set_bounds,
+    those_who_answer,
+)
 from colonnade.sites.reader import (
     ASKED_IDS,
     ASKED_ROWS,
@@ -77,6 +87,11 @@ from colonnade.sites.reader import (
     has_columns,
 )
 from colonnade.sites.site import Site
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("colonnade.party")
 
 
 class Introduced:
@@ -102,15 +117,23 @@ class Introduced:
 
 @dataclass
 class Rows:
-    """Rows that are asked for: what the driver holds of them, who lacks which, and the
-    places of those held."""
+    """Rows that are asked for: what the driver holds of them, who lacks which, and by
+    party the places of those that it holds."""
 
     holdings: Holdings
     places: dict[str, torch.Tensor]
+    # by id of the rows that cannot be predicted, who lacks them
+    missing: Missing = field(default_factory=dict)
 
     @property
     def ids(self) -> Strings:
         return self.holdings.ids
+
+    @property
+    def predictable(self) -> torch.Tensor:
+        """The places of the rows that can be predicted."""
+        known = [name not in self.missing for name in self.ids.tolist()]
+        return torch.tensor(known, dtype=torch.bool).nonzero()[:, 0]
 
     def lacking(self, names: Collection[str], *, lenient: bool) -> torch.Tensor:
         """Tell which rows cannot be predicted: not all hold them, or, where parties may
@@ -195,6 +218,63 @@ class Session:
             {},
         )
 
+    def find(self, ids: Strings, *, strict: bool = False) -> Rows:
+        """Ask who holds which of these rows, each once, and note which of them cannot be
+        predicted; where it is `strict`, that is an error.
+
+        Where this organisation must hold a row, and does not, nobody else is asked about
+        it. What others hold is known only where they say so: NoAnswer where a row may be
+        lost because somebody is silent.
+        """
+        own = self.own.name
+        rows = self.own_part(ids)
+        missing: dict[str, str] = {}
+        if not self.may_lack:
+            lost = rows.lacking([own], lenient=False).numpy()
+            if strict:
+                self._refuse(rows, lost)
+            missing = dict.fromkeys(ids[lost].tolist(), own)
+            if lost.all():
+                return replace(rows, missing=missing)
+            if lost.any():
+                rows = self.own_part(ids[~lost])
+        self.look(rows)
+        lost = rows.lacking(self.names, lenient=self.may_lack).numpy()
+        silent = [name for name in self.names if name not in (own, *rows.places)]
+        if silent and lost.any():
+            cause = "it does not say which of the rows it holds"
+            raise NoAnswer(silent[0], Look.kind, None, cause)
+        if strict:
+            self._refuse(rows, lost)
+        away = {name: mask.numpy() for name, mask in rows.holdings.away.items()}
+        missing |= who_lacks(rows.ids, away, ~lost)
+        return replace(rows, missing=missing)
+
+    def _refuse(self, rows: Rows, lost: NDArray[np.bool_]) -> None:
+        """Raise where a row cannot be predicted. The message goes into this site's log,
+        so it names no id."""
+        if not lost.any():
+            return
+        first = np.flatnonzero(lost)[0] + 1
+        if self.may_lack:
+            raise DataError(
+                f"{lost.sum()} of {len(lost)} ids are in no party's table, the first of"
+                f" them number {first} in the file."
+            )
+        may_skip = "skip" in find(self.local.algorithm).missing(self.local.config)
+        cure = (
+            '; or set on_missing = "skip" under [federation] in the agreed file.'
+            if may_skip
+            else "."
+        )
+        name, away = next(iter(rows.holdings.away.items()))
+        places = np.flatnonzero(away.numpy())
+        raise DataError(
+            f"'{name}' holds no row for {len(places)} of {len(lost)} ids, the first of"
+            f" them number {places[0] + 1} in the file. Predict ids that every table"
+            f" holds{cure}"
+        )
+
     def look(self, rows: Rows) -> None:
         """Ask each party which of these rows it holds; who does not answer holds none,
         where parties may be missing."""
@@ -214,16 +294,19 @@ class Session:
         """Predict rows that were looked for, or some of them, in groups by who lacks
         them, with their places."""
         opened = self.opened(rows)
-        predictions = []
+        groups = []
         wanted = torch.arange(len(rows.ids)) if wanted is None else wanted
         for places, away in rows.holdings.by_absence(wanted):
             group = wanted[places]
             self.take(rows, group, away)
-            ids = rows.ids[group.numpy()].tolist()
-            predictions.append(
-                (group, opened.predict(ids, owner=self.own.name, model=self.model))
+            predictions = opened.predict(
+                rows.ids[group.numpy()].tolist(),
+                owner=self.own.name,
+                model=self.model,
+                strict=True,
             )
-        return predictions
+            groups.append((group, predictions))
+        return groups
 
     def warm(self) -> None:
         """Have everybody read its table now, so that the first batch need not wait for
@@ -263,6 +346,7 @@ class Session:
             between=reach,
             elsewhere=Elsewhere({own}, self.names),
         )
+        set_bounds(federation, self.own)
         self.folder.load(federation, self.mark)
         self.folder.follow(federation)
         return federation
@@ -395,34 +479,74 @@ def _held(name: str, answer: Looked, size: int) -> torch.Tensor:
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(csv|parquet)")
 
 
-def predict(site: Site, run: str, rows: str, model: str | None = None) -> Path:
-    """Predict the ids in this organisation's file runs/RUN/rows/FILE; gives the file
-    with the predictions."""
+def predict(
+    site: Site, run: str, rows: str, model: str | None = None, *, strict: bool = False
+) -> Path:
+    """Predict the ids in a file of this organisation's, and give the file with the
+    predictions.
+
+    Args:
+        site: The organisation that asks.
+        run: The name of the run.
+        rows: The name of a file in runs/RUN/rows.
+        model: "own" or "aggregated", where label owners have a model of each kind.
+        strict: Whether an id that cannot be predicted is an error. Else its row says who
+            lacks it, and has no prediction.
+    """
     own = site.own
     check_asks(own, run)
     find(own.settings.algorithm).check_model(model)
     asked_in, out = checked_file(site.host.folder(run), rows)
-    column = own.settings.id_column_of(own.name)
-    spelled = list(
-        dict.fromkeys(
-            written_ids(
-                asked_in, own.settings.keys_at(own.name), whose="what to predict"
-            )
-        )
+    written = written_ids(
+        asked_in, own.settings.keys_at(own.name), whose="what to predict"
     )
+    spelled = list(dict.fromkeys(written))
     if not spelled:
         raise DataError(f"{asked_in} has no rows to predict.")
     keys = own.settings.names_of(spelled)
+    ids = np.array(list(dict.fromkeys(keys)), dtype=np.str_)
     session = Session(site, run, model=model)
-    asked = session.own_part(np.array(list(dict.fromkeys(keys)), dtype=np.str_))
-    _check_held(asked, [], session)
     try:
-        session.look(asked)
-        _check_held(asked, session.names, session)
-        predictions = [group for _, group in session.ask(asked)]
+        asked = session.find(ids, strict=strict)
+        if asked.missing:
+            words = counted(asked.missing, len(ids))
+            if len(asked.missing) == len(ids):
+                raise DataError(f"{words} Predict ids that the tables hold.")
+            log.warning("%s: %s", own.name, words)
+        groups = session.ask(asked, asked.predictable)
     finally:
         session.close()
-    return _write(out, column, predictions, spelled, keys)
+    frame = joined([group for _, group in groups], keys, asked.missing, strict=strict)
+    frame.insert(0, own.settings.id_column_of(own.name), spelled, allow_duplicates=True)
+    write(out, frame)
+    return out
+
+
+def joined(
+    groups: Sequence[Predictions],
+    keys: Sequence[str],
+    missing: Missing,
+    *,
+    strict: bool,
+) -> pd.DataFrame:
+    """The predictions of several groups of rows in one frame, without their ids, in the
+    order of these keys; unless it is `strict`, with who lacks the rows that have none."""
+    import pandas as pd
+
+    predicted = pd.concat([group.to_frame("id") for group in groups]).set_index("id")
+    known = [key for key in keys if key not in missing]
+    frame = predicted.loc[known].reset_index(drop=True)
+    return frame if strict else with_missing(frame, keys, missing)
+
+
+def write(out: Path, frame: pd.DataFrame) -> None:
+    """Write a .csv or .parquet file, all of it or nothing."""
+    out.parent.mkdir(exist_ok=True)
+    with replaced(out) as fresh:
+        if out.suffix == ".parquet":
+            frame.to_parquet(fresh, index=False)
+        else:
+            for_spreadsheets(frame).to_csv(fresh, index=False)
 
 
 def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
@@ -439,55 +563,3 @@ def checked_file(run: Path, rows: str) -> tuple[Path, Path]:
             " there."
         )
     return run / ROWS / rows, run / PREDICTIONS / rows
-
-
-def _check_held(rows: Rows, names: Sequence[str], session: Session) -> None:
-    ids = rows.ids
-    if not session.may_lack:
-        settings = session.local
-        may = "skip" in find(settings.algorithm).missing(settings.config)
-        cure = (
-            '; or set on_missing = "skip" under [federation] in the agreed file.'
-            if may
-            else "."
-        )
-        for name, away in rows.holdings.away.items():
-            # by place: the message goes into this site's log
-            lost = np.flatnonzero(away.numpy())
-            raise DataError(
-                f"'{name}' holds no row for {len(lost)} of {len(ids)} ids, the first of"
-                f" them number {lost[0] + 1} in the file. Predict ids that every table"
-                f" holds{cure}"
-            )
-    elif names and (nobody := rows.lacking(names, lenient=True).numpy()).any():
-        first = np.flatnonzero(nobody)[0] + 1
-        raise DataError(
-            f"{nobody.sum()} of {len(ids)} ids are in no party's table, the first of"
-            f" them number {first} in the file."
-        )
-
-
-def _write(
-    out: Path,
-    column: str,
-    groups: Sequence[Predictions],
-    spelled: Sequence[str],
-    keys: Sequence[str],
-) -> Path:
-    """Write one line per id as it was spelled; `keys` are what ids are compared by."""
-    import pandas as pd
-
-    frame = (
-        pd.concat([group.to_frame("id") for group in groups])
-        .set_index("id")
-        .loc[list(keys)]
-        .reset_index()
-    )
-    frame = frame.assign(id=list(spelled)).rename(columns={"id": column})
-    out.parent.mkdir(exist_ok=True)
-    with replaced(out) as fresh:
-        if out.suffix == ".parquet":
-            frame.to_parquet(fresh, index=False)
-        else:
-            for_spreadsheets(frame).to_csv(fresh, index=False)
-    return out

@@ -92,7 +92,13 @@ from colonnade.sites.candidate import SelectionHost
 from colonnade.sites.host import ColumnHost, Host, LabelHost, Refusals, check_same
 from colonnade.sites.label_sets import Describe, Describer, agreed_labels, labels_alone
 from colonnade.sites.messages import Join, Prepare
-from colonnade.sites.participant import Listener, Participant, as_trained, stand
+from colonnade.sites.participant import (
+    Listener,
+    Participant,
+    as_trained,
+    set_bounds,
+    stand,
+)
 from colonnade.sites.reader import (
     Asked,
     Reader,
@@ -554,13 +560,15 @@ class Site:
             {own.name}, names, counts=any(answer.counts for answer in prepared.values())
         )
         lines = partial(self.carrier, joins=True)
-        return Federation(
+        federation = Federation(
             settings,
             holdings,
             record=bool(moment),
             between=lambda _, here: lines(here),
             elsewhere=elsewhere,
         )
+        set_bounds(federation, own)
+        return federation
 
     def serve(
         self, participant: Participant, resumed: int | None, askers: Collection[str]

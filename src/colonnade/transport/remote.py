@@ -252,7 +252,7 @@ def check_size(total: int) -> None:
     if total > wire.MAX_FRAME:
         raise WireError(
             f"A frame may have at most {wire.MAX_FRAME} bytes; this one says it has"
-            f" {total}."
+            f" {total}. Send less at once."
         )
 
 
