@@ -349,7 +349,6 @@ class Predictions:
     id_column: str = "id"  # as the asker's table calls it
     # of two classes the one that is looked for, as [data] positive says
     positive: Any = None
-
     # all ids asked for, in order; None: those that were predicted
     asked: Ids | None = None
     # by id that could not be predicted, who lacks the row; None: that is an error
