@@ -396,7 +396,10 @@ def test_a_federation_in_the_simulator_is_the_federation_in_one_process(
     ids = ["P003", "P001"]
     (tmp_path / "ids.csv").write_text("\n".join(["patient", *ids, ""]))
     out = simulated(tmp_path / "work").predict(
-        settings, "run", tmp_path / "ids.csv", **asks
+        settings,
+        "run",
+        tmp_path / "ids.csv",
+        **asks,  # type: ignore[arg-type]
     )
     mine = load(tmp_path / "run", ids=ids, owner=asks.get("owner")).predict(
         ids, owner=asks.get("owner"), model=asks.get("model")
