@@ -43,7 +43,6 @@ PRIVATE = {
 def test_a_party_checks_its_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     folders(tmp_path, settings=quick(parties=PRIVATE))
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
@@ -92,7 +91,6 @@ def test_a_party_checks_its_own_file(
 def test_it_is_told_where_rules_protect_less_than_they_seem_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     (tmp_path / "one").mkdir()
     weak = {
         "predict.embedding": {"mechanism": "plain"},
@@ -127,7 +125,6 @@ def test_it_is_told_where_rules_protect_less_than_they_seem_to(
 def test_everybody_checks_its_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     lab = {
         "name": "lab",
         "outbox": GAUSSIAN,
@@ -183,7 +180,7 @@ def test_kits_are_made_and_told(
 ) -> None:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     file = write(tmp_path / "all")
     deploy.provision(file, tmp_path / "kits", server="localhost")

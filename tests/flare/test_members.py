@@ -28,9 +28,7 @@ from colonnade.settings.party_file import OWN, STARTUP, write_own
 from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 
 from colonnade.transport.channel import REFUSED
 

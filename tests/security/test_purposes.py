@@ -17,8 +17,6 @@ from tests.federation.small import federation, frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, new_people, sites
 from tests.sites.kinds import several
 
-pytest.importorskip("dp_accounting")
-
 from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.multi_vfl_data_owner import Embed as EmbedBy
 from colonnade.core import Outbox, Released

@@ -82,7 +82,6 @@ def test_organisations_train_what_one_process_would(
 ) -> None:
     given = frames()
     if align == "private":
-        pytest.importorskip("coincurve")
         given = {
             "clinic": given["clinic"].iloc[::-1].iloc[3:],
             "lab": given["lab"].iloc[5:],
@@ -279,7 +278,6 @@ def test_a_run_with_secret_models_is_resumed_bit_equal_from_its_own_checkpoint(
 
 
 def test_what_was_spent_and_drawn_stays_so_in_a_resumed_run(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     drawn = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 1.0}}}
     owners: Any = {
         "label_owners": [{"name": "north", "outbox": drawn}],
@@ -366,7 +364,6 @@ def test_the_drivers_settings_cannot_loosen_a_partys_rules_and_its_budget_is_for
     """The clinic's own copy of everything says plain; the laboratory's noise is added
     all the same, and its budget ends the run. Else a driver would only have to start
     another run."""
-    pytest.importorskip("dp_accounting")
     made(tmp_path, "one", **SPENDING)
     assert "gaussian" not in "".join(
         path.read_text() for path in (tmp_path / "clinic").glob("*.toml")
@@ -392,7 +389,6 @@ def test_the_drivers_settings_cannot_loosen_a_partys_rules_and_its_budget_is_for
 
 
 def test_what_a_run_that_broke_off_spent_is_counted_by_the_next(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     made(tmp_path, "one", parties={"lab": {"outbox": LOUD}})
     spent = []
     for run in ("one", "two"):
