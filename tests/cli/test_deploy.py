@@ -12,7 +12,6 @@ from tests.federation.small import quick, write
 from tests.federation.small_multi import GAUSSIAN
 from tests.federation.small_multi_sites import EVERY, private
 from tests.federation.small_sites import folders, sites
-from tests.sites.kinds import several
 from typer.testing import CliRunner
 
 from colonnade.cli import deploy
@@ -121,7 +120,6 @@ def test_it_is_told_where_rules_protect_less_than_they_seem_to(
     assert "Weaker" not in told
 
 
-@several
 def test_everybody_checks_its_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,8 +213,6 @@ def test_an_id_that_a_party_lacks_is_named_and_the_others_are_predicted(
 ) -> None:
     """Nobody is asked about a row that the asker itself would have to hold, and no id is
     in the log."""
-    if align == "private":
-        pytest.importorskip("coincurve")
     trained(tmp_path, quick(**ALONE, data={"align": align}))
     left_out(tmp_path, "lab", ["P002", "P005"])
     left_out(tmp_path, "clinic", ["P004", "P005"])

@@ -24,7 +24,6 @@ from tests.sites.kinds import (
     each_kind,
     made,
     same_bits,
-    several,
     trains,
 )
 
@@ -104,7 +103,6 @@ def test_organisations_train_what_one_process_would(
     as_in_one_process(tmp_path)
 
 
-@several
 def test_so_do_several_label_owners_and_their_server_sees_weights_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +241,6 @@ def test_a_run_is_resumed_bit_equal(tmp_path: Path, kind: str) -> None:
     same_bits(saved(tmp_path, "whole"), saved(tmp_path, "parts"))
 
 
-@several
 def test_a_run_with_secret_models_is_resumed_bit_equal_from_its_own_checkpoint(
     tmp_path: Path,
 ) -> None:
@@ -437,7 +434,6 @@ def test_only_the_driver_may_ask_and_others_are_refused_and_written_down(
     assert lab.refused.count == 7
 
 
-@several
 def test_of_several_everybody_is_asked_by_those_it_works_for_alone(
     tmp_path: Path,
 ) -> None:
@@ -466,7 +462,6 @@ def test_of_several_everybody_is_asked_by_those_it_works_for_alone(
     assert len(refused) == every["lab"].refused.count == 5
 
 
-@several
 def test_people_whom_only_some_know_are_left_out_and_numbers_are_measured(
     tmp_path: Path,
 ) -> None:
