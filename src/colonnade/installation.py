@@ -78,7 +78,7 @@ def no_pictures() -> str:
 def project_url(label: str) -> str:
     """An address under [project.urls] of pyproject.toml, by its label."""
     for line in metadata.metadata(NAME).get_all("Project-URL") or ():
-        found, _, url = line.partition(", ")
+        found, _, url = str(line).partition(", ")
         if found == label:
             return url
     raise KeyError(f"[project.urls] of pyproject.toml has no {label!r}.")
