@@ -10,7 +10,7 @@
 # make docs    the site, in docs/_build; a warning, a dead link or an undocumented name fails it
 # make format  rewrite the sources in the house format
 #
-# Each needs only Python (3.11 or newer) and make: the environment is made in .venv on first use.
+# Each needs only Python (3.11 to 3.13) and make: the environment is made in .venv on first use.
 
 PYTHON ?= python3
 BIN := .venv/bin

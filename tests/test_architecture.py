@@ -16,7 +16,7 @@ MODULES = sorted(
 )
 
 LAYERS = (
-    {"errors", "version", "first_use"},
+    {"errors", "version", "first_use", "installation"},
     {"core"},
     {
         "transport",

@@ -17,8 +17,6 @@ def test_regression_with_own_models_explains_some_variance() -> None:
 
 
 def test_frames_are_aligned_partners_chosen_and_a_model_trained() -> None:
-    pytest.importorskip("coincurve")
-    pytest.importorskip("tenseal")
     frames = align_select_train.tables()
     shared = set.intersection(*(set(frame["patient"]) for frame in frames.values()))
     found = align_select_train.main()
@@ -29,7 +27,6 @@ def test_frames_are_aligned_partners_chosen_and_a_model_trained() -> None:
 
 @pytest.mark.long
 def test_two_hospitals_and_two_centres_learn_together(tmp_path: Path) -> None:
-    pytest.importorskip("coincurve")
     federation = Federation.from_toml(make_tables.main(tmp_path))
     outcome = federation.fit(tmp_path / "run")
     assert outcome.summary["metrics"]["test"]["accuracy"] > 0.9

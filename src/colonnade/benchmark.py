@@ -25,7 +25,7 @@ from typing import Any
 from colonnade.core.files import write_text
 from colonnade.core.party import cores
 from colonnade.reproduction.cells import Say, matching, module_at
-from colonnade.reproduction.expected import check_known, installed
+from colonnade.reproduction.expected import check_known, in_repository
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Share:
 
 def folder() -> Path:
     """Where the benchmarks are."""
-    return installed("benchmarks")
+    return in_repository("benchmarks")
 
 
 def names() -> list[str]:
@@ -83,7 +83,7 @@ def run(
 ) -> list[Result]:
     """Run one benchmark, or all of them; `share` is for those that are made of cells."""
     if name != "all":
-        check_known("benchmark", name, names(), folder())
+        check_known("benchmark", name, names())
     results: list[Result] = []
     for benchmark in names() if name == "all" else [name]:
         if say is not None:

@@ -87,7 +87,6 @@ def test_encrypted_it_is_the_same_optimum(
     loading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the same tolerance: what rounding leaves of it is far below."""
-    pytest.importorskip("tenseal")
     monkeypatch.setattr(encrypted_columns, "ROWS_FOR_A_NUMBER", 1)
     train = {"epochs": 12 if loading is load_diabetes else 60, "early_stop": False}
     is_scikit_learns(

@@ -34,7 +34,6 @@ from colonnade.settings.federation_file import Settings
 from colonnade.sites.driving import drive
 from colonnade.transport import Recording
 
-pytest.importorskip("tenseal")
 BATCH = "train/0/0"
 
 

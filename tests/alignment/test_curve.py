@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
-from typing import Any
 
 import numpy as np
 import pytest
 
 from colonnade.alignment import curve
-from colonnade.errors import ConfigError
 
 P = 2**256 - 2**32 - 977
 ONE = (1).to_bytes(32, "big")
@@ -125,18 +122,3 @@ def test_points_pass_the_check() -> None:
     assert blinded.shape == (len(DIGESTS), 33)
     curve.check(blinded)
     curve.check(np.empty((0, 33), np.uint8))
-
-
-def test_a_missing_library_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "coincurve":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
-        curve.public_key()

@@ -17,7 +17,6 @@ from colonnade.datasets.table import Table, table_from_frame
 from colonnade.federation import Federation, Settings
 from colonnade.rows.matching import in_common
 
-pytest.importorskip("coincurve")
 SETTINGS = Settings.from_mapping(
     {
         "data": {"id": "id", "align": "private"},

@@ -14,10 +14,6 @@ import pytest
 from tests.alignment.parties import owner as id_owner
 from tests.alignment.people import DATA, ID, OWN, RULES, people, settings
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade import Federation, load
 from colonnade.alignment import AlignmentSettings, Ids, align_here
 from colonnade.alignment.id_owner import Agree

@@ -67,7 +67,6 @@ def test_a_run_is_attacked_and_stays_bit_identical(run: Path) -> None:
 
 
 def test_shares_of_a_sum_are_no_columns_to_attack_and_it_is_said() -> None:
-    pytest.importorskip("cryptography")
     found = audit_federation(
         trained("vimadmm_joint", config={"aggregation": "secure"}, train={"epochs": 1}),
         rows=8,

@@ -126,7 +126,6 @@ def test_of_hidden_nodes_the_choice_of_splits_is_attacked() -> None:
 
 
 def test_neighbours_and_sums_are_not_attacked_and_ciphertexts_need_not_be() -> None:
-    pytest.importorskip("tenseal")
     given = three(90) | {
         "pharmacy": (
             three(90)["lab"].rename(columns=lambda c: c if c == "patient" else f"{c}_2")
@@ -138,7 +137,6 @@ def test_neighbours_and_sums_are_not_attacked_and_ciphertexts_need_not_be() -> N
 
 
 def test_of_masked_shares_the_sum_can_be_read_and_nothing_attacks_it() -> None:
-    pytest.importorskip("cryptography")
     found = audited(
         "vimadmm_joint", config={"aggregation": "secure"}, train={"epochs": 1}
     )
@@ -152,7 +150,6 @@ def test_of_an_encrypted_and_masked_logistic_regression_all_that_can_be_read_is_
 ):
     """Columns by the sums of scores and lengths, labels by the sums that each party
     steps with."""
-    pytest.importorskip("tenseal")
     config = {"aggregation": "secure", "encryption": "bfv"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("colonnade.attacks.rehearsal.ROUNDS", 4)

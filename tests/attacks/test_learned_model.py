@@ -164,7 +164,6 @@ def test_sums_under_masks_over_as_many_rounds_as_there_are_columns_are_the_colum
 ):
     """Nobody's scores are known, and with the columns of a few rows everybody's follow
     all the same; of few rounds, hardly."""
-    pytest.importorskip("cryptography")
     secure = {"aggregation": "secure"}
     brief = {"epochs": 2}
     federation = trained(

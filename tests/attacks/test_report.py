@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import hashlib
 import json
 import re
 import shutil
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from colonnade.attacks.inversion_audit import Rebuilt
 from colonnade.attacks.rehearsal import model_files
 from colonnade.attacks.report import Verdict, worst_verdict, write
 from colonnade.errors import InputError
+from colonnade.installation import no_pictures
 from colonnade.runs.run_directory import to_json
 
 
@@ -157,18 +158,11 @@ def test_a_second_audit_replaces_the_first_and_leaves_other_files(
 def test_without_matplotlib_the_scores_are_written(
     table: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ModuleNotFoundError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     notes = list(table.notes)
     write(table, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]
-    assert any('pip install "colonnade[plots]"' in note for note in table.notes)
+    assert no_pictures() in table.notes
     table.notes[:] = notes
 
 

@@ -12,7 +12,6 @@ from tests.federation.small import quick, write
 from tests.federation.small_multi import GAUSSIAN
 from tests.federation.small_multi_sites import EVERY, private
 from tests.federation.small_sites import folders, sites
-from tests.sites.kinds import several
 from typer.testing import CliRunner
 
 from colonnade.cli import deploy
@@ -43,7 +42,6 @@ PRIVATE = {
 def test_a_party_checks_its_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     folders(tmp_path, settings=quick(parties=PRIVATE))
     deploy.party(deploy.Action.check, tmp_path / "lab" / OWN)
     told = " ".join(capsys.readouterr().out.split())
@@ -92,7 +90,6 @@ def test_a_party_checks_its_own_file(
 def test_it_is_told_where_rules_protect_less_than_they_seem_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     (tmp_path / "one").mkdir()
     weak = {
         "predict.embedding": {"mechanism": "plain"},
@@ -123,11 +120,9 @@ def test_it_is_told_where_rules_protect_less_than_they_seem_to(
     assert "Weaker" not in told
 
 
-@several
 def test_everybody_checks_its_own_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("dp_accounting")
     lab = {
         "name": "lab",
         "outbox": GAUSSIAN,
@@ -183,7 +178,7 @@ def test_kits_are_made_and_told(
 ) -> None:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     file = write(tmp_path / "all")
     deploy.provision(file, tmp_path / "kits", server="localhost")

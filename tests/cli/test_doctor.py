@@ -13,13 +13,13 @@ from colonnade.planning.doctor import Check
 CHECKS = [
     Check("python", "ok", "3.11.0"),
     Check(
-        "extra serve",
+        "extra tracking",
         "absent",
-        "not installed (fastapi)",
-        'pip install "colonnade[serve]"',
+        "not installed (tensorboard)",
+        'pip install "colonnade[tracking]"',
         required=False,
     ),
-    Check("extra crypto", "failed", "broken [badly]", "reinstall it", required=False),
+    Check("extra plots", "failed", "broken [badly]", "reinstall it", required=False),
 ]
 
 
@@ -38,9 +38,9 @@ def test_a_line_per_check_with_the_cure(call: Caller, checks: list[Check]) -> No
     assert called.code == 0
     for part in (
         "✓ python  3.11.0",
-        "– extra serve",
-        'pip install "colonnade[serve]"',
-        "✗ extra crypto  broken [badly]",
+        "– extra tracking",
+        'pip install "colonnade[tracking]"',
+        "✗ extra plots  broken [badly]",
     ):
         assert part in called.out, part
     assert "All that is required works" in called.out

@@ -12,7 +12,7 @@ from tests.federation import small_multi
 from tests.federation.small import federation, frames, quick, write
 
 from colonnade.errors import ConfigError
-from colonnade.explain import Report, pictures
+from colonnade.explain import Report
 from colonnade.federation import Federation, Settings
 
 pytest.importorskip("matplotlib")
@@ -165,8 +165,6 @@ def test_what_cannot_be_explained_is_one_message_and_code_2(
         assert f"cannot be written to {place}: " in call.fails(
             2, "explain", digits, *options
         )
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    assert 'pip install "colonnade[plots]"' in call.fails(2, "explain", digits)
 
 
 def test_tables_must_still_be_where_the_run_says(call: Caller, tmp_path: Path) -> None:

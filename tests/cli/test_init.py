@@ -39,7 +39,6 @@ def answer(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) -> None:
-    pytest.importorskip("coincurve")
     called = call("init", "--yes")
     assert called.code == 0, called.err
     for part in (
@@ -68,8 +67,6 @@ def test_with_yes_it_asks_nothing_and_the_file_runs(call: Caller, folder: Path) 
 def test_answers_are_asked_again_until_they_can_be(
     call: Caller, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("coincurve")
-    pytest.importorskip("dp_accounting")
     answer(
         monkeypatch,
         "y",
@@ -166,7 +163,6 @@ def test_an_empty_folder(
 def test_files_that_are_no_tables_are_left_out_and_said(
     call: Caller, folder: Path
 ) -> None:
-    pytest.importorskip("coincurve")
     (folder / "bad.csv").write_text("word\nx\ny\n")
     called = call("init", "--yes")
     assert called.code == 0, called.err
@@ -188,7 +184,6 @@ def test_files_that_are_no_tables_are_left_out_and_said(
 
 
 def test_the_label_may_be_named(call: Caller, folder: Path) -> None:
-    pytest.importorskip("coincurve")
     assert call("init", "--yes", "--label", "clinic.age").code == 0
     settings = Settings.from_toml(folder / "federation.toml")
     assert (settings.parties["clinic"].label, settings.data.task) == (
@@ -205,7 +200,6 @@ def test_the_label_may_be_named(call: Caller, folder: Path) -> None:
 
 
 def test_what_the_tables_should_be_is_said(call: Caller, folder: Path) -> None:
-    pytest.importorskip("coincurve")
     clinic = pd.read_csv(folder / "clinic.csv", dtype=str)
     clinic["churned"] = ["yes", None] * (len(clinic) // 2)
     clinic["visits"] = ["?", *map(str, range(1, len(clinic)))]

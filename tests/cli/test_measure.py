@@ -12,6 +12,7 @@ from tests.reproduction.test_expected import plan_folder
 
 from colonnade import benchmark
 from colonnade.benchmark import Result
+from colonnade.installation import project_url
 
 
 @pytest.fixture
@@ -108,17 +109,15 @@ def test_an_unknown_name_is_code_2(call: Caller, plans: None) -> None:
     assert "There is no benchmark 'croe' (did you mean 'core'?)" in message
 
 
-def test_where_none_is_installed_that_is_said(
-    call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["bench", "reproduce"])
+def test_outside_the_repository_they_are_told_where_studies_are(
+    command: str, call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("colonnade.benchmark.folder", lambda: tmp_path / "none")
-    monkeypatch.setattr(
-        "colonnade.reproduction.expected.folder", lambda: tmp_path / "none"
-    )
-    for command in ("bench", "reproduce"):
-        assert f"none is installed: {tmp_path / 'none'} is not there." in call.fails(
-            2, command, "nope"
-        )
+    monkeypatch.setattr("colonnade.reproduction.expected.REPOSITORY", tmp_path)
+    for words in ([command], [command, "vim-mnist"]):
+        message = call.fails(2, *words)
+        assert "not part of the installed package" in message
+        assert project_url("Source") in message
 
 
 def test_bench_gives_tables_and_json(

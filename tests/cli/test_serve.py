@@ -4,7 +4,6 @@ tests/serving/test_under_load.py."""
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,5 +65,3 @@ def test_what_cannot_be_served_is_one_message(
         f"lab={tmp_path / 'none.csv'}",
     )
     assert "there is no such file" in message
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert 'pip install "colonnade[serve]"' in call.fails(2, "serve", finished / "run")

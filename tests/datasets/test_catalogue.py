@@ -240,6 +240,6 @@ def test_pictures_without_pillow_say_what_to_install(
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(
         DataError,
-        match=r"needs Pillow, which is not installed\. Install colonnade\[plots\]",
+        match=r"needs Pillow, which is not installed\. Install it: .*plots",
     ):
         load("cifar10", folder=real_data, offline=True)

@@ -39,9 +39,6 @@ def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_aligns_sees_how_long_it_will_take_unless_it_is_to_be_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip(
-        "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-    )
     from tests.alignment.test_training import PRIVATE, overlapping
     from tests.federation.small import federation
 

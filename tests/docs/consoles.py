@@ -1,5 +1,6 @@
 """The ```console blocks of a page: commands after `$ `, continued after `> `, and the
-lines of output that are shown.
+lines of output that are shown. A ```python block is a program; a ```text block right
+after it shows what the program prints.
 
 A shown line must come out, in the order shown: `…` stands for any text, a line of `…`
 alone for any lines, a run of one drawing sign (━━━, ███) for any length of it; white
@@ -9,9 +10,15 @@ space does not count, and a number must agree within a tenth.
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.docs.shell import Shell
+
+PORT = "8080"
+"""The port that pages serve at; here a free one takes its place."""
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
 
 
@@ -39,6 +46,47 @@ def commands(page: Path) -> list[Command]:
             elif line.strip():
                 found[-1].shown.append(line)
     return found
+
+
+@dataclass
+class Program:
+    """A program, and what is shown of its output."""
+
+    text: str
+    shown: list[str]
+
+
+def programs(page: Path) -> list[Program]:
+    """In the order of the page."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return [Program(text, shown.splitlines()) for text, shown in blocks]
+
+
+def follow(page: Path, shell: Shell, shown: Callable[[str], bool] = bool) -> None:
+    """Run every command of a page, and hold what it prints against what is shown.
+
+    Args:
+        page: the document.
+        shell: where its commands run.
+        shown: whether a line that the page shows is to be printed here.
+    """
+    for command in commands(page):
+        line = command.line.replace(PORT, shell.port)
+        if line.startswith("curl "):
+            if shutil.which("curl") is None:
+                continue
+            shell.wait_for_port()
+        code, output = shell.run(line)
+        assert code == 0, f"$ {line}\n{output}"
+        expected = [words for words in command.shown if shown(words)]
+        lost = missing(expected, output.replace(shell.port, PORT))
+        assert lost is None, (
+            f"$ {line}\nshows, and did not print:\n{lost}\n\nIt printed:\n{output}"
+        )
 
 
 def missing(shown: list[str], output: str) -> str | None:

@@ -11,10 +11,13 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,21 +43,31 @@ IMPORTED = (
 
 
 class Shell:
-    """Where one stands, and what runs in the background."""
+    """Where one stands, and what runs in the background.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where the first command runs.
+        python: of another environment, with its installed Colonnade; None for this
+            environment and the sources of the repository.
+    """
+
+    def __init__(self, folder: Path, python: Path | None = None) -> None:
         self.folder = folder
+        self.python = python or Path(sys.executable)
+        sources = [] if python else [str(ROOT / "src")]
         self.environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sources]) if sources else "",
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
         }
         self.server = subprocess.Popen(
-            [sys.executable, "-m", "tests.docs.shell"],
+            [self.python, "-m", "tests.docs.shell"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=self.environment,
+            env=self.environment
+            | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sources])},
+            cwd=folder,
             text=True,
         )
         self.background: list[subprocess.Popen[Any]] = []
@@ -97,6 +110,24 @@ class Shell:
             timeout=120,
         )
         return done.returncode, done.stdout + done.stderr
+
+    @cached_property
+    def port(self) -> str:
+        """A port that nothing listens on."""
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            return str(held.getsockname()[1])
+
+    def wait_for_port(self) -> None:
+        """Wait until something listens on the port, a minute at most."""
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", int(self.port)), 1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise AssertionError("Nothing listened on the port within a minute.")
 
     def close(self) -> None:
         """End what this shell started."""

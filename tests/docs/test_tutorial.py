@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.consoles import agrees, commands, missing
+from tests.docs.consoles import agrees, commands, follow, missing
 from tests.docs.shell import Shell
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
-PORT = "8080"
-"""Which the page serves at; here a free one takes its place."""
 
 
 @pytest.fixture
@@ -26,42 +22,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.close()
 
 
-@pytest.fixture
-def port() -> str:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return str(held.getsockname()[1])
-
-
-def until_it_listens(port: str) -> None:
-    for _ in range(600):
-        try:
-            socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("The server of the tutorial did not start within a minute.")
-
-
 @pytest.mark.long
-def test_every_command_of_the_tutorial_runs(shell: Shell, port: str) -> None:
-    for extra in ("coincurve", "tenseal", "dp_accounting", "matplotlib", "fastapi"):
-        pytest.importorskip(extra)
-    typed = commands(PAGE)
-    assert len(typed) > 10
-    for command in typed:
-        line = command.line.replace(PORT, port)
-        if line.startswith("curl "):
-            if shutil.which("curl") is None:
-                continue
-            until_it_listens(port)
-        code, output = shell.run(line)
-        assert code == 0, f"$ {line}\n{output}"
-        lost = missing(command.shown, output.replace(port, PORT))
-        assert lost is None, (
-            f"$ {line}\nshows, and did not print:\n{lost}\n\nIt printed:\n{output}"
-        )
+def test_every_command_of_the_tutorial_runs(shell: Shell) -> None:
+    pytest.importorskip("matplotlib")
+    assert len(commands(PAGE)) > 10
+    follow(PAGE, shell)
 
 
 def test_a_line_that_did_not_come_out_is_found() -> None:

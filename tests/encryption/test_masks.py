@@ -3,9 +3,7 @@ belong together is refused."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ from colonnade.encryption.masks import (
     one_round,
     open_sum,
 )
-from colonnade.errors import BoundaryError, ConfigError
+from colonnade.errors import BoundaryError
 
 
 class MaskedValues(Message):
@@ -384,11 +382,3 @@ def test_bytes_that_are_no_share_are_refused_before_memory_is_taken(
 def test_a_collector_cannot_mask() -> None:
     with pytest.raises(BoundaryError, match="Only a party that agreed on keys"):
         CODECS["masked"].encode(torch.zeros(1), Generator())
-
-
-def test_without_the_library_the_error_names_what_to_install(monkeypatch: Any) -> None:
-    monkeypatch.setitem(
-        sys.modules, "cryptography.hazmat.primitives.asymmetric.x25519", None
-    )
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
-        Masks("p0")

@@ -25,7 +25,6 @@ def test_a_notebook_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    pytest.importorskip("dp_accounting")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     book = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(

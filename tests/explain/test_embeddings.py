@@ -126,7 +126,6 @@ def test_an_algorithm_that_combines_otherwise_is_refused(
 
 
 def test_a_secure_sum_is_refused() -> None:
-    pytest.importorskip("cryptography")
     federation = fresh(
         "vimadmm_joint", algorithm={"aggregation": "secure"}, train={"epochs": 1}
     )

@@ -82,7 +82,6 @@ def test_noise_hurts_whom_the_model_reads() -> None:
 
 
 def test_a_secure_sum_can_be_checked_by_noise_and_trained_again() -> None:
-    pytest.importorskip("cryptography")
     secure = fresh("vimadmm_joint", algorithm={"aggregation": "secure"})
     found = means(noise_validation(secure, 3.0, repeats=1, seed=2))
     plain = means(noise_validation(trained("vimadmm_joint"), 3.0, repeats=1, seed=2))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 
 from colonnade.core.files import write_figure
-from colonnade.errors import InputError
 from colonnade.evaluate import metric
 from colonnade.explain import Report, pictures
 from colonnade.explain.pictures import (
@@ -30,6 +30,7 @@ from colonnade.explain.pictures import (
     summarization,
     tsne,
 )
+from colonnade.installation import hint
 from colonnade.selection import select_here
 
 Rectangle = pytest.importorskip("matplotlib.patches").Rectangle
@@ -207,11 +208,15 @@ def test_retrained_pictures_show_their_numbers() -> None:
 pytest.importorskip("matplotlib")
 
 
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures.can_draw()
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'pip install "colonnade\[plots\]"'):
-        pictures.can_draw()
+def test_without_matplotlib_the_numbers_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match="pictures are left out") as told:
+        written = pictures.write(made_up(3), tmp_path)
+    assert hint("plots") in str(told[0].message)
+    assert {path.suffix for path in written} == {".json"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,6 @@ def test_validation_rows_stand_in_for_test_rows() -> None:
 
 
 def test_a_secure_sum_leaves_out_what_needs_single_releases() -> None:
-    pytest.importorskip("cryptography")
     federation = fresh(
         "vimadmm_joint", algorithm={"aggregation": "secure"}, train={"epochs": 1}
     )

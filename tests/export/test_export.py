@@ -173,7 +173,6 @@ def test_sites_export_their_own_pieces_which_together_are_those_of_one_process(
     base = tmp_path / "at"
     alone = {"device": "cpu", "cohort": "off"}
     if name == "multi_vfl":
-        pytest.importorskip("coincurve")
         file, settings = small_multi_sites.folders(base, small_multi_sites.private())
         drive(small_multi_sites.sites(base)[SERVER], "run")
     else:

@@ -243,7 +243,6 @@ def test_it_stops_when_patience_ends_and_keeps_the_models_that_validated_best(
 def test_with_noise_the_best_models_score_is_told_and_nothing_is_released_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("dp_accounting")
     scores(monkeypatch, [0.80, 0.90, 0.85])
     noisy = {
         "lab": {

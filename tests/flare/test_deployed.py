@@ -27,7 +27,7 @@ HOSTILE = "tests.federation.hostile_relay.HostileRelay"
 def test_a_folder_that_is_no_leads_kit_is_told(tmp_path: Path) -> None:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     with pytest.raises(ConfigError, match="is no startup kit of a lead"):
         Session(tmp_path)
@@ -48,7 +48,7 @@ def test_processes_with_certificates_train_what_one_process_would_though_one_is_
     owner's name, by a message that FLARE itself takes for the label owner's."""
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     # the relay's own class is here
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'src'}")
@@ -97,7 +97,7 @@ def test_processes_with_certificates_train_what_one_process_would_though_one_is_
 def test_a_run_goes_on_by_itself_when_a_process_dies(tmp_path: Path) -> None:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     changes = {"device": "cpu", "cohort": "off", "deadline": 20, "retries": 0}
     file = write(

@@ -138,7 +138,7 @@ def made(
 ) -> Iterator[tuple[Deployment, Settings]]:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     if why := can_be_made():
         pytest.skip(f"no network namespaces without root here: {why}")

@@ -4,6 +4,7 @@ simulator where it is installed."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,11 +31,12 @@ from colonnade.flare import job as engine
 from colonnade.flare.engines import OnThisMachine, gather
 from colonnade.flare.orders import lead_of
 from colonnade.flare.simulator import NOT_STARTED, Simulator, runs, starts, write_sites
+from colonnade.installation import hint
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
 
-WITHOUT = 'NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
+WITHOUT = "NVIDIA FLARE is not installed: the extra flare"
 
 
 @pytest.fixture
@@ -170,7 +172,6 @@ def test_one_folder_made_of_all_organisations_has_their_accounts(
 ) -> None:
     """A site has its journal beside its runs; in one folder each party has its own in
     its part."""
-    pytest.importorskip("dp_accounting")
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}
     }
@@ -335,7 +336,7 @@ def test_each_record_is_passed_on_once(tmp_path: Path) -> None:
 
 def test_without_flare_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvflare.collab", None)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[flare\]"'):
+    with pytest.raises(ConfigError, match=re.escape(hint("flare"))):
         engine.require()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.federation.small import quick, write
 from tests.federation.small_sites import folders, sites
-from tests.sites.kinds import made, several
+from tests.sites.kinds import made
 
 from colonnade.core import Done, Envelope, wire
 from colonnade.errors import BoundaryError, ColonnadeError, WireError
@@ -28,9 +28,7 @@ from colonnade.settings.party_file import OWN, STARTUP, write_own
 from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 
 from colonnade.transport.channel import REFUSED
 
@@ -220,7 +218,6 @@ def test_a_job_makes_only_the_class_that_can_serve_listen(tmp_path: Path) -> Non
     )
 
 
-@several
 def test_a_job_that_asks_the_wrong_site_to_predict_fails_there(tmp_path: Path) -> None:
     from colonnade.flare.members import Member
 

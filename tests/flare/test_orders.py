@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from tests.flare.test_members import small, started
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 
 from colonnade.errors import BoundaryError, CheckpointError
 from colonnade.flare import members, orders

@@ -75,7 +75,7 @@ def test_a_site_needs_a_name_that_certificates_can_have(
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     base = tmp_path_factory.mktemp("provision")
     provision(

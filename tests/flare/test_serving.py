@@ -12,9 +12,7 @@ from tests.federation.small_sites import folders, sites, trained
 
 from colonnade.runs.layout import FAILURE
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 
 
 def test_flare_sees_one_published_call_and_an_end() -> None:

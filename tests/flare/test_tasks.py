@@ -30,9 +30,7 @@ from colonnade.settings.party_file import sites_of, write_table
 from colonnade.settings.sections import AuditSettings
 from colonnade.sites.driving import drive
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 SETTINGS = quick(
     data={"align": "private"},
     train={"epochs": 1},

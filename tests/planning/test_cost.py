@@ -44,7 +44,6 @@ def test_where_nothing_is_trained_scoring_opens() -> None:
     "algorithm", [{"name": "vimadmm"}, {"name": "knn", "aggregation": "plain"}]
 )
 def test_finding_the_common_rows_is_counted_once(algorithm: dict[str, str]) -> None:
-    pytest.importorskip("coincurve")
     plain, private = (
         federation(algorithm=algorithm, data={"align": how})
         for how in ("exact", "private")

@@ -111,7 +111,6 @@ def test_with_several_label_owners_too(changes: dict[str, Any], tmp_path: Path) 
 def test_what_is_encrypted_is_estimated_and_says_so(
     algorithm: dict[str, Any], tmp_path: Path
 ) -> None:
-    pytest.importorskip("tenseal")
     small = {
         "algorithm": algorithm,
         "model": {"name": "linear", "width": 2},

@@ -48,7 +48,6 @@ def test_a_training_batch_is_known_by_its_name(
 
 
 def test_ciphertexts_are_told_from_tensors() -> None:
-    pytest.importorskip("tenseal")
     for mode, is_hidden in (("plain", False), ("encrypted", True)):
         built = federation(algorithm={"name": "knn", "aggregation": mode})
         built.evaluate("test")

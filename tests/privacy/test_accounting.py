@@ -193,21 +193,3 @@ def test_label_privacy_is_never_added_to_that_of_columns() -> None:
 def test_nothing_released_costs_nothing() -> None:
     assert known_batch({}, "replace-one", DELTA) == 0.0
     assert known_batch({key_of(NON_PRIVATE): 0}, "replace-one", DELTA) == 0.0
-
-
-def test_a_missing_library_is_told_with_its_cure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import importlib
-
-    from colonnade.errors import ConfigError
-
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    dp_accounting.cache_clear()
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[privacy\]"'):
-        dp_accounting()
-    monkeypatch.undo()
-    assert dp_accounting().GaussianDpEvent

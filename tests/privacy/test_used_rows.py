@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("dp_accounting")
-
 from colonnade.algorithms import ALGORITHMS
 from colonnade.core import Agreed, Batches, Outbox, Plain
 from colonnade.core.release import Rule

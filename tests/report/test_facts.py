@@ -59,7 +59,6 @@ def test_facts_of_a_finished_run_are_those_of_its_files(noisy: Path) -> None:
 def test_what_was_released_since_training_is_counted_as_colonnade_privacy_does(
     noisy: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("dp_accounting")
     run = tmp_path / "run"
     shutil.copytree(noisy, run)
     before = {(one["party"], one["protects"]): one for one in read(run).privacy}

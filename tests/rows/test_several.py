@@ -201,7 +201,6 @@ def test_exact_alignment_names_who_lacks_an_id_and_private_finds_the_common() ->
         DataError, match=r"'lab' lacks 1 of the ids asked for\. .*align = \"private\""
     ):
         held(given)
-    pytest.importorskip("coincurve")
     shares = held(given, align="private")
     assert len(shares.label_owners["north"].ids) == 89
     assert "P005" not in shares.ids
@@ -213,7 +212,6 @@ def test_exact_alignment_names_who_lacks_an_id_and_private_finds_the_common() ->
 
 
 def test_a_hospital_with_columns_compares_its_own_tables_by_itself() -> None:
-    pytest.importorskip("coincurve")
     given = frames()
     given["north_columns"] = given["scan"].iloc[10:]
     tables = {**given, "north": given["north"]}

@@ -119,7 +119,6 @@ def test_a_service_answers_in_the_words_of_who_asks(base: Path) -> None:
 
 
 def test_several_label_owners(tmp_path: Path) -> None:
-    pytest.importorskip("coincurve")
     given = small_multi.frames()
     plain = {name: by_hand(frame) for name, frame in given.items()}
     train = {"train": {"epochs": 1, "batch_size": 64}}
@@ -203,7 +202,6 @@ def test_ids_that_normalising_makes_one_are_refused_with_their_number() -> None:
 def test_a_row_has_no_second_budget_under_another_spelling(tmp_path: Path) -> None:
     """What an organisation's rows paid is kept by the ids they are compared by; others
     would begin anew."""
-    pytest.importorskip("dp_accounting")
     gaussian = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}
     }

@@ -39,7 +39,6 @@ from colonnade.sites import participant as participant_module
 from colonnade.sites.participant import Participant, stand
 from colonnade.sites.reader import Asked, own_columns, read_own_table
 
-pytest.importorskip("dp_accounting")
 CPU = torch.device("cpu")
 SIGMA = 4.0
 DELTA = 1e-5

@@ -15,8 +15,6 @@ from colonnade.privacy.journal import Journal
 from colonnade.runs.budget_over_runs import ACCOUNT, BudgetOverRuns, spent_before
 from colonnade.runs.layout import JOURNAL
 
-pytest.importorskip("dp_accounting")
-
 
 def account() -> Account:
     rows = torch.arange(4)

@@ -16,10 +16,6 @@ from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
 from tests.sites.kinds import made, trains
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade.alignment import curve
 from colonnade.alignment.id_owner import Agree, Blind, Fetch, Learn, Raise
 from colonnade.alignment.ids import Ids

@@ -13,10 +13,6 @@ from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
 from tests.security.test_alignment import compare, learn
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade.datasets.table import packed
 from colonnade.rows.holdings import LabelledRows
 from colonnade.rows.sides import sides_to_tell

@@ -15,9 +15,6 @@ import torch
 from tests.federation import small_multi_sites
 from tests.federation.small import federation, frames, quick
 from tests.federation.small_sites import ALONE, ask, folders, new_people, sites
-from tests.sites.kinds import several
-
-pytest.importorskip("dp_accounting")
 
 from colonnade.algorithms.embedding import Embed
 from colonnade.algorithms.multi_vfl_data_owner import Embed as EmbedBy
@@ -174,7 +171,6 @@ def test_without_knowing_what_rows_were_used_for_nothing_leaves_by_the_weaker_ru
             asked(sites(tmp_path)["lab"], new)
 
 
-@several
 def test_rows_that_another_label_owner_trained_on_are_no_different(
     tmp_path: Path,
 ) -> None:

@@ -18,9 +18,6 @@ import torch
 from tests.conformance.echo import Multiply, asker, echoes
 from tests.federation.small import quick
 from tests.federation.small_sites import folders, sites
-
-pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"')
-
 from tests.transport.certified import channel
 
 from colonnade.core import Envelope, wire

@@ -14,10 +14,6 @@ from tests.security.test_alignment import compare, learn, sent
 from tests.sites.test_helper import lab_in
 from tests.sites.test_keys import made
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade.alignment import curve
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Begin, Compare, Gather

@@ -164,7 +164,6 @@ def test_trees_are_as_many_as_outputs_and_learn_from_rows() -> None:
         )
         with pytest.raises(PartyError, match=why):
             told(lab, Start("train/0/0", 0, 0, g, h, sample), 1)
-    pytest.importorskip("coincurve")
     for nodes, most in (("shown", 2), ("hidden", 16)):
         lab, out, _ = prepared_trees(nodes=nodes)
         with pytest.raises(PartyError, match="trees came for 1 outputs"):

@@ -25,7 +25,7 @@ from colonnade.sites.driving import drive
 def test_a_site_answers_while_its_job_runs(tmp_path: Path) -> None:
     pytest.importorskip(
         "nvflare",
-        reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"',
+        reason="NVIDIA FLARE is not installed: the extra flare",
     )
     file = write(
         tmp_path / "all", settings=quick(federation={"device": "cpu", "cohort": "off"})

@@ -46,9 +46,6 @@ def test_its_face_is_that_of_one_process(tmp_path: Path) -> None:
 
 def test_with_several_label_owners_one_of_them_asks(tmp_path: Path) -> None:
     """Also of rows that come into data owners' tables while it is open."""
-    pytest.importorskip(
-        "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-    )
     file, _ = several.folders(
         tmp_path, several.private(train={"epochs": 1, "batch_size": 64})
     )

@@ -186,7 +186,6 @@ def test_what_is_left_of_budgets_is_known_and_another_reading_goes_on_counting(
 def test_a_row_that_one_party_refuses_is_charged_at_no_other(tmp_path: Path) -> None:
     """Rows of others that were asked for with a spent one were charged by whoever had
     answered, and then once more."""
-    pytest.importorskip("dp_accounting")
     given = frames()
     given["bank"] = given["lab"].rename(columns={"iron": "income", "zinc": "loans"})
     rule = {

@@ -3,7 +3,6 @@ once."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,7 @@ from colonnade.federation import Outcome
 from colonnade.selection.settings import SERVER
 from colonnade.sites.driving import drive
 
-several = pytest.mark.skipif(
-    find_spec("coincurve") is None,
-    reason='private alignment needs pip install "colonnade[crypto]"',
-)
-each_kind = pytest.mark.parametrize(
-    "kind", ["one", pytest.param("several", marks=several)]
-)
+each_kind = pytest.mark.parametrize("kind", ["one", "several"])
 DRIVER = {"one": "clinic", "several": SERVER}
 
 

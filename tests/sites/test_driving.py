@@ -13,7 +13,7 @@ import torch
 from tests.federation.small_multi import LABELS
 from tests.federation.small_multi_sites import folders, private
 from tests.federation.small_sites import ask, saved, sites
-from tests.sites.kinds import DRIVER, each_kind, made, several
+from tests.sites.kinds import DRIVER, each_kind, made
 from tests.transport.one_by_one import OneByOne, only
 
 from colonnade.core import Batches, Ledger, Organisation, Party, Peers, serves
@@ -173,7 +173,6 @@ class Cut:
         return self.line(data, deadline)
 
 
-@several
 def test_a_label_owner_that_is_silent_for_a_while_is_left_out_and_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -267,7 +266,6 @@ def test_an_organisation_can_check_itself_before_anybody_calls(
             rehearse(read_own(path))
 
 
-@several
 def test_a_data_owner_that_misses_a_batch_is_stood_in_for_at_the_label_owners_site(
     tmp_path: Path,
 ) -> None:

@@ -16,10 +16,6 @@ from tests.federation.test_rows_differ import three as differing
 from tests.sites.kinds import same_bits
 from tests.sites.test_rows_differ import between
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Begin
 from colonnade.alignment.keyed import AgreeKeyed, HandOut

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.federation.small_multi import LABELS
 from tests.federation.small_sites import ask, folders, sites
-from tests.sites.kinds import each_kind, made, several
+from tests.sites.kinds import each_kind, made
 
 from colonnade.core import Batches, Organisation
 from colonnade.core.message import Ping, Pong
@@ -94,7 +94,6 @@ def test_an_error_in_an_organisations_own_table_stays_with_it_and_names_it(
     ask(asked, asker, request)  # and can be tried again
 
 
-@several
 def test_the_first_is_obeyed_and_the_others_are_compared(tmp_path: Path) -> None:
     lab = aligned(tmp_path, *LABELS)["lab"]
     one, other = (ask(lab, name, NEW) for name in LABELS)
@@ -118,7 +117,6 @@ def test_the_first_is_obeyed_and_the_others_are_compared(tmp_path: Path) -> None
     assert summary.read_text() == first
 
 
-@several
 def test_label_owners_who_want_different_runs_are_told(tmp_path: Path) -> None:
     lab = aligned(tmp_path, *LABELS)["lab"]
     ask(lab, "north", NEW)
@@ -134,7 +132,6 @@ def test_label_owners_who_want_different_runs_are_told(tmp_path: Path) -> None:
             ask(lab, "south", wrong)
 
 
-@several
 def test_columns_are_not_brought_before_all_have_agreed_on_rows(tmp_path: Path) -> None:
     every = aligned(tmp_path, "north")
     with pytest.raises(PartyError, match="DataError"):

@@ -13,10 +13,6 @@ from tests.federation.small import checkpoint_of
 from tests.federation.small_sites import asked, divided, saved, sites
 from tests.sites.kinds import same_bits
 
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
-
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
 from colonnade.errors import PartyError

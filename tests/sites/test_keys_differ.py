@@ -9,16 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from tests.alignment.people import DATA, ID, people, settings
 from tests.federation.small import checkpoint_of
 from tests.federation.small_sites import saved, sites
 from tests.sites.kinds import same_bits
 from tests.sites.test_keys import made, rows_that_paid
-
-pytest.importorskip(
-    "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
-)
 
 from colonnade import Federation, load
 from colonnade.core.by_id import numbers_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.federation.small_sites import ask, sites
-from tests.sites.kinds import made, several
+from tests.sites.kinds import made
 
 from colonnade.datasets.preprocess import Labels
 from colonnade.errors import BoundaryError, ConfigError, DataError
@@ -117,7 +117,6 @@ def test_one_class_together_is_nothing_to_learn() -> None:
         agreed_labels(told, DataSettings())
 
 
-@several
 def test_only_label_owners_are_told_and_not_before_rows_are_agreed_on(
     tmp_path: Path,
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.federation.small import tensors
-from tests.sites.kinds import made, same_bits, several, trains
+from tests.sites.kinds import made, same_bits, trains
 
 from colonnade.algorithms.embedding import Embed
 from colonnade.core import State
@@ -29,7 +29,8 @@ organisation = pytest.mark.parametrize(
     ("kind", "name"),
     [
         ("one", "lab"),
-        *(pytest.param("several", name, marks=several) for name in ("north", "lab")),
+        ("several", "north"),
+        ("several", "lab"),
     ],
 )
 
@@ -149,7 +150,6 @@ def test_it_saves_itself_continues_and_sums_up(
 def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspent(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("dp_accounting")
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}
     }
@@ -194,7 +194,6 @@ def test_what_not_all_had_begun_begins_again_and_never_with_another_table(
         begun(tmp_path, whole, resumed=1)
 
 
-@several
 def test_its_scores_are_those_of_one_process(tmp_path: Path) -> None:
     whole = Federation.from_toml(made(tmp_path, "several"))
     one = participant(tmp_path, whole, "north")
@@ -206,7 +205,6 @@ def test_its_scores_are_those_of_one_process(tmp_path: Path) -> None:
     assert one.measure("nothing", "own") == ({}, 0)
 
 
-@several
 def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_to_others(
     tmp_path: Path,
 ) -> None:
@@ -228,7 +226,6 @@ def test_training_rows_are_measured_with_the_drawn_labels_since_the_score_goes_t
 def test_whatever_keeps_an_organisation_from_taking_part_frees_its_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("dp_accounting")
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}
     }

@@ -27,7 +27,7 @@ from tests.federation.small_sites import (
     told,
     trained,
 )
-from tests.sites.kinds import each_kind, made, several, trains
+from tests.sites.kinds import each_kind, made, trains
 
 from colonnade.core import Outbox
 from colonnade.errors import (
@@ -116,8 +116,6 @@ def test_what_sites_predict_is_what_one_process_predicts(
     tmp_path: Path, align: str
 ) -> None:
     """Also for rows that are new since training, in the order asked for."""
-    if align == "private":
-        pytest.importorskip("coincurve")
     run = trained(tmp_path, quick(**ALONE, data={"align": align}))
     ids = new_people(tmp_path)
     same(
@@ -175,7 +173,6 @@ def test_answers_that_one_message_has_no_room_for_are_asked_for_in_pieces(
     assert max(4 * math.prod(entry["shape"]) for entry in out) <= 1 << 19
 
 
-@several
 def test_so_do_several_label_owners_with_either_model(run: Path) -> None:
     """To the bit, by any label owner's and the aggregated model, in the order asked
     for, also of rows that are new."""
@@ -216,8 +213,6 @@ def test_an_id_that_a_party_lacks_is_named_and_the_others_are_predicted(
 ) -> None:
     """Nobody is asked about a row that the asker itself would have to hold, and no id is
     in the log."""
-    if align == "private":
-        pytest.importorskip("coincurve")
     trained(tmp_path, quick(**ALONE, data={"align": align}))
     left_out(tmp_path, "lab", ["P002", "P005"])
     left_out(tmp_path, "clinic", ["P004", "P005"])
@@ -271,7 +266,6 @@ def test_with_strict_it_is_an_error_before_anything_is_released(tmp_path: Path) 
     assert not embeddings(tmp_path)
 
 
-@several
 def test_so_it_is_where_several_ask_and_no_data_owner_may_be_missing(run: Path) -> None:
     before = embeddings(run)
     north = hospital(run)
@@ -314,7 +308,6 @@ def test_where_parties_may_be_missing_rows_say_who_was(
 
 
 def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}
     }
@@ -333,9 +326,7 @@ def test_predictions_are_paid_from_the_one_budget(tmp_path: Path) -> None:
         told(tmp_path, ["P001"])
 
 
-@several
 def test_so_they_are_whoever_of_several_asks(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     lab = {"name": "lab", "budget": {"epsilon": 5.0, "delta": 1e-5}, "outbox": GAUSSIAN}
     made(tmp_path, "several", train=ROUND, data_owners=[lab])
     trains(tmp_path, "several")
@@ -353,7 +344,6 @@ def test_so_they_are_whoever_of_several_asks(tmp_path: Path) -> None:
     assert len(told_by(hospital(tmp_path), ["P001"])) == 1, "other rows have some left"
 
 
-@several
 def test_only_label_owners_ask_and_data_owners_answer_one_at_a_time(run: Path) -> None:
     every = sites(run)
     lab = every["lab"]
@@ -428,7 +418,6 @@ def test_only_who_holds_labels_predicts_and_only_what_is_there(
             predict(every[asks[0]], "run", rows)
 
 
-@several
 def test_a_model_or_a_checkpoint_that_is_not_there_is_told(run: Path) -> None:
     with pytest.raises(
         ConfigError, match="called 'best': it predicts by one of aggregated, own"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.federation.small import quick
 from tests.federation.small_sites import ALONE, ask, folders, sites
-from tests.sites.kinds import made, several, trains
+from tests.sites.kinds import made, trains
 
 from colonnade.algorithms.embedding import Embed
 from colonnade.core import Outbox, Released
@@ -85,7 +85,6 @@ def budget_added(base: Path) -> Site:
 def test_a_row_is_asked_for_once_in_a_request(tmp_path: Path) -> None:
     """Two hundred copies of one row, each with noise of its own, have a mean with
     hardly any."""
-    pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
     why = (
         "'clinic' asked for 200 rows of which only 1 differ, and each is asked for once"
@@ -107,7 +106,6 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(
 ) -> None:
     """Where repeats came through all the same, the account knows that they are one row;
     so under every name, and over all requests."""
-    pytest.importorskip("dp_accounting")
     lab = budget_added(tmp_path)
     monkeypatch.setattr(Reader, "_each_once", lambda *_: None)
     ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"] * 50)))
@@ -135,7 +133,6 @@ def test_a_row_pays_once_for_each_copy_however_it_is_asked_for(
 def test_ids_that_differ_in_their_spelling_alone_are_one_row(tmp_path: Path) -> None:
     """Where ids are normalised, they are when a table is read: a row has one digest,
     and one place in the account."""
-    pytest.importorskip("dp_accounting")
     parties = {"lab": {"outbox": NOISE, "budget": {"epsilon": 20.0}}}
     folders(
         tmp_path,
@@ -192,7 +189,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert lab.participant is None
 
 
-@several
 def test_another_takes_over_from_one_that_has_gone_and_never_while_it_is_answered(
     tmp_path: Path,
 ) -> None:

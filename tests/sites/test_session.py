@@ -57,8 +57,6 @@ def test_batch_after_batch_is_what_one_process_predicts(
     tmp_path: Path, align: str
 ) -> None:
     """Also of rows that come into the tables while the session is open."""
-    if align == "private":
-        pytest.importorskip("coincurve")
     trained(tmp_path, quick(**ALONE, data={"align": align}))
     session = opened(tmp_path)
     for ids in (["P003", "P001"], ["P001"], ["P007", "P002", "P003"]):
@@ -154,7 +152,6 @@ def test_a_run_under_way_is_not_broken_off_to_predict(tmp_path: Path) -> None:
 def test_batches_are_paid_from_the_one_budget_and_rows_that_have_some_left_go_on(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("dp_accounting")
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 8.0}}
     }

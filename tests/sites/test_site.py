@@ -24,7 +24,6 @@ from tests.sites.kinds import (
     each_kind,
     made,
     same_bits,
-    several,
     trains,
 )
 
@@ -82,7 +81,6 @@ def test_organisations_train_what_one_process_would(
 ) -> None:
     given = frames()
     if align == "private":
-        pytest.importorskip("coincurve")
         given = {
             "clinic": given["clinic"].iloc[::-1].iloc[3:],
             "lab": given["lab"].iloc[5:],
@@ -105,7 +103,6 @@ def test_organisations_train_what_one_process_would(
     as_in_one_process(tmp_path)
 
 
-@several
 def test_so_do_several_label_owners_and_their_server_sees_weights_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +241,6 @@ def test_a_run_is_resumed_bit_equal(tmp_path: Path, kind: str) -> None:
     same_bits(saved(tmp_path, "whole"), saved(tmp_path, "parts"))
 
 
-@several
 def test_a_run_with_secret_models_is_resumed_bit_equal_from_its_own_checkpoint(
     tmp_path: Path,
 ) -> None:
@@ -279,7 +275,6 @@ def test_a_run_with_secret_models_is_resumed_bit_equal_from_its_own_checkpoint(
 
 
 def test_what_was_spent_and_drawn_stays_so_in_a_resumed_run(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     drawn = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 1.0}}}
     owners: Any = {
         "label_owners": [{"name": "north", "outbox": drawn}],
@@ -366,7 +361,6 @@ def test_the_drivers_settings_cannot_loosen_a_partys_rules_and_its_budget_is_for
     """The clinic's own copy of everything says plain; the laboratory's noise is added
     all the same, and its budget ends the run. Else a driver would only have to start
     another run."""
-    pytest.importorskip("dp_accounting")
     made(tmp_path, "one", **SPENDING)
     assert "gaussian" not in "".join(
         path.read_text() for path in (tmp_path / "clinic").glob("*.toml")
@@ -392,7 +386,6 @@ def test_the_drivers_settings_cannot_loosen_a_partys_rules_and_its_budget_is_for
 
 
 def test_what_a_run_that_broke_off_spent_is_counted_by_the_next(tmp_path: Path) -> None:
-    pytest.importorskip("dp_accounting")
     made(tmp_path, "one", parties={"lab": {"outbox": LOUD}})
     spent = []
     for run in ("one", "two"):
@@ -441,7 +434,6 @@ def test_only_the_driver_may_ask_and_others_are_refused_and_written_down(
     assert lab.refused.count == 7
 
 
-@several
 def test_of_several_everybody_is_asked_by_those_it_works_for_alone(
     tmp_path: Path,
 ) -> None:
@@ -470,7 +462,6 @@ def test_of_several_everybody_is_asked_by_those_it_works_for_alone(
     assert len(refused) == every["lab"].refused.count == 5
 
 
-@several
 def test_people_whom_only_some_know_are_left_out_and_numbers_are_measured(
     tmp_path: Path,
 ) -> None:

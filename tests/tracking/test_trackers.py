@@ -4,6 +4,7 @@ once."""
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.federation.small import federation, quick
 from colonnade.core import Step
 from colonnade.core.batches import Batch
 from colonnade.errors import ConfigError
+from colonnade.installation import hint
 from colonnade.tracking import TRACKERS, About, Trackers, TrackingSettings, trackers_of
 
 
@@ -29,7 +31,7 @@ def test_a_package_that_is_missing_is_named_before_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[tracking\]"'):
+    with pytest.raises(ConfigError, match=re.escape(hint("tracking"))):
         federation(settings=quick(tracking=given)).fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

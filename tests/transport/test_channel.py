@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"')
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.echo import Multiply, asker, echoes

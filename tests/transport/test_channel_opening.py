@@ -7,9 +7,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"')
-
 from tests.transport.certified import (
     NAMES,
     Mirror,

@@ -13,9 +13,7 @@ from tests.conformance.toy import Task, federation
 
 from colonnade.algorithms.algorithm import AnyAlgorithm
 
-pytest.importorskip(
-    "nvflare", reason='NVIDIA FLARE is not installed: pip install "colonnade[flare]"'
-)
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")
 # the short form, with lines but without FLARE's processes, is in test_flare.py
 pytestmark = pytest.mark.long
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cryptography", reason='needs pip install "colonnade[flare]"')
-
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -154,7 +151,7 @@ def test_nothing_that_flare_has_a_site_sign_can_be_shown_here() -> None:
     """FLARE's client signs its own name and whatever text the relay sends it, by the
     same key."""
     nvflare = pytest.importorskip(
-        "nvflare.lighter.utils", reason='needs pip install "colonnade[flare]"'
+        "nvflare.lighter.utils", reason="needs the extra flare"
     )
     mine = clinic()
     text = "anything"
@@ -211,7 +208,7 @@ def test_provisioned_kits_tell_sites_from_the_relay_and_the_lead(
     tmp_path: Path,
 ) -> None:
     """FLARE's own certificates, as `colonnade provision` has them made."""
-    pytest.importorskip("nvflare", reason='needs pip install "colonnade[flare]"')
+    pytest.importorskip("nvflare", reason="needs the extra flare")
     from tests.federation.small import write
 
     from colonnade.federation import Settings

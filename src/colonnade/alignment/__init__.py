@@ -7,8 +7,7 @@ alignment = align(owner, peers)                                               # 
 owner.common_rows                                                             # its own common rows, in the agreed order
 
 `intersection` says how it works and who learns what. `helper` is another protocol, for
-millions of ids: a neutral organisation compares keyed hashes. `intersection` needs the
-package coincurve: pip install "colonnade[crypto]".
+millions of ids: a neutral organisation compares keyed hashes.
 """
 
 from typing import TYPE_CHECKING

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from colonnade.alignment import points as arithmetic
 from colonnade.alignment.points import POINT
 from colonnade.core import workers
-from colonnade.errors import ConfigError
 
 __all__ = [
     "ORDER",
@@ -64,13 +63,8 @@ def check(points: NDArray[np.uint8]) -> None:
 
 def public_key() -> Any:
     """coincurve's class of points."""
-    try:
-        from coincurve import PublicKey
-    except ImportError:
-        raise ConfigError(
-            "Private alignment needs the package coincurve: pip install"
-            ' "colonnade[crypto]".'
-        ) from None
+    from coincurve import PublicKey
+
     return PublicKey
 
 

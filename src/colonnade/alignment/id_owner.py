@@ -190,7 +190,6 @@ class IdOwner(Party):
         allowance: Allowance | None = None,
     ) -> None:
         super().__init__(organisation)
-        curve.public_key()  # reports a missing library now, not at the first request
         self.settings = settings
         self.among = among
         self.allowance = allowance

@@ -22,6 +22,7 @@ from colonnade.attacks.inversion_audit import EVERYBODY, Rebuilt
 from colonnade.attacks.promises import Promises
 from colonnade.attacks.rehearsal import ASKED, model_files
 from colonnade.core.files import write_figure, write_text, written_out
+from colonnade.installation import can_draw, no_pictures
 from colonnade.runs.layout import AUDIT
 from colonnade.runs.run_directory import to_json
 
@@ -200,11 +201,10 @@ def _beside(audit: Audit, folder: Path) -> Audit:
 
 def _pictures(audit: Audit, folder: Path) -> list[Path]:
     """Draw what was found, where matplotlib is installed; gives the files."""
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError:
-        audit.notes.append('Pictures need matplotlib: pip install "colonnade[plots]".')
+    if not can_draw():
+        audit.notes.append(no_pictures())
         return []
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     written: list[Path] = []

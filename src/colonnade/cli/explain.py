@@ -29,7 +29,7 @@ from colonnade.evaluate import metric
 from colonnade.explain import importance, report
 from colonnade.explain.experiments import Watch
 from colonnade.explain.importance import HEADS, MEASURES
-from colonnade.explain.pictures import can_draw, prepare, write
+from colonnade.explain.pictures import prepare, write
 from colonnade.federation import Federation, load
 from colonnade.report.words import seconds
 from colonnade.runs.layout import EXPLANATION
@@ -96,8 +96,6 @@ def explain(
     Between machines each partner is asked once for its held-out rows; --retrain and
     noise are for one process.
     """
-    if draw:
-        can_draw()
     _check(noise, "--noise")
     _check(train_noise, "--train-noise")
     place = out or folder / "explain"

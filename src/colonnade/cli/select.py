@@ -14,7 +14,7 @@ from colonnade.cli.console import BOLD, a_bar, a_table, console, numbers, shown,
 from colonnade.cli.options import Engine, Json, Quiet, Seed, StartupKit
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError, InputError
-from colonnade.explain.pictures import SCORE, can_draw, draw_selection, prepare
+from colonnade.explain.pictures import SCORE, draw_selection, prepare
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
@@ -113,8 +113,6 @@ def select(
     budgets are not charged for them. \\[selection] in the file has settings, which
     options override.
     """
-    if out is not None:
-        can_draw()
     settings = Settings.from_toml(file).with_seed(seed)
     if seed is not None and engine == "flare":
         raise ConfigError(
@@ -159,7 +157,9 @@ def select(
         write_text(
             out / "selection.json", json.dumps(selection.to_json(), indent=2) + "\n"
         )
-        draw_selection(selection, out)
+        written = ["selection.json"]
+        pictures = draw_selection(selection, out)
+        written += [path.name for path in pictures if path.suffix == ".png"]
     if write is not None:
         write_text(
             write, leave_out(file.read_text(encoding="utf-8"), rejected(selection))
@@ -170,7 +170,7 @@ def select(
         show(selection, settings)
         if out is not None:
             console.print(
-                f"selection.json and selection.png are in [bold]{shown(out)}[/bold].",
+                f"In [bold]{shown(out)}[/bold]: {', '.join(written)}",
                 soft_wrap=True,
             )
         if write is not None:

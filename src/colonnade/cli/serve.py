@@ -25,7 +25,6 @@ from colonnade.cli.options import (
 from colonnade.errors import ConfigError
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.serving.listening import (
-    check_libraries,
     check_reach,
     checked_token,
     listen,
@@ -132,7 +131,6 @@ def serve(
             quiet=quiet,
         )
         return
-    check_libraries()
     from colonnade.serving import service
     from colonnade.serving.batcher import Batcher
     from colonnade.serving.limits import Limits

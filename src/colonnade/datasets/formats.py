@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from colonnade.datasets.dataset import Rows
 from colonnade.datasets.download import written_whole
 from colonnade.errors import DataError
+from colonnade.installation import hint
 
 BROKEN = (
     ValueError,
@@ -121,9 +122,9 @@ def pillow(needing: str) -> Any:
         from PIL import Image
     except ModuleNotFoundError:
         raise DataError(
-            f"{needing} Pillow, which is not installed. Install colonnade[plots], or"
-            " load the data once where Pillow is, and copy the .npy files of the cache"
-            " folder."
+            f"{needing} Pillow, which is not installed. Install it: {hint('plots')}\n"
+            "    Or load the data once where Pillow is, and copy the .npy files of the"
+            " cache folder."
         ) from None
     return Image
 

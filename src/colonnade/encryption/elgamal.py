@@ -37,7 +37,7 @@ from colonnade.encryption.scheme import (
     within,
     wrap,
 )
-from colonnade.errors import ConfigError, WireError
+from colonnade.errors import WireError
 
 SCHEME = "elgamal"
 ROWS = "rows"  # the layout: each row's points one after the other
@@ -62,7 +62,6 @@ class ElGamalPublicKey:
                 "An ElGamal key has 33 bytes for each value of a row; found"
                 f" {len(data)} bytes."
             )
-        _need_coincurve()
         try:
             points = curve.parsed(
                 np.frombuffer(data, dtype=np.uint8).reshape(count, WIRE)
@@ -139,7 +138,6 @@ class ElGamalSecretKey:
     __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __getstate__ = stays
 
     def __init__(self, values: int) -> None:
-        _need_coincurve()
         self._x = [1 + secrets.randbelow(ORDER - 1) for _ in range(values)]
         self.public = ElGamalPublicKey(
             curve.formatted(np.concatenate([curve.base(x) for x in self._x])).tobytes()
@@ -360,13 +358,3 @@ def _joined(answers: Sequence[Sequence[Any]], part: int = 0) -> NDArray[np.uint8
     return np.concatenate(
         [np.frombuffer(answer[part], dtype=np.uint8) for answer in answers]
     )
-
-
-def _need_coincurve() -> None:
-    try:
-        curve.library()
-    except ImportError:
-        raise ConfigError(
-            "ElGamal encryption needs the package coincurve: pip install"
-            ' "colonnade[crypto]".'
-        ) from None

@@ -44,7 +44,7 @@ from torch import Generator, Tensor
 
 from colonnade.core.party import Refused
 from colonnade.core.release import CODECS, Packed, Released, Scalar
-from colonnade.errors import BoundaryError, ConfigError
+from colonnade.errors import BoundaryError
 
 SCALE = 2.0**32
 LIMIT = 2.0**20
@@ -255,11 +255,6 @@ def _named(parties: Collection[str]) -> str:
 
 
 def _new_key() -> Any:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    except ImportError:
-        raise ConfigError(
-            "Secure aggregation needs the package cryptography: pip install"
-            ' "colonnade[crypto]".'
-        ) from None
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
     return X25519PrivateKey.generate()

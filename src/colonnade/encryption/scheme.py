@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
-from colonnade.errors import BoundaryError, ConfigError, DataError, WireError
+from colonnade.errors import BoundaryError, DataError, WireError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,13 +165,8 @@ def stays(self: object, *_: object) -> NoReturn:
 
 def need_tenseal() -> ModuleType:
     """TenSEAL's binding of Microsoft SEAL."""
-    try:
-        import tenseal.sealapi as sealapi
-    except ImportError:
-        raise ConfigError(
-            "Encryption with ckks or bfv needs TenSEAL, which is not installed: pip"
-            ' install "colonnade[crypto]".'
-        ) from None
+    import tenseal.sealapi as sealapi
+
     module: ModuleType = sealapi
     return module
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from colonnade.core.files import write_figure, write_text, written_out
-from colonnade.errors import InputError
 from colonnade.evaluate import class_name, metric
 from colonnade.explain.importance import HEADS, MEASURES
 from colonnade.explain.report import Report, summary_of
+from colonnade.installation import can_draw, no_pictures
 from colonnade.selection import Selection
 
 if TYPE_CHECKING:
@@ -52,14 +52,6 @@ STYLE: Any = {
     "ytick.color": INK,
     "svg.hashsalt": "colonnade",
 }
-
-
-def can_draw() -> None:
-    """Raise unless matplotlib is here."""
-    if find_spec("matplotlib") is None:
-        raise InputError(
-            'Pictures need matplotlib. Install it: pip install "colonnade[plots]".'
-        )
 
 
 def page(width: float, height: float) -> Figure:
@@ -294,8 +286,13 @@ COLOURS = dict(
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
-    """Draw all pictures that a report has numbers for, as PNG and SVG."""
-    can_draw()
+    """Draw all pictures that a report has numbers for, as PNG and SVG.
+
+    Without matplotlib none is drawn, and a warning says how to get it.
+    """
+    if not can_draw():
+        warnings.warn(no_pictures(), stacklevel=2)
+        return []
     from matplotlib import rc_context
 
     pictures: dict[str, Callable[[Report], Figure]] = {"importance": importance}
@@ -315,8 +312,13 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 def draw_selection(selection: Selection, folder: Path) -> list[Path]:
     """Draw every party's score, best first, and who is kept, as selection.png and
-    selection.svg."""
-    can_draw()
+    selection.svg.
+
+    Without matplotlib neither is drawn, and a warning says how to get it.
+    """
+    if not can_draw():
+        warnings.warn(no_pictures(), stacklevel=2)
+        return []
     from matplotlib import rc_context
 
     names = [short(name) for name in selection.ranking]
@@ -546,8 +548,6 @@ OTHER_FILES = (
 def write(report: Report, folder: Path, *, pictures: bool = True) -> list[Path]:
     """Write explain.json and, with `pictures`, the pictures. The plane of t-SNE has a
     file of its own, tsne.json."""
-    if pictures:
-        can_draw()
     prepare(folder)
     with written_out("The explanation", folder):
         written = [folder / "explain.json"]

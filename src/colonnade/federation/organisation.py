@@ -39,7 +39,6 @@ from colonnade.models.encoders import pretrain
 from colonnade.optim import estimators
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
 from colonnade.privacy import Account, TwoStage
-from colonnade.privacy.accounting import dp_accounting
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.holdings import Holdings, LabelledRows, read_labels, read_tables
 from colonnade.rows.making import from_tables
@@ -207,7 +206,6 @@ def _with_outbox(
         and not labels
         and any(not isinstance(rule.mechanism, Plain) for rule in rules.values())
     ):
-        dp_accounting()  # a missing library is told now, not at the first release
         organisation.outbox.meter = Account(
             name,
             agreed,

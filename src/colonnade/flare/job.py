@@ -21,6 +21,7 @@ from typing import Any
 from colonnade import errors
 from colonnade.core import files
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
+from colonnade.installation import hint
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import (
@@ -54,12 +55,10 @@ Watch = Callable[[dict[str, Any]], None]
 def require() -> None:
     """FLARE, or an error that names the extra."""
     try:
-        import cryptography  # noqa: F401
         import nvflare.collab  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "This engine needs NVIDIA FLARE. Install it: pip install"
-            ' "colonnade[flare]".'
+            f"This engine needs NVIDIA FLARE. Install it: {hint('flare')}"
         ) from None
 
 

@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
+from colonnade.installation import NAME, hint
+
 TOLERANCE = 1e-3
 
 
@@ -156,7 +158,6 @@ def _same(
         raise ArithmeticError(f"{quantity} should be {right:g} and is {value:g}")
 
 
-NAME = "colonnade"
 REQUIREMENT = re.compile(
     r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;.*extra\s*==\s*['\"]([^'\"]+)['\"])?"
 )
@@ -252,8 +253,10 @@ def examine() -> Iterator[Check]:
     yield _checked(
         "federation",
         federation,
-        cure=f'Reinstall: pip install --force-reinstall "{NAME}".',
+        cure=f"{hint()} --force-reinstall",
     )
+    yield _checked("cryptography", cryptography, cure=f"{hint()} --force-reinstall")
+    yield _checked("accounting", accounting, cure=f"{hint()} --force-reinstall")
     advised = {
         "command": command,
         "cache folder": cache,
@@ -288,7 +291,7 @@ def python() -> str:
 def libraries() -> str:
     needed = [package for package in packages() if not package.extra]
     if wrong := _unfit(needed):
-        raise Trouble(wrong, f'pip install --upgrade "{NAME}"')
+        raise Trouble(wrong, f"{hint()} --upgrade")
     return ", ".join(f"{package.name} {package.installed}" for package in needed)
 
 
@@ -306,9 +309,7 @@ def command() -> str:
     if not any(
         point.name == NAME and point.group == "console_scripts" for point in points
     ):
-        raise Trouble(
-            "the package has no command", f'pip install --force-reinstall "{NAME}"'
-        )
+        raise Trouble("the package has no command", f"{hint()} --force-reinstall")
     path = shutil.which(NAME)
     beside = Path(sys.executable).with_name(NAME)
     if path is None:
@@ -439,11 +440,8 @@ def clock() -> str:
 
 
 EXTRAS: dict[str, Callable[[], str] | None] = {
-    "crypto": cryptography,
-    "privacy": accounting,
     "flare": flare,
     "plots": drawing,
-    "serve": None,
     "tracking": None,
 }
 """The check of each extra; None: only versions are checked, since importing it takes
@@ -453,7 +451,7 @@ longer than all the rest."""
 def _extra(extra: str, trial: Callable[[], str] | None) -> Iterator[Check]:
     wanted = [package for package in packages() if package.extra == extra]
     name = f"extra {extra}"
-    install = f'pip install "{NAME}[{extra}]"'
+    install = hint(extra)
     if not wanted:
         return
     if not any(package.installed for package in wanted):

@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -527,11 +526,6 @@ def _ask_rows(
         raise DataError(
             "All tables must hold the same rows then. Remove the others, and call"
             " colonnade init again."
-        )
-    if find_spec("coincurve") is None:
-        asker.say(
-            "That needs a package that is not installed: pip install"
-            ' "colonnade[crypto]".'
         )
     return overlap, is_normalised
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC, DpEvent
-from colonnade.errors import ConfigError
 from colonnade.privacy import binomial, gaussian, randomized_response
 
 Key = tuple[str, tuple[tuple[str, float], ...]]
@@ -37,22 +36,15 @@ def event_of(key: Key) -> DpEvent:
 
 @lru_cache(maxsize=1)
 def dp_accounting() -> Any:
-    """The accounting library, or how to get it."""
-    try:
-        library = importlib.import_module("dp_accounting")
-        for part in (
-            "pld.pld_pmf",
-            "pld.pld_privacy_accountant",
-            "pld.privacy_loss_distribution",
-            "rdp",
-        ):
-            importlib.import_module(f"dp_accounting.{part}")
-    except ImportError:
-        raise ConfigError(
-            "Privacy accounting needs dp-accounting, which is not installed: pip"
-            ' install "colonnade[privacy]".'
-        ) from None
-    return library
+    """The accounting library with the parts that are used here, imported when needed."""
+    for part in (
+        "pld.pld_pmf",
+        "pld.pld_privacy_accountant",
+        "pld.privacy_loss_distribution",
+        "rdp",
+    ):
+        importlib.import_module(f"dp_accounting.{part}")
+    return importlib.import_module("dp_accounting")
 
 
 def moves(relation: str) -> float:

@@ -35,6 +35,7 @@ from typing import Any
 
 from colonnade.core.checks import did_you_mean
 from colonnade.errors import ConfigError
+from colonnade.installation import REPOSITORY, project_url
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,19 @@ class Plan:
 
 def folder() -> Path:
     """Where the reproductions are."""
-    return installed("reproductions")
+    return in_repository("reproductions")
 
 
-def installed(folder: str) -> Path:
-    """A folder of the repository: in the installed package, or in the repository
-    itself."""
-    package = Path(__file__).parents[1]
-    inside = package / f"_{folder}"
-    return inside if inside.exists() else package.parents[1] / folder
+def in_repository(name: str) -> Path:
+    """A folder of the repository that is not part of the installed package."""
+    folder = REPOSITORY / name
+    if not folder.is_dir():
+        raise ConfigError(
+            f"The {name} are not part of the installed package: clone"
+            f" {project_url('Source')} and call this command in the environment that"
+            " `make demo` makes there."
+        )
+    return folder
 
 
 def plans() -> dict[str, Plan]:
@@ -118,20 +123,16 @@ def plans() -> dict[str, Plan]:
 def plan(name: str) -> Plan:
     """The reproduction of that name."""
     all_plans = plans()
-    check_known("reproduction", name, list(all_plans), folder())
+    check_known("reproduction", name, list(all_plans))
     return all_plans[name]
 
 
-def check_known(kind: str, name: str, known: list[str], folder: Path) -> None:
-    """Raise where a folder has nothing of that name."""
+def check_known(kind: str, name: str, known: list[str]) -> None:
+    """Raise where nothing of that kind has that name."""
     if name not in known:
-        choices = (
-            f"there are {', '.join(known)}"
-            if known
-            else f"none is installed: {folder} is not there"
-        )
         raise ConfigError(
-            f"There is no {kind} {name!r}{did_you_mean(name, known)}; {choices}."
+            f"There is no {kind} {name!r}{did_you_mean(name, known)}; there are"
+            f" {', '.join(known)}."
         )
 
 

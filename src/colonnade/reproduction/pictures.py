@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core.files import write_figure
-from colonnade.errors import ConfigError
+from colonnade.installation import can_draw, no_pictures
 
 if TYPE_CHECKING:
     from colonnade.reproduction.study import Curves, Study
@@ -27,13 +28,11 @@ COLOURS = (
 def curves(study: Study, out: Path) -> list[Path]:
     """Draw a line per run over epochs, the mean over seeds with a band of their range,
     in the plan's panels."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ModuleNotFoundError:
-        raise ConfigError(
-            'Pictures need matplotlib. Install it with: pip install "colonnade[plots]".'
-        ) from None
+    if not can_draw():
+        warnings.warn(no_pictures(), stacklevel=2)
+        return []
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     panels: dict[str, tuple[dict[str, Curves], float, str]] = {
         "loss": (study.losses, 1.0, "training loss"),

@@ -4,8 +4,7 @@ selections it is compared with.
 selection = select_here({"clinic": x1, "lab": x2, "bank": x3}, labels, keep=2)      # all parties in this process
 selection.chosen, selection.scores, selection.cost, selection.learned
 
-`leader` says how it works across parties. Encryption needs TenSEAL: pip install
-"colonnade[crypto]".
+`leader` says how it works across parties.
 """
 
 from typing import TYPE_CHECKING

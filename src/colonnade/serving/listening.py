@@ -13,17 +13,6 @@ SHORTEST = 16
 """The fewest characters of a token."""
 
 
-def check_libraries() -> None:
-    """Raise, and say how to get them, where the libraries are missing."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            'colonnade serve needs FastAPI and uvicorn: pip install "colonnade[serve]".'
-        ) from None
-
-
 def token_in(file: Path, where: str) -> str:
     """The token in a file; `where` is how its user named it."""
     try:

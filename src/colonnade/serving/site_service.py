@@ -33,7 +33,6 @@ from colonnade.runs.layout import ANSWERS
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.listening import (
-    check_libraries,
     check_reach,
     listen,
     token_in,
@@ -149,7 +148,6 @@ def serve_at(
             " [serve]: no job opens a port that its organisation did not ask for. Add"
             " [serve], with port and token_file, to serve."
         )
-    check_libraries()
     from colonnade.serving import service
 
     token = (

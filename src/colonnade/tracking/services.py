@@ -19,6 +19,7 @@ from typing import Any
 
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError
+from colonnade.installation import hint
 from colonnade.tracking.settings import TrackingSettings, is_address
 from colonnade.tracking.trackers import (
     FAILED,
@@ -52,8 +53,8 @@ class TensorBoard:
             import tensorboard  # noqa: F401
         except ImportError:
             raise ConfigError(
-                "[tracking] tensorboard needs TensorBoard. Install it: pip install"
-                ' "colonnade[tracking]".'
+                "[tracking] tensorboard needs TensorBoard. Install it:"
+                f" {hint('tracking')}"
             ) from None
         folder = settings.tensorboard
         self.folder = (
@@ -119,8 +120,7 @@ class MLflow:
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise ConfigError(
-                "[tracking] mlflow needs MLflow. Install it: pip install"
-                ' "colonnade[tracking]".'
+                f"[tracking] mlflow needs MLflow. Install it: {hint('tracking')}"
             ) from None
         try:
             self.client: Any = MlflowClient(tracking_uri=self.where)
