@@ -115,7 +115,12 @@ ALGORITHM = Algorithm(
     weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
     missing=missing,
-    for_tables={"optimizer": "adam", "learning_rate": 0.002, "weight_decay": 0.001},
+    for_tables={
+        "optimizer": "adam",
+        "learning_rate": 0.002,
+        "weight_decay": 0.001,
+        "head_hidden": 64,
+    },
     lacking='Its head reads all embeddings side by side, unless combine = "mean".',
     head=head,
     combine=LabelOwner.outputs,
