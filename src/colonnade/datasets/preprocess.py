@@ -30,6 +30,7 @@ from torch import Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.core.files import let_go, mapped_array
+from colonnade.core.unit import AS_IT_IS, Unit, learned_unit
 from colonnade.datasets import fitted
 from colonnade.datasets.readings import (
     FORMATS,
@@ -42,6 +43,7 @@ from colonnade.datasets.readings import (
 from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
+from colonnade.datasets.target_scale import TargetScale, refuse_no_logarithm, scale_of
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -538,8 +540,7 @@ class Labels:
     owner: str
     task: Literal["classification", "regression"]
     classes: tuple[str | int | float | bool, ...] = ()
-    mean: float = 0.0
-    scale: float = 1.0
+    unit: Unit = AS_IT_IS  # of numbers
 
     @classmethod
     def fit(
@@ -549,11 +550,13 @@ class Labels:
         *,
         owner: str,
         task: Task = "auto",
+        target_scale: TargetScale = "linear",
     ) -> Labels:
         """Learn from these training rows (None: all).
 
         With task="auto", a float column of more than 20 distinct values is regression,
-        all else classification.
+        all else classification. `target_scale` is for numbers: "auto" trains positive
+        and skewed ones on a log scale (`target_scale.is_skewed`).
         """
         if task not in get_args(Task):
             raise ConfigError(
@@ -575,9 +578,8 @@ class Labels:
             )
         if task == "regression":
             values = _as_floats(training, owner)
-            return cls(
-                owner, task, mean=float(values.mean()), scale=float(values.std())
-            )
+            is_log = scale_of(values, target_scale, owner) == "log"
+            return cls(owner, task, unit=learned_unit(values, is_log=is_log))
         classes = {_plain(value) for value in training.astype(object).unique()}
         # a gap in a column makes 1 a 1.0
         if all(isinstance(value, float) and value.is_integer() for value in classes):
@@ -595,9 +597,10 @@ class Labels:
         scale 1."""
         _refuse_missing(label, self.owner)
         if self.task == "regression":
-            return torch.from_numpy(
-                (_as_floats(label, self.owner) - self.mean) / self.scale
-            ).to(torch.float32)
+            values = _as_floats(label, self.owner)
+            if self.unit.is_log:
+                refuse_no_logarithm(values, self.owner)
+            return torch.from_numpy(self.unit.trained(values)).to(torch.float32)
         number = {value: at for at, value in enumerate(self.classes)}
         places, values = label.astype(object).factorize()
         encoded = torch.tensor(
@@ -621,7 +624,7 @@ class Labels:
         numbers or predicted values."""
         values = encoded.detach().cpu()
         if self.task == "regression":
-            return np.asarray(values.to(torch.float64).numpy() * self.scale + self.mean)
+            return np.asarray(self.unit.own(values).numpy())
         if values.is_floating_point() or (
             values.numel()
             and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
@@ -641,8 +644,9 @@ class Labels:
         """All that was learned, as JSON-able values."""
         learned = {
             "classes": list(self.classes),
-            "mean": self.mean,
-            "scale": self.scale,
+            "mean": self.unit.mean,
+            "scale": self.unit.scale,
+            "target_scale": "log" if self.unit.is_log else "linear",
         }
         return {"owner": self.owner, "task": self.task, **learned}
 
@@ -652,14 +656,15 @@ class Labels:
         try:
             if state["task"] not in ("classification", "regression"):
                 raise ValueError("task")
+            if state["target_scale"] not in ("linear", "log"):
+                raise ValueError("target_scale")
             classes = tuple(_plain(value) for value in state["classes"])
-            return cls(
-                str(state["owner"]),
-                state["task"],
-                classes,
+            unit = Unit(
                 float(state["mean"]),
                 float(state["scale"]),
+                is_log=state["target_scale"] == "log",
             )
+            return cls(str(state["owner"]), state["task"], classes, unit)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"This is not the saved state of Labels ({type(error).__name__}:"

@@ -42,10 +42,12 @@ SCORES = frozenset(
 
 def measure(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """The loss, and accuracy, for two classes also AUC, precision, recall and F1; or
-    RMSE, MAE and R squared."""
+    RMSE, MAE and R squared in the label's own unit, whatever the scale of training."""
     scores = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
+        decided = loss.unit.own(decided)
+        labels = loss.unit.own(labels)
         error = decided - labels
         scores["rmse"] = float(error.square().mean().sqrt())
         scores["mae"] = float(error.abs().mean())
@@ -190,16 +192,13 @@ def quality(
     outputs: Tensor,
     labels: Tensor,
     classes: Sequence[Any],
-    scale: float = 1.0,
 ) -> Quality:
-    """How good outputs are for rows with these labels; `scale` gives numbers their own
-    unit."""
+    """How good outputs are for rows with these labels. Numbers are in their own unit."""
     outputs = outputs.detach().double().cpu()
     labels = labels.detach().cpu()
     if isinstance(loss, Squared):
-        return _numbers(
-            loss.decide(outputs).flatten() * scale, labels.double().flatten() * scale
-        )
+        decided = loss.unit.own(loss.decide(outputs))
+        return _numbers(decided.flatten(), loss.unit.own(labels).flatten())
     decided = loss.decide(outputs).cpu()
     names = [str(name) for name in classes]
     result: Quality = {"rows": len(labels), "classes": names}

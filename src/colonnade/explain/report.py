@@ -446,7 +446,7 @@ def _plane(
     encoder = federation.holdings.encoder
     labels = plane.labels.tolist()
     if encoder.task == "regression":
-        labels = [value * encoder.scale + encoder.mean for value in labels]
+        labels = encoder.unit.own(plane.labels).tolist()
     points = {
         party: [[round(float(at), 3) for at in point] for point in xy]
         for party, xy in plane.points.items()

@@ -135,6 +135,10 @@ SCORES = {
         "values = outputs[:, 0] * config['outputs']['scale'] +"
         " config['outputs']['mean']"
     ),
+    "exponential": (
+        "values = (outputs[:, 0] * config['outputs']['scale'] +"
+        " config['outputs']['mean']).exp()"
+    ),
 }
 
 

@@ -69,23 +69,19 @@ def scored(federation: Any, split: str, model: str | None) -> Scores:
 def measured(
     holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: float | None = None
 ) -> dict[str, float]:
-    """Measure the loss and scores of outputs, with errors in the label's own units. All
+    """Measure the loss and scores of outputs, numbers in their own unit. All
     rows count alike, so that runs can be compared; where training had weights of
     classes or rows, the loss that it made small stands beside it."""
     scores = measure(holdings.loss, outputs, labels)
     if weighted is not None:
         scores[WEIGHTED] = weighted
-    for name in {"rmse", "mae"} & set(scores):
-        scores[name] *= holdings.encoder.scale
     return scores
 
 
 def quality_of(holdings: Holdings, outputs: Tensor, labels: Tensor) -> Quality:
     """Measure how well outputs rank and decide, with classes and errors as the label
     has them."""
-    return quality(
-        holdings.loss, outputs, labels, holdings.encoder.classes, holdings.encoder.scale
-    )
+    return quality(holdings.loss, outputs, labels, holdings.encoder.classes)
 
 
 def by_subset(

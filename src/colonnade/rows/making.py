@@ -47,7 +47,7 @@ from colonnade.rows.holdings import (
 )
 from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
 from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
-from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.settings.federation_file import Settings, prepared_as, target_scale_of
 from colonnade.settings.rules import LABELS
 from colonnade.settings.sections import DataSettings
 
@@ -94,7 +94,10 @@ def from_tables(
             for name, table in rows.items()
         ]
         encoder = Labels.fit(
-            pd.concat(learned, ignore_index=True), owner=", ".join(rows), task=task
+            pd.concat(learned, ignore_index=True),
+            owner=", ".join(rows),
+            task=task,
+            target_scale=target_scale_of(settings),
         )
     owners = {}
     for name, mine in placed.label_owners.items():

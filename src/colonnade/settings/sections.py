@@ -82,6 +82,8 @@ class DataSettings:
     # and those from then on to there, for validation
     validation_from: str | float | None = None
     task: str = one_of("auto", "classification", "regression", default="auto")
+    # of labels that are numbers; auto: log where they are positive and skewed
+    target_scale: str = one_of("auto", "log", "linear", default="auto")
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
     # how many parties; for patches [rows, columns], for columns also their widths

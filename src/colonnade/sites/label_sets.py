@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core import Message, Organisation, Party, Request, serves
+from colonnade.core.unit import Unit
 from colonnade.datasets.preprocess import MOST_FLOAT_CLASSES, Labels, _plain
 from colonnade.datasets.table import Table
 from colonnade.errors import ConfigError, DataError
@@ -85,8 +86,8 @@ def described(labels: pd.Series[Any], owner: str, task: Any) -> Described:
         mine.task == "regression",
         json.dumps(list(mine.classes)),
         len(labels),
-        mine.mean,
-        mine.scale,
+        mine.unit.mean,
+        mine.unit.scale,
     )
 
 
@@ -116,7 +117,7 @@ def agreed_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
             )
             / rows
         )
-        return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
+        return Labels(owner, "regression", unit=Unit(mean, math.sqrt(spread)))
     known = {value for values in classes.values() for value in values}
     numbers = any(isinstance(value, float) for value in known)
     many = task == "auto" and numbers and len(known) > MOST_FLOAT_CLASSES
