@@ -121,6 +121,7 @@ ALGORITHM = Algorithm(
         "weight_decay": 0.001,
         "head_hidden": 64,
     },
+    for_lacking_rows={"combine": "mean"},
     lacking='Its head reads all embeddings side by side, unless combine = "mean".',
     head=head,
     combine=LabelOwner.outputs,

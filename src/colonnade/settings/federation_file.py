@@ -622,7 +622,10 @@ def suggested(
                 "preprocess": _VIM["preprocess"],
             },
         )
-    filled = _under(given, {"algorithm": dict(algorithm.for_tables)})
+    settings = dict(algorithm.for_tables)
+    if may_lack_parties(given):
+        settings |= algorithm.for_lacking_rows
+    filled = _under(given, {"algorithm": settings})
     if algorithm.intercept is not None:
         return filled
     filled["model"] = _model(given.get("model", {}))
@@ -630,6 +633,20 @@ def suggested(
         if section in filled:
             filled[section] = _each(filled[section])
     return filled
+
+
+def may_lack_parties(given: Mapping[str, Any]) -> bool:
+    """Whether these tables of a file say that a row may be trained on or predicted
+    without a party's part."""
+
+    def said(section: str, key: str) -> Any:
+        table = given.get(section)
+        return table.get(key) if isinstance(table, Mapping) else None
+
+    rows_differ = said("data", "rows") == "label_owner"
+    is_left_out = bool(said("train", "party_dropout"))
+    is_skipped = said("federation", "on_missing") == "skip"
+    return rows_differ or is_left_out or is_skipped
 
 
 def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
