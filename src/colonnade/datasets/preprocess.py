@@ -578,6 +578,8 @@ class Labels:
             )
         if task == "regression":
             values = _as_floats(training, owner)
+            if target_scale == "auto" and (_as_floats(label, owner) <= 0).any():
+                target_scale = "linear"  # other rows have no logarithm
             is_log = scale_of(values, target_scale, owner) == "log"
             return cls(owner, task, unit=learned_unit(values, is_log=is_log))
         classes = {_plain(value) for value in training.astype(object).unique()}

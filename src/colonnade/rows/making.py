@@ -76,8 +76,6 @@ def from_tables(
     are divided by id alone. What was `fitted` by an earlier run is not learned anew:
     its models know no other numbers.
     """
-    import pandas as pd
-
     labelled = labelled or the_one_labelled(settings, columns)
     common = aligned(settings, columns, labelled)
     rows = common.rows
@@ -88,17 +86,7 @@ def from_tables(
         placed, task = _placed(settings, common, salt)
     placed = replace(placed, away=common.lacked, matched=common.matched)
     if encoder is None:
-        splits = {name: held.splits for name, held in placed.label_owners.items()}
-        learned = [
-            label_of(table).iloc[splits[name]["train"].numpy()]
-            for name, table in rows.items()
-        ]
-        encoder = Labels.fit(
-            pd.concat(learned, ignore_index=True),
-            owner=", ".join(rows),
-            task=task,
-            target_scale=target_scale_of(settings),
-        )
+        encoder = _learned_labels(settings, rows, placed, task)
     owners = {}
     for name, mine in placed.label_owners.items():
         labels = replace(encoder, owner=name).encode(label_of(rows[name]))
@@ -120,6 +108,39 @@ def from_tables(
         aligned=common.crossed,
         earlier=bool(fitted),
     )
+
+
+def _learned_labels(
+    settings: Settings, rows: Mapping[str, Table], placed: Holdings, task: Any
+) -> Labels:
+    """What labels mean, by the training rows of all label owners; where nobody chose a
+    log scale and they are trained on one, that is said."""
+    import pandas as pd
+
+    training = []
+    start = 0
+    for name, table in rows.items():
+        training.append(start + placed.label_owners[name].splits["train"].numpy())
+        start += len(table)
+    scale = target_scale_of(settings)
+    encoder = Labels.fit(
+        pd.concat([label_of(table) for table in rows.values()], ignore_index=True),
+        np.concatenate(training),
+        owner=", ".join(rows),
+        task=task,
+        target_scale=scale,
+    )
+    if scale == "auto" and encoder.unit.is_log:
+        (table,) = rows.values()
+        warnings.warn(
+            f"'{encoder.owner}' has a label {str(label_of(table).name)!r} above 0 with a"
+            " long tail of large values, so its logarithm is trained on. Predictions and"
+            " errors are in its own unit. A prediction is a usual value for such a row,"
+            ' and sums of predictions are too low. Set target_scale = "linear" under'
+            ' [data] to train the label as it is, or "log" to be told this no longer.',
+            stacklevel=2,
+        )
+    return encoder
 
 
 def the_one_labelled(
