@@ -65,6 +65,7 @@ class Choice:
 
 CHOICES = {
     "splitnn": Choice("splitnn"),
+    "splitnn, a linear head": Choice("splitnn", {"head_hidden": 0}),
     "vafl": Choice("vafl"),
     "fdml": Choice("fdml"),
     "vimsgd": Choice("vimsgd"),

@@ -522,44 +522,58 @@ def choice(
     runs: Mapping[str, Mapping[str, BySeed]], central: Mapping[str, BySeed]
 ) -> list[Result]:
     """Which candidate has the highest mean validation score: of the groups, each of
-    which is the mean over the tables that all candidates have."""
-    there = [name for name in CANDIDATES if name in runs]
-    if len(there) < 2:
+    which is the mean over its tables. No test score decides. A candidate that was
+    measured on fewer tables than the others is listed, and cannot be chosen."""
+    measured = {
+        name: {table: cells for table, cells in runs[name].items() if cells}
+        for name in CANDIDATES
+        if name in runs
+    }
+    most = max((len(by_table) for by_table in measured.values()), default=0)
+    compared = [name for name, by_table in measured.items() if len(by_table) == most]
+    if len(compared) < 2:
         return []
-    common = set.intersection(*({*runs[name]} for name in there))
-    lines = []
-    means = {}
-    for name in there:
-        by_table = {table: runs[name][table] for table in sorted(common)}
-        validation = _mean_of_groups(by_table, "validation")
-        means[name] = fmean(validation.values())
-        test = _mean_of_groups(by_table, "score")
-        short = fmean(
-            fmean(regrets(name, by_table[table], central[table]).values())
-            for table in by_table
-            if table in central
-        )
-        each = [one for cells in by_table.values() for one in cells.values()]
-        lines.append(
-            Result(
-                f"candidate for the default: {name}",
-                f"validation {means[name]:.3f}{_spread(by_table, 'validation')} ("
-                + ", ".join(f"{group} {mean:.3f}" for group, mean in validation.items())
-                + f"); test {fmean(test.values()):.3f}{_spread(by_table, 'score')};"
-                f" regret {short:.3f}; {fmean(one['cpu'] for one in each):.1f} s and"
-                f" {fmean(one['bytes'] for one in each) / 1e6:.1f} MB a run",
-                numbers=validation,
-            )
-        )
+    means = {
+        name: fmean(_mean_of_groups(measured[name], "validation").values())
+        for name in compared
+    }
     best = max(means, key=lambda name: means[name])
     verdict = Result(
         "the default, by validation rows",
-        f"{best}, on {len(common)} tables",
+        f"{best}, on {most} tables",
         "",
         DEFAULT,
         best == DEFAULT,
     )
+    lines = [
+        candidate_line(name, by_table, central) for name, by_table in measured.items()
+    ]
     return [verdict, *lines]
+
+
+def candidate_line(
+    name: str, by_table: Mapping[str, BySeed], central: Mapping[str, BySeed]
+) -> Result:
+    """What a candidate reaches by validation rows and by test rows, and what it costs."""
+    validation = _mean_of_groups(by_table, "validation")
+    test = _mean_of_groups(by_table, "score")
+    short = {
+        table: fmean(regrets(name, cells, central[table]).values())
+        for table, cells in by_table.items()
+        if table in central
+    }
+    each = [one for cells in by_table.values() for one in cells.values()]
+    by_group = ", ".join(f"{group} {mean:.3f}" for group, mean in validation.items())
+    return Result(
+        f"candidate for the default: {name}",
+        f"validation {fmean(validation.values()):.3f}{_spread(by_table, 'validation')}"
+        f" ({by_group}); test {fmean(test.values()):.3f}{_spread(by_table, 'score')};"
+        f" regret {fmean(short.values()) if short else float('nan'):.3f};"
+        f" {fmean(one['cpu'] for one in each):.1f} s of CPU and"
+        f" {fmean(one['bytes'] for one in each) / 1e6:.1f} MB a run;"
+        f" {len(by_table)} tables",
+        numbers=validation,
+    )
 
 
 def _mean_of_groups(by_table: Mapping[str, BySeed], key: str) -> dict[str, float]:

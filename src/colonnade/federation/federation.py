@@ -249,7 +249,7 @@ class Federation:
 
         `id` is the id column, or a list of keys that are tried in turn
         (`alignment.keys`). `settings` has the tables of a federation file:
-        {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}. Where several hold
+        {"algorithm": {"name": "splitnn"}, "train": {"epochs": 5}}. Where several hold
         labels, their frames are `label_owners`, of which only the columns `id` and
         `label` are read; `frames` are then the data owners', and the lists of owners in
         `settings` may add rules and models by name. They are the caller's own, and so
