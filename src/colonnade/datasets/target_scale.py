@@ -11,9 +11,9 @@ from colonnade.errors import DataError
 
 TargetScale = Literal["auto", "log", "linear"]
 SKEWED = 4.0
-"""The skewness of training labels from which on logarithms are trained. Above it, R
-squared was higher by validation rows on every table that was tried, and below it was
-lower on some (docs/how-to-tune.md)."""
+"""The skewness of training labels from which on logarithms are trained. Below it they
+cost validation R squared on some tables, and above it hardly on any
+(docs/how-to-tune.md)."""
 
 
 def scale_of(
