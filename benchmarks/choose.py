@@ -65,7 +65,7 @@ class Choice:
 
 CHOICES = {
     "splitnn": Choice("splitnn"),
-    "splitnn, a linear head": Choice("splitnn", {"head_hidden": 0}),
+    "splitnn, 64 hidden": Choice("splitnn", {"head_hidden": 64}),
     "vafl": Choice("vafl"),
     "fdml": Choice("fdml"),
     "vimsgd": Choice("vimsgd"),
