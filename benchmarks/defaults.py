@@ -226,7 +226,7 @@ def splits(folder: Path) -> Iterator[Task]:
     names = [f"letter by {alpha:g}" for alpha in IMPORTANCE]
     for number, alpha in enumerate(IMPORTANCE):
         parts = by_importance(
-            [column for column in frame if column != "lettr"], alpha, seed=number
+            [str(column) for column in frame if column != "lettr"], alpha, seed=number
         )
         yield _divided(
             names[number],
@@ -281,7 +281,7 @@ def _halves(
     name: str, frame: pd.DataFrame, label: str, *, is_number: bool, group: str = "usual"
 ) -> Task:
     frame = _usable(frame)
-    columns = [column for column in frame if column != label]
+    columns = [str(column) for column in frame if column != label]
     half = len(columns) // 2
     parts = [columns[:half], columns[half:]]
     return _divided(name, frame, label, parts, is_number=is_number, group=group)

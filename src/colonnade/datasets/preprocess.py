@@ -599,10 +599,10 @@ class Labels:
         scale 1."""
         _refuse_missing(label, self.owner)
         if self.task == "regression":
-            values = _as_floats(label, self.owner)
+            numbers = _as_floats(label, self.owner)
             if self.unit.is_log:
-                refuse_no_logarithm(values, self.owner)
-            return torch.from_numpy(self.unit.trained(values)).to(torch.float32)
+                refuse_no_logarithm(numbers, self.owner)
+            return torch.from_numpy(self.unit.trained(numbers)).to(torch.float32)
         number = {value: at for at, value in enumerate(self.classes)}
         places, values = label.astype(object).factorize()
         encoded = torch.tensor(
