@@ -65,6 +65,7 @@ class Choice:
 
 CHOICES = {
     "splitnn": Choice("splitnn"),
+    "splitnn, 64 hidden": Choice("splitnn", {"head_hidden": 64}),
     "vafl": Choice("vafl"),
     "fdml": Choice("fdml"),
     "vimsgd": Choice("vimsgd"),

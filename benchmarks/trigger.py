@@ -15,7 +15,7 @@ from colonnade.attacks.trigger import lie, triggered
 from colonnade.benchmark import Result, _load
 from colonnade.core.party import one_torch_thread
 
-ALGORITHMS = ("splitnn", "vimadmm", "fdml", "one_shot")
+ALGORITHMS = ("splitnn", "splitnn, 64 hidden", "vimadmm", "fdml", "one_shot")
 ROWS = 10
 HEALTHY = 1
 PARTY = "lab_north"

@@ -54,7 +54,7 @@ def test_regression_has_mean_zero_and_scale_one_and_decodes(
     np.testing.assert_allclose(
         labels.decode(encoded),
         values,
-        atol=1e-4 * labels.scale + 1e-6 * abs(labels.mean),
+        atol=1e-4 * labels.unit.scale + 1e-6 * abs(labels.unit.mean),
     )
 
 
@@ -108,7 +108,7 @@ def test_only_the_training_rows_are_learned_from() -> None:
     labels = Labels.fit(
         pd.Series([1.0, 3.0, 1e9]), [0, 1], owner="bank", task="regression"
     )
-    assert (labels.mean, labels.scale) == (2.0, 1.0)
+    assert (labels.unit.mean, labels.unit.scale) == (2.0, 1.0)
 
 
 def test_class_words_of_mixed_types_and_dates_have_an_order() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn import metrics
 
+from colonnade.core.unit import Unit
 from colonnade.evaluate.metrics import RATIOS, measure, quality
 from colonnade.optim.losses import CrossEntropy, Logistic, Squared
 
@@ -95,9 +96,9 @@ def test_several_classes_have_a_table_each_and_one_class_alone_no_curve() -> Non
 
 def test_of_numbers_it_says_how_far_off() -> None:
     labels = torch.linspace(0, 1, 101)[:, None].double()
-    found = quality(Squared(), labels + 0.5, labels, (), scale=2.0)
-    assert set(found["off"].values()) == {1.0}
-    assert all(
-        predicted == pytest.approx(true + 1.0)
-        for predicted, true in found["calibration"]
-    )
+    loss = Squared(unit=Unit(mean=10.0, scale=2.0))
+    found = quality(loss, labels + 0.5, labels, ())
+    assert list(found["off"].values()) == pytest.approx([1.0] * 4)
+    predicted, true = map(list, zip(*found["calibration"], strict=True))
+    assert predicted == pytest.approx([value + 1.0 for value in true])
+    assert 10.0 <= min(true) <= max(true) <= 12.0

@@ -130,6 +130,24 @@ def test_the_pieces_together_predict_as_the_federation(
         assert (classes[scores.argmax(1)] == truth.labels).all()
 
 
+def test_a_label_that_was_trained_as_its_logarithm_comes_back_from_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = frames("regression")
+    cost = given["clinic"]["diagnosis"]
+    given["clinic"]["diagnosis"] = np.exp(cost / 50)
+    settings = small.splitnn(data={"target_scale": "log"})
+    path = small.write(tmp_path / "at", given, settings)
+    Federation.from_toml(path).fit(tmp_path / "at" / "run")
+    made = export(tmp_path / "at" / "run", tmp_path / "out")
+    ids = given["clinic"]["patient"].tolist()[:20]
+    truth: Any = load(tmp_path / "at" / "run")
+    found = predicted(made, tmp_path / "at", ids, monkeypatch)
+    np.testing.assert_allclose(
+        found["values"].numpy(), truth.predict(ids).labels, rtol=1e-5
+    )
+
+
 def test_a_piece_reads_text_that_means_numbers_or_times_as_training_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,7 +174,11 @@ def test_unless_it_is_allowed_a_row_that_a_party_lacks_is_an_error(
 @pytest.mark.parametrize(
     ("algorithm", "rule", "allowed"),
     [
-        ({"name": "splitnn"}, "skip", '"fail", "wait", "stale"'),
+        (
+            {"name": "splitnn", "combine": "concat"},
+            "skip",
+            '"fail", "wait", "stale"',
+        ),
         ({"name": "vafl", "schedule": "turns"}, "stale", '"fail", "wait"'),
         (
             {"name": "vimadmm", "head_update": "exact"},

@@ -133,14 +133,20 @@ def test_predictions_and_the_service_begin_with_the_positive_class() -> None:
     one = federation(positive="nein")
     found = one.predict(["P003", "P001"])
     frame = found.to_frame()
-    assert list(frame.columns) == ["id", "prediction", "score_nein", "score_ja"]
+    assert list(frame.columns) == [
+        "id",
+        "prediction",
+        "score_nein",
+        "score_ja",
+        "missing",
+    ]
     assert np.array_equal(found.score, frame["score_nein"])
     assert np.array_equal(found.score, found.scores[:, 1])
     (first, _) = rows_of(found, ["bank", "shop"])
     assert list(first.scores) == ["nein", "ja"]
     assert first.scores["nein"] == found.score[0]
     by_default = federation().predict(["P003"])
-    assert list(by_default.to_frame().columns)[2:] == ["score_ja", "score_nein"]
+    assert list(by_default.to_frame().columns)[2:4] == ["score_ja", "score_nein"]
 
 
 @pytest.mark.parametrize("given", ["yes", "JA", 1, True, ""])

@@ -394,21 +394,43 @@ def test_rows_that_only_the_label_owner_holds_need_its_columns() -> None:
     trained(federation)
 
 
+def test_the_default_learns_from_rows_that_a_party_lacks_without_being_told_how() -> (
+    None
+):
+    """Its head then reads the mean of what there is; with all parts it reads them side
+    by side."""
+    whole = Settings.from_mapping({})
+    lacking = [
+        Settings.from_mapping(given)
+        for given in (
+            {"data": {"rows": "label_owner"}},
+            {"train": {"party_dropout": 0.5}},
+            {"federation": {"on_missing": "skip"}},
+        )
+    ]
+    assert whole.config.combine == "concat"
+    assert {settings.algorithm for settings in lacking} == {whole.algorithm}
+    assert {settings.config.combine for settings in lacking} == {"mean"}
+
+
 @pytest.mark.parametrize(
-    "name", ["splitnn", "knn", "one_shot", "vfedcce", "compressed_vfl"]
+    "algorithm",
+    [
+        {"name": "splitnn", "combine": "concat"},
+        *({"name": name} for name in ("knn", "one_shot", "vfedcce", "compressed_vfl")),
+    ],
 )
-def test_an_algorithm_that_needs_every_part_of_a_row_says_why(name: str) -> None:
+def test_an_algorithm_that_needs_every_part_of_a_row_says_why(
+    algorithm: dict[str, str],
+) -> None:
+    name = algorithm["name"]
     with pytest.raises(
         ConfigError,
         match=f'rows = "label_owner" cannot be used with {name}.*Those that can',
     ):
-        Settings.from_mapping(
-            {"algorithm": {"name": name}, "data": {"rows": "label_owner"}}
-        )
+        Settings.from_mapping({"algorithm": algorithm, "data": {"rows": "label_owner"}})
     with pytest.raises(ConfigError, match=f"party_dropout cannot be used with {name}"):
-        Settings.from_mapping(
-            {"algorithm": {"name": name}, "train": {"party_dropout": 0.5}}
-        )
+        Settings.from_mapping({"algorithm": algorithm, "train": {"party_dropout": 0.5}})
 
 
 def test_what_a_partner_cannot_find_by_itself_is_refused() -> None:

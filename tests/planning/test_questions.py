@@ -69,7 +69,7 @@ def test_all_guesses(tmp_path: Path) -> None:
     assert (found.id, found.task, found.algorithm) == (
         "patient",
         "classification",
-        "vimadmm",
+        DEFAULT,
     )
     assert found.parties["clinic"].label == "diagnosis"
     assert found.positive in ("ill", "well")

@@ -98,10 +98,22 @@ def test_changing_a_training_row_does_change_what_is_learned() -> None:
 
 @pytest.mark.parametrize(
     ("task", "loss"),
-    [("binary", Logistic()), ("classes", CrossEntropy(3)), ("regression", Squared())],
+    [("binary", Logistic()), ("classes", CrossEntropy(3))],
 )
 def test_the_kind_of_label_decides_the_loss(task: Task, loss: object) -> None:
     assert held(frames(task=task)).loss == loss
+
+
+def test_the_loss_of_numbers_knows_their_own_unit() -> None:
+    holdings = held(frames(task="regression"))
+    labels = frames(task="regression")["clinic"].set_index("patient")["diagnosis"]
+    assert isinstance(holdings.loss, Squared)
+    np.testing.assert_allclose(
+        holdings.loss.unit.own(holdings.labelled.labels).numpy(),
+        labels.loc[holdings.ids.tolist()],
+        rtol=1e-5,
+        atol=1e-4,
+    )
 
 
 def test_splits_are_fractions_or_numbers_of_rows_and_nothing_is_left_over() -> None:

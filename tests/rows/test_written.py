@@ -120,7 +120,10 @@ def test_a_plan_a_run_and_its_report_tell_the_owner_alone(tmp_path: Path) -> Non
     holders = {
         path.relative_to(run).as_posix()
         for path in run.rglob("*")
-        if path.is_file() and b">20" in path.read_bytes()
+        # three bytes stand among a tensor's by chance
+        if path.is_file()
+        and path.suffix != ".safetensors"
+        and b">20" in path.read_bytes()
     }
     assert holders == {"parties/bank/columns.json"}, "no other file has the words"
 

@@ -103,16 +103,13 @@ def test_every_default_is_written_out_and_read_back() -> None:
     assert again(settings) == settings
     written = tomllib.loads(settings.to_toml())
     assert written["algorithm"] == {
-        "name": "vimadmm",
-        "rho": 2.0,
-        "local_steps": 5,
+        "name": "splitnn",
         "optimizer": "adam",
-        "learning_rate": 0.001,
+        "learning_rate": 0.002,
         "momentum": 0.9,
         "weight_decay": 0.001,
-        "head_update": "sgd",
-        "head_learning_rate": 0.05,
-        "residual_heads": "old",
+        "head_hidden": 64,
+        "combine": "concat",
     }
     assert written["train"] == {
         "epochs": "auto",
@@ -293,10 +290,13 @@ WRONG: list[tuple[str, str]] = [
     ),
     ('[algorithm]\nname = ["vimadmm"]', r"There is no algorithm "),
     (
-        "[algorithm]\nroh = 2",
+        '[algorithm]\nname = "vimadmm"\nroh = 2',
         r"\[algorithm\] \(vimadmm\) has no setting 'roh' \(did you mean 'rho'\?\)",
     ),
-    ("[algorithm]\nrho = 0", r"vimadmm\.rho must be a number above 0; found 0\."),
+    (
+        '[algorithm]\nname = "vimadmm"\nrho = 0',
+        r"vimadmm\.rho must be a number above 0; found 0\.",
+    ),
     (
         'algorithm = "vimadmm"',
         (
@@ -401,7 +401,10 @@ def test_a_run_may_go_on_longer_and_elsewhere_but_not_as_another() -> None:
     Settings.from_mapping({"selection": {"k": 5}}).check_continues(saved)
     saved.check_continues(Settings.from_mapping({"selection": {"k": 5}}))
     changed: list[tuple[dict[str, Any], str]] = [
-        ({"algorithm": {"rho": 1.0}}, r"\[algorithm\] rho is 1.0 now and was 2.0"),
+        (
+            {"algorithm": {"head_hidden": 8}},
+            r"\[algorithm\] head_hidden is 8 now and was 64",
+        ),
         ({"federation": {"seed": 3}}, r"\[federation\] seed is 3 now and was 0"),
         ({"train": {"batch_size": 8}}, r"\[train\] batch_size is 8 now and was 'auto'"),
         ({"model": {"width": 5}}, r"\[model\] width is 5 now and was 'auto'"),

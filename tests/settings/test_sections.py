@@ -126,7 +126,7 @@ WRONG: list[tuple[str, str]] = [
         NORTH,
         (
             r"\[label_owners\] is for algorithms with several label owners.*found with"
-            r" 'vimadmm'"
+            r" 'splitnn'"
         ),
     ),
     ("[label_model]", r"\[label_model\] is for algorithms with several label owners"),

@@ -89,8 +89,8 @@ def test_numbers_have_one_mean_and_scale(task: str) -> None:
         [n * 0.37 for n in range(40)], [100 - n * 1.7 for n in range(25)], task=task
     )
     assert agreed.task == whole.task == "regression"
-    assert (agreed.mean, agreed.scale) == pytest.approx(
-        (whole.mean, whole.scale), rel=1e-12
+    assert (agreed.unit.mean, agreed.unit.scale) == pytest.approx(
+        (whole.unit.mean, whole.unit.scale), rel=1e-12
     )
 
 

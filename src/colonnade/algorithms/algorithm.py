@@ -274,6 +274,8 @@ class Algorithm(Generic[C, F, L]):
 
     # Settings for tables, where nobody says otherwise; its Config has its paper's.
     for_tables: Mapping[str, Any] = field(default_factory=dict)
+    # and more of them where a row may lack a party's part
+    for_lacking_rows: Mapping[str, Any] = field(default_factory=dict)
 
     # What it can be used for: kinds of labels, and with its default settings so many
     # parties with columns.

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from colonnade.core.checks import did_you_mean
 from colonnade.core.files import let_go, mapped_array
+from colonnade.core.unit import AS_IT_IS, Unit, learned_unit
 from colonnade.datasets import fitted
 from colonnade.datasets.readings import (
     FORMATS,
@@ -43,6 +44,7 @@ from colonnade.datasets.readings import (
 from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
+from colonnade.datasets.target_scale import TargetScale, refuse_no_logarithm, scale_of
 from colonnade.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -551,8 +553,7 @@ class Labels:
     owner: str
     task: Kind
     classes: tuple[str | int | float | bool, ...] = ()
-    mean: float = 0.0
-    scale: float = 1.0
+    unit: Unit = AS_IT_IS  # of numbers
     # of two classes, the number of the one that scores, curves and thresholds are about;
     # no class gets another number by it, and training is the same
     positive: int = 1
@@ -566,6 +567,7 @@ class Labels:
         *,
         owner: str,
         task: Task = "auto",
+        target_scale: TargetScale = "linear",
     ) -> Labels:
         """Learn from the labels of training rows.
 
@@ -575,6 +577,8 @@ class Labels:
             owner: The label owner's name.
             task: Whether labels are classes or numbers. "auto" decides by their values,
                 and warns where these could be the other (`likely_task`).
+            target_scale: On which scale numbers are trained. "auto" trains positive
+                and skewed ones on a log scale (`target_scale.is_skewed`).
         """
         if task not in TASKS:
             raise ConfigError(
@@ -592,9 +596,10 @@ class Labels:
             )
         if task == "regression":
             values = _as_floats(training, owner)
-            return cls(
-                owner, task, mean=float(values.mean()), scale=float(values.std())
-            )
+            if target_scale == "auto" and (_as_floats(label, owner) <= 0).any():
+                target_scale = "linear"  # other rows have no logarithm
+            is_log = scale_of(values, target_scale, owner) == "log"
+            return cls(owner, task, unit=learned_unit(values, is_log=is_log))
         classes = {_plain(value) for value in training.astype(object).unique()}
         # a gap in a column makes 1 a 1.0
         if all(isinstance(value, float) and value.is_integer() for value in classes):
@@ -612,9 +617,10 @@ class Labels:
         scale 1."""
         _refuse_missing(label, self.owner)
         if self.task == "regression":
-            return torch.from_numpy(
-                (_as_floats(label, self.owner) - self.mean) / self.scale
-            ).to(torch.float32)
+            numbers = _as_floats(label, self.owner)
+            if self.unit.is_log:
+                refuse_no_logarithm(numbers, self.owner)
+            return torch.from_numpy(self.unit.trained(numbers)).to(torch.float32)
         number = {value: at for at, value in enumerate(self.classes)}
         places, values = label.astype(object).factorize()
         encoded = torch.tensor(
@@ -638,7 +644,7 @@ class Labels:
         numbers or predicted values."""
         values = encoded.detach().cpu()
         if self.task == "regression":
-            return np.asarray(values.to(torch.float64).numpy() * self.scale + self.mean)
+            return np.asarray(self.unit.own(values).numpy())
         if values.is_floating_point() or (
             values.numel()
             and not 0 <= int(values.min()) <= int(values.max()) < len(self.classes)
@@ -658,8 +664,9 @@ class Labels:
         """All that was learned, as JSON-able values."""
         learned = {
             "classes": list(self.classes),
-            "mean": self.mean,
-            "scale": self.scale,
+            "mean": self.unit.mean,
+            "scale": self.unit.scale,
+            "target_scale": "log" if self.unit.is_log else "linear",
             "positive": self.positive,
             "positive_by": self.positive_by,
         }
@@ -671,17 +678,23 @@ class Labels:
         try:
             if state["task"] not in ("classification", "regression"):
                 raise ValueError("task")
+            if state["target_scale"] not in ("linear", "log"):
+                raise ValueError("target_scale")
             classes = tuple(_plain(value) for value in state["classes"])
             if state["positive"] not in (0, 1):
                 raise ValueError("positive")
             if state["positive_by"] not in POSITIVE_BY:
                 raise ValueError("positive_by")
+            unit = Unit(
+                float(state["mean"]),
+                float(state["scale"]),
+                is_log=state["target_scale"] == "log",
+            )
             return cls(
                 str(state["owner"]),
                 state["task"],
                 classes,
-                float(state["mean"]),
-                float(state["scale"]),
+                unit,
                 int(state["positive"]),
                 str(state["positive_by"]),
             )

@@ -45,7 +45,8 @@ def measure(
     """Measure the loss and the usual scores of outputs.
 
     Classes have accuracy, and two classes also AUC, precision, recall and F1. Numbers
-    have RMSE, MAE and R squared.
+    have RMSE, MAE and R squared in the label's own unit, whatever the scale of
+    training.
 
     Args:
         loss: The loss that the model was trained with.
@@ -57,6 +58,8 @@ def measure(
     scores = {"loss": float(loss(outputs, labels))}
     decided = loss.decide(outputs)
     if isinstance(loss, Squared):
+        decided = loss.unit.own(decided)
+        labels = loss.unit.own(labels)
         error = decided - labels
         scores["rmse"] = float(error.square().mean().sqrt())
         scores["mae"] = float(error.abs().mean())
@@ -207,26 +210,23 @@ def quality(
     outputs: Tensor,
     labels: Tensor,
     classes: Sequence[Any],
-    scale: float = 1.0,
     positive: int = SECOND,
 ) -> Quality:
-    """Describe how good outputs are for rows with these labels.
+    """Describe how good outputs are for rows with these labels. Numbers are in their own unit.
 
     Args:
         loss: The loss that the model was trained with.
         outputs: The joint model's outputs, a line for each row.
         labels: The true labels of the same rows, as the loss takes them.
         classes: What the classes are called.
-        scale: Gives numbers their own unit again.
         positive: Of two classes, the number of the one that all curves, thresholds and
             costs are about.
     """
     outputs = outputs.detach().double().cpu()
     labels = labels.detach().cpu()
     if isinstance(loss, Squared):
-        return _numbers(
-            loss.decide(outputs).flatten() * scale, labels.double().flatten() * scale
-        )
+        decided = loss.unit.own(loss.decide(outputs))
+        return _numbers(decided.flatten(), loss.unit.own(labels).flatten())
     decided = loss.decide(outputs).cpu()
     names = [str(name) for name in classes]
     result: Quality = {"rows": len(labels), "classes": names}

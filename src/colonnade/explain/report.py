@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from colonnade.errors import BudgetExhausted, ConfigError
@@ -446,7 +447,7 @@ def _plane(
     encoder = federation.holdings.encoder
     labels = plane.labels.tolist()
     if encoder.task == "regression":
-        labels = [value * encoder.scale + encoder.mean for value in labels]
+        labels = encoder.decode(torch.from_numpy(plane.labels)).tolist()
     points = {
         party: [[round(float(at), 3) for at in point] for point in xy]
         for party, xy in plane.points.items()

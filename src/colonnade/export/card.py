@@ -135,6 +135,10 @@ scores = second if is_second else 1 - second  # of the positive class""",
         "values = outputs[:, 0] * config['outputs']['scale'] +"
         " config['outputs']['mean']"
     ),
+    "exponential": (
+        "values = (outputs[:, 0] * config['outputs']['scale'] +"
+        " config['outputs']['mean']).exp()"
+    ),
 }
 
 

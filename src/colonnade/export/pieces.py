@@ -246,25 +246,22 @@ class Trained:
             self.sent,
             loss.outputs,
             build,
-            encoder.mean,
-            encoder.scale,
+            encoder.unit.mean,
+            encoder.unit.scale,
         )
         assert self.algorithm.head is not None
         model = self.algorithm.head(inputs).eval()
-        scores = (
-            "value"
-            if encoder.task == "regression"
-            else "sigmoid"
-            if loss.outputs == 1
-            else "softmax"
-        )
+        if encoder.task == "regression":
+            scores = "exponential" if encoder.unit.is_log else "value"
+        else:
+            scores = "sigmoid" if loss.outputs == 1 else "softmax"
         about: dict[str, Any] = {
             "shape": [loss.outputs],
             "task": encoder.task,
             "scores": scores,
         }
         if encoder.task == "regression":
-            about |= {"mean": encoder.mean, "scale": encoder.scale}
+            about |= {"mean": encoder.unit.mean, "scale": encoder.unit.scale}
         else:
             about["classes"] = list(encoder.classes)
             if encoder.positive_class is not None:

@@ -18,6 +18,7 @@ from colonnade.runs.layout import COEFFICIENTS, IMPORTANCE, TREES
 
 INTERCEPT = "(intercept)"
 MEAN = "(label mean)"
+LOG_MEAN = "(mean of the label's logarithm)"
 SCALE = "(label scale)"
 ROWS = 1000
 """So many rows show how much a model makes of a column."""
@@ -43,7 +44,8 @@ def coefficients(
             for at, column in enumerate(weight.detach().T.tolist())
         }
     for name, owner in label_owners.items():
-        units = {MEAN: [holdings.encoder.mean], SCALE: [holdings.encoder.scale]}
+        unit = holdings.encoder.unit
+        units = {LOG_MEAN if unit.is_log else MEAN: [unit.mean], SCALE: [unit.scale]}
         units = units if holdings.encoder.task == "regression" else {}
         weights[name] = {
             INTERCEPT: intercept(owner).tolist(),

@@ -273,7 +273,7 @@ class Federation:
             positive: Of two classes, the one that scores, curves and thresholds are
                 about. By default the rarer one of the training rows.
             settings: The tables of a federation file, as in
-                {"algorithm": {"name": "vimadmm"}, "train": {"epochs": 5}}.
+                {"algorithm": {"name": "splitnn"}, "train": {"epochs": 5}}.
             label_owners: Where several organisations hold labels, their tables, of
                 which only the columns `id` and `label` are read. `frames` are then the
                 data owners', and the lists of owners in `settings` may add rules and

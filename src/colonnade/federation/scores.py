@@ -69,14 +69,12 @@ def scored(federation: Any, split: str, model: str | None) -> Scores:
 def measured(
     holdings: Holdings, outputs: Tensor, labels: Tensor, weighted: float | None = None
 ) -> dict[str, float]:
-    """Measure the loss and scores of outputs, with errors in the label's own units. All
+    """Measure the loss and scores of outputs, numbers in their own unit. All
     rows count alike, so that runs can be compared; where training had weights of
     classes or rows, the loss that it made small stands beside it."""
     scores = measure(holdings.loss, outputs, labels, holdings.encoder.positive)
     if weighted is not None:
         scores[WEIGHTED] = weighted
-    for name in {"rmse", "mae"} & set(scores):
-        scores[name] *= holdings.encoder.scale
     return scores
 
 
@@ -89,7 +87,6 @@ def quality_of(holdings: Holdings, outputs: Tensor, labels: Tensor) -> Quality:
         outputs,
         labels,
         encoder.classes,
-        encoder.scale,
         encoder.positive,
     )
 

@@ -251,6 +251,8 @@ def chosen(trained: Trainable, history: Sequence[Record]) -> Record:
     known = (
         [owner.state() for owner in trained.label_owners.values()][:1] if open_ else []
     )
+    encoder = trained.holdings.encoder
+    scale = "log" if encoder.unit.is_log else "linear"
     became = {
         "algorithm": {
             key: state[key]
@@ -258,7 +260,10 @@ def chosen(trained: Trainable, history: Sequence[Record]) -> Record:
             for key in open_
             if state.get(key) is not None
         },
-        "data": {"task": trained.holdings.encoder.task},
+        "data": {
+            "task": encoder.task,
+            "target_scale": scale if encoder.task == "regression" else "",
+        },
         "preprocess": {
             "numbers": "; ".join(
                 f"{name}: {counts}" for name, counts in listed.items() if counts

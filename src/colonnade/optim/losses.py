@@ -20,6 +20,7 @@ from torch.nn.functional import (
     mse_loss,
 )
 
+from colonnade.core.unit import AS_IT_IS, Unit
 from colonnade.optim.descent import kernels, run
 from colonnade.optim.written_out import newton
 
@@ -118,10 +119,12 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Squared:
-    """Regression: half the squared difference."""
+    """Regression: half the squared difference. `unit` gives labels and predictions
+    their own unit again, in which they are scored."""
 
     outputs: int = 1
     weights: tuple[float, ...] = ()  # a number has no class
+    unit: Unit = AS_IT_IS
 
     def __call__(
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None

@@ -428,7 +428,7 @@ def own_names(names: Ids, ids: Ids, held: Tensor) -> Ids:
 def loss_for(encoder: Labels) -> Loss:
     """Choose the loss that a label owner trains with, by the kind of its label."""
     if encoder.task == "regression":
-        return Squared()
+        return Squared(unit=encoder.unit)
     classes = len(encoder.classes)
     return Logistic() if classes == 2 else CrossEntropy(classes)
 

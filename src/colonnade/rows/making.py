@@ -47,7 +47,7 @@ from colonnade.rows.holdings import (
 )
 from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
 from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
-from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.settings.federation_file import Settings, prepared_as, target_scale_of
 from colonnade.settings.rules import LABELS
 from colonnade.settings.sections import DataSettings
 
@@ -76,8 +76,6 @@ def from_tables(
     are divided by id alone. What was `fitted` by an earlier run is not learned anew:
     its models know no other numbers.
     """
-    import pandas as pd
-
     labelled = labelled or the_one_labelled(settings, columns)
     common = aligned(settings, columns, labelled)
     rows = common.rows
@@ -88,13 +86,7 @@ def from_tables(
         placed, task = _placed(settings, common, salt)
     placed = replace(placed, away=common.lacked, matched=common.matched)
     if encoder is None:
-        learned = {}
-        for name, table in rows.items():
-            train = placed.label_owners[name].splits["train"]
-            learned[name] = label_of(table).iloc[train.numpy()]
-        together = pd.concat(list(learned.values()), ignore_index=True)
-        encoder = Labels.fit(together, owner=", ".join(rows), task=task)
-        encoder = _with_positive(settings, encoder, learned)
+        encoder = _learned_labels(settings, rows, placed, task)
     owners = {}
     for name, mine in placed.label_owners.items():
         labels = replace(encoder, owner=name).encode(label_of(rows[name]))
@@ -144,6 +136,43 @@ def draws_labels(settings: Settings, owner: str) -> bool:
     among_parties = settings.parties.get(owner)
     held = among_label_owners or among_parties
     return held is not None and LABELS in held.outbox
+
+
+def _learned_labels(
+    settings: Settings, rows: Mapping[str, Table], placed: Holdings, task: Any
+) -> Labels:
+    """What labels mean, by the training rows of all label owners; where nobody chose a
+    log scale and they are trained on one, that is said."""
+    import pandas as pd
+
+    training = []
+    start = 0
+    for name, table in rows.items():
+        training.append(start + placed.label_owners[name].splits["train"].numpy())
+        start += len(table)
+    scale = target_scale_of(settings)
+    encoder = Labels.fit(
+        pd.concat([label_of(table) for table in rows.values()], ignore_index=True),
+        np.concatenate(training),
+        owner=", ".join(rows),
+        task=task,
+        target_scale=scale,
+    )
+    if scale == "auto" and encoder.unit.is_log:
+        (table,) = rows.values()
+        warnings.warn(
+            f"'{encoder.owner}' has a label {str(label_of(table).name)!r} above 0 with a"
+            " long tail of large values, so its logarithm is trained on. Predictions and"
+            " errors are in its own unit. A prediction is a usual value for such a row,"
+            ' and sums of predictions are too low. Set target_scale = "linear" under'
+            ' [data] to train the label as it is, or "log" to be told this no longer.',
+            stacklevel=2,
+        )
+    learned = {
+        name: label_of(table).iloc[placed.label_owners[name].splits["train"].numpy()]
+        for name, table in rows.items()
+    }
+    return _with_positive(settings, encoder, learned)
 
 
 def the_one_labelled(

@@ -56,6 +56,7 @@ from colonnade.core.checks import (
     from_mapping,
     read_toml,
 )
+from colonnade.datasets.target_scale import TargetScale
 from colonnade.errors import ConfigError
 from colonnade.models import import_path
 from colonnade.selection.settings import SERVER, SelectionSettings
@@ -233,6 +234,26 @@ class Settings:
             raise ConfigError(
                 f"This works with one label owner, and {self.algorithm} has"
                 f" {len(self.label_owners)}: {', '.join(self.label_owners)}. {cure}"
+            )
+
+    def check_target_scale(self) -> None:
+        """Raise where a log scale is asked for and cannot be had."""
+        if self.data.target_scale != "log":
+            return
+        if self.shared:
+            raise ConfigError(
+                '[data] target_scale = "log" works with one label owner, and there are'
+                f" {len(self.label_owners)}: {', '.join(self.label_owners)}. Remove it."
+            )
+        if self.data.task == "classification":
+            raise ConfigError(
+                '[data] target_scale = "log" is for labels that are numbers, and task'
+                ' = "classification" says that they are classes. Remove one of them.'
+            )
+        if getattr(self.config, "loss", "auto") == "poisson":
+            raise ConfigError(
+                '[data] target_scale = "log" does not go with loss = "poisson", which'
+                " takes logarithms itself. Remove one of them."
             )
 
     @property
@@ -420,6 +441,7 @@ class Settings:
                 " name one key."
             )
         check_dealt(settings.label_owners, settings.data.dataset)
+        settings.check_target_scale()
         algorithm.check_missing(
             settings.algorithm, settings.config, settings.engine.on_missing
         )
@@ -600,7 +622,10 @@ def suggested(
                 "preprocess": _VIM["preprocess"],
             },
         )
-    filled = _under(given, {"algorithm": dict(algorithm.for_tables)})
+    settings = dict(algorithm.for_tables)
+    if may_lack_parties(given):
+        settings |= algorithm.for_lacking_rows
+    filled = _under(given, {"algorithm": settings})
     if algorithm.intercept is not None:
         return filled
     filled["model"] = _model(given.get("model", {}))
@@ -608,6 +633,20 @@ def suggested(
         if section in filled:
             filled[section] = _each(filled[section])
     return filled
+
+
+def may_lack_parties(given: Mapping[str, Any]) -> bool:
+    """Whether these tables of a file say that a row may be trained on or predicted
+    without a party's part."""
+
+    def said(section: str, key: str) -> Any:
+        table = given.get(section)
+        return table.get(key) if isinstance(table, Mapping) else None
+
+    rows_differ = said("data", "rows") == "label_owner"
+    is_left_out = bool(said("train", "party_dropout"))
+    is_skipped = said("federation", "on_missing") == "skip"
+    return rows_differ or is_left_out or is_skipped
 
 
 def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
@@ -718,6 +757,23 @@ def prepared_as(settings: Settings, party: str, outputs: int) -> dict[str, Any]:
         "numbers_as": ways,
         "classes": max(outputs, 2) if bins else 0,
     }
+
+
+def target_scale_of(settings: Settings) -> TargetScale:
+    """The scale on which labels that are numbers may be trained.
+
+    Where nobody chose one, it stays linear for what is said in the label's own unit:
+    coefficients, and a loss that the file names. Several label owners agree on a mean
+    and a deviation, and on no logarithm.
+    """
+    wanted: Any = settings.data.target_scale
+    if wanted != "auto":
+        return wanted  # type: ignore[no-any-return]
+    has_coefficients = find(settings.algorithm).intercept is not None
+    names_a_loss = getattr(settings.config, "loss", "auto") != "auto"
+    if settings.shared or has_coefficients or names_a_loss:
+        return "linear"
+    return "auto"
 
 
 def _table(settings: Any) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class DataSettings:
     # of two classes, the one that scores, curves and thresholds are about; without, the
     # rarer one of the training rows
     positive: str | int | float | bool | None = None
+    # of labels that are numbers; auto: log where they are positive and skewed
+    target_scale: str = one_of("auto", "log", "linear", default="auto")
     dataset: str | None = None  # a named data set, cut into parties, instead of tables
     split: str = one_of("columns", "strips", "patches", "views", default="columns")
     # how many parties; for patches [rows, columns], for columns also their widths

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from colonnade.core import Message, Organisation, Party, Request, serves
+from colonnade.core.unit import Unit
 from colonnade.datasets.preprocess import (
     Labels,
     _plain,
@@ -115,8 +116,8 @@ def described(
         json.dumps(classes),
         json.dumps(commonest_class(labels)) if tells_commonest else "null",
         len(labels),
-        mine.mean,
-        mine.scale,
+        mine.unit.mean,
+        mine.unit.scale,
     )
 
 
@@ -159,7 +160,7 @@ def _joined_labels(by_owner: Mapping[str, Described], task: str) -> Labels:
             )
             / rows
         )
-        return Labels(owner, "regression", mean=mean, scale=math.sqrt(spread))
+        return Labels(owner, "regression", unit=Unit(mean, math.sqrt(spread)))
     known = {value for values in classes.values() for value in values}
     numbers = any(isinstance(value, float) for value in known)
     in_doubt = False
