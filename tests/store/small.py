@@ -17,7 +17,7 @@ GAUSSIAN = Item.of("embedding", "gaussian", {"noise_multiplier": 2.0})
 PLAIN = Item.of("embedding", "non-private", {})
 
 
-class OverTheLimit(Exception):
+class OverLimitError(Exception):
     """A release that costs too much."""
 
 
@@ -43,7 +43,7 @@ def at_most(limit: int) -> Callable[[Sequence[Way]], None]:
 
     def affordable(ways: Sequence[Way]) -> None:
         if any(sum(way.values()) > limit for way in ways):
-            raise OverTheLimit
+            raise OverLimitError
 
     return affordable
 

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from colonnade.errors import StoreError
-from colonnade.store import Release, SiteStore, Word
 from tests.store.small import (
     COLUMN,
     GAUSSIAN,
     OWNER,
     PEOPLE,
     PLAIN,
-    OverTheLimit,
+    OverLimitError,
     at_most,
     new_store,
     of,
     reopened,
     spent,
 )
+
+from colonnade.errors import StoreError
+from colonnade.store import Release, SiteStore, Word
 
 
 def test_counts_outlive_the_process_that_made_them(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_release_that_is_refused_is_not_counted(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
         store.release(of([0]), at_most(1))
         serial = store.witness().serial
-        with pytest.raises(OverTheLimit):
+        with pytest.raises(OverLimitError):
             store.release(of([0, 1]), at_most(1))
         assert store.witness().serial == serial
         assert spent(store)[:2] == [1, 0]
@@ -50,7 +50,7 @@ def test_a_release_that_is_refused_is_not_counted(tmp_path: Path) -> None:
 
 def test_who_is_in_a_release_twice_is_charged_twice(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
-        with pytest.raises(OverTheLimit):
+        with pytest.raises(OverLimitError):
             store.release(of([3] * 1000), at_most(999))
         store.release(of([3] * 1000), at_most(1000))
         assert spent(store)[3] == 1000
@@ -60,7 +60,7 @@ def test_check_says_what_release_would_and_counts_nothing(tmp_path: Path) -> Non
     with new_store(tmp_path / "store") as store:
         store.check(of([0]), at_most(1))
         store.release(of([0]), at_most(1))
-        with pytest.raises(OverTheLimit):
+        with pytest.raises(OverLimitError):
             store.check(of([0]), at_most(1))
         assert spent(store)[0] == 1
 
@@ -79,7 +79,7 @@ def test_counting_goes_on_where_no_limit_is_set(tmp_path: Path) -> None:
             store.release(of([0]), at_most(10))
         for _ in range(5):
             store.release(of([0]))
-        with pytest.raises(OverTheLimit):
+        with pytest.raises(OverLimitError):
             store.release(of([0]), at_most(10))
 
 
@@ -164,7 +164,7 @@ def test_a_store_in_memory_counts_and_says_that_it_forgets(
     assert store.forgets
     for _ in range(2):
         store.release(of(numbers[:1].tolist()), at_most(2))
-    with pytest.raises(OverTheLimit):
+    with pytest.raises(OverLimitError):
         store.release(of(numbers[:1].tolist()), at_most(2))
     assert caplog.text.count("forgotten when this process ends") == 1
     with pytest.raises(StoreError, match="in memory"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+ORDERS_KEPT = 10_000
+"""Numbers of orders that are remembered. An organisation takes some a day."""
+
 Taken = dict[str, dict[str, int]]
 """By asker, and by what is allowed: how much was taken."""
 
@@ -63,19 +66,21 @@ class Orders:
         """Whether an order with this number was taken."""
         return number in self._taken
 
-    def add(self, number: str, written: str, forget_before: str) -> None:
+    def add(self, number: str, written: str) -> None:
         """Write an order down as taken.
+
+        Where many were taken, the one that was written first is forgotten, and with
+        it all orders that are as old are refused. Their age alone would not do: a
+        clock that was wrong for a while would let them be brought again.
 
         Args:
             number: By which the order is known.
             written: When the order was written, as `time_text` has it.
-            forget_before: Orders written before this time are refused for their age,
-                so their numbers need not be kept.
         """
         self._taken[number] = written
-        self._taken = {
-            known: when for known, when in self._taken.items() if when >= forget_before
-        }
+        if len(self._taken) > ORDERS_KEPT:
+            oldest = min(self._taken, key=self._taken.__getitem__)
+            self.refused_until = max(self.refused_until, self._taken.pop(oldest))
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

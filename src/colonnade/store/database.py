@@ -73,9 +73,7 @@ class Database:
         connection.execute(f"PRAGMA user_version={FORMAT}")
         connection.executescript(f"BEGIN; {SCHEMA} COMMIT;")
         connection.close()
-        descriptor = os.open(path, os.O_RDWR)
-        force(descriptor)
-        os.close(descriptor)
+        _force_file(path)
 
     def close(self) -> None:
         """Close the file."""
@@ -182,8 +180,10 @@ class Database:
 
     def copy_to(self, path: Path) -> None:
         """Write a copy as a new file, which needs no -wal file."""
+        new_file(path)
         with self._as_store_errors():
             self._connection.execute("VACUUM INTO ?", (str(path),))
+        _force_file(path)
 
     def damaged(self, how: str) -> StoreError:
         """The error for a file that is not as it was written."""
@@ -284,6 +284,14 @@ def files_of(path: Path) -> list[Path]:
         path.with_name(path.name + "-wal"),
         path.with_name(path.name + "-shm"),
     ]
+
+
+def _force_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        force(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_about_access(error: sqlite3.OperationalError) -> bool:

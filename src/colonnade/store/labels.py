@@ -45,9 +45,13 @@ class Draws:
         self.drawn = np.concatenate([self.drawn, new])
         self.actual = np.concatenate([self.actual, new])
 
-    def not_drawn(self, numbers: IntArray) -> IntArray:
-        """The people whose label was not drawn yet."""
-        return np.unique(numbers[self.drawn[numbers] == NOT_DRAWN])
+    def places_not_drawn(self, numbers: IntArray) -> IntArray:
+        """The places in a list of people of those whose label was not drawn yet: the
+        first place of each."""
+        _, first_places = np.unique(numbers, return_index=True)
+        places = np.sort(first_places)
+        not_drawn: IntArray = places[self.drawn[numbers[places]] == NOT_DRAWN]
+        return not_drawn
 
     def add(self, numbers: IntArray, drawn: IntArray, actual: IntArray) -> None:
         """Write down a draw."""

@@ -18,6 +18,7 @@ from colonnade.store.allowances import Taken, time_text
 from colonnade.store.chain import Entry
 from colonnade.store.counts import Item, Way
 from colonnade.store.database import Database
+from colonnade.store.disk import force_folder
 from colonnade.store.identifiers import check_name
 from colonnade.store.keeper import Keeper
 from colonnade.store.labels import LabelColumn, rule_text
@@ -443,14 +444,12 @@ class SiteStore:
         def prepare() -> Draft | None:
             labels = self._log.state.labels
             self._check_rule(column, labels.rule_of(column), text)
-            new = labels.of(column).not_drawn(people)
+            new = labels.of(column).places_not_drawn(people)
             if not len(new):
                 return None
             if labels.some_may_be_lost and not again_after_a_loss:
                 raise self._may_have_been_drawn(column, len(new))
-            _, first_places = np.unique(people, return_index=True)
-            places = np.sort(first_places[np.isin(people[np.sort(first_places)], new)])
-            return _drawn(column, text, people[places], draw(places), actual[places])
+            return _drawn(column, text, people[new], draw(new), actual[new])
 
         self._log.write(prepare)
         draws = self._log.state.labels.of(column)
@@ -552,13 +551,7 @@ class SiteStore:
                     f"The order of {text} may have been taken: the store of"
                     f" '{self.owner}' has lost entries. Write another order."
                 )
-            forget_before = time_text(now - 2 * valid_for)
-            content = {
-                "number": number,
-                "written": text,
-                "forget_before": forget_before,
-            }
-            return Draft(ORDER, content)
+            return Draft(ORDER, {"number": number, "written": text})
 
         self._log.write(prepare)
 
@@ -688,9 +681,13 @@ class SiteStore:
         """
         if path.exists():
             raise StoreError(f"{path} is there already. Choose another name.")
+        unfinished = path.with_name(f".{path.name}.unfinished")
 
         def look(_: State) -> Witness:
-            self._log.database.copy_to(path)
+            unfinished.unlink(missing_ok=True)
+            self._log.database.copy_to(unfinished)
+            unfinished.replace(path)
+            force_folder(path.parent)
             return self._log.witness()
 
         witness: Witness = self._log.read(look)

@@ -185,7 +185,7 @@ class State:
         )
 
     def _order(self, content: dict[str, Any], _: bytes) -> None:
-        self.orders.add(content["number"], content["written"], content["forget_before"])
+        self.orders.add(content["number"], content["written"])
 
     def _run(self, content: dict[str, Any], _: bytes) -> None:
         self.runs.add(content["name"], content["about"])

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -116,7 +116,7 @@ class Signer:
             raise StoreError(
                 f"{path}, the key that signs witnesses, is gone. {cure}"
             ) from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise StoreError(
                 f"{path}, the key that signs witnesses, cannot be read"
                 f" ({type(error).__name__}). {cure}"
