@@ -92,6 +92,16 @@ def test_the_same_people_under_other_ids_begin_with_the_most_that_anybody_paid(
             assert counts[later].tolist() == [5]
 
 
+def test_going_back_to_the_first_ids_takes_nothing_back(tmp_path: Path) -> None:
+    with new_store(tmp_path / "store") as store:
+        by_mail = store.numbers_of(["a@x", "b@x"], "email", Word.SAME_PEOPLE)
+        for _ in range(5):
+            store.release(of([int(by_mail[0])]))
+        again = store.numbers_of(PEOPLE, COLUMN, Word.SAME_PEOPLE)
+        assert again.tolist() == list(range(len(PEOPLE)))
+        assert spent(store) == [5] * len(PEOPLE)
+
+
 def test_new_people_begin_with_nothing(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
         store.release(of([3]))

@@ -105,14 +105,13 @@ class Counts:
         self._by_item[item] += times
         self._newcomers[item] = self._newcomers.get(item, 0) + times
 
-    def charge_newcomers_the_most(self) -> None:
-        """Let people who come from now on begin with what anybody paid at most: they
-        are people who are here already, under other ids."""
-        for item in self._by_item:
+    def charge_everybody_the_most(self) -> None:
+        """Let everybody have paid what anybody paid at most, also people who come from
+        now on: it is not known any more who is who."""
+        for item, counts in self._by_item.items():
             most = int(self.of(item).max(initial=0))
             self._newcomers[item] = max(most, self._newcomers.get(item, 0))
-            counts = self._by_item[item]
-            counts[self._people :] = self._newcomers[item]
+            counts[:] = self._newcomers[item]
 
     def ways(self, numbers: IntArray | None = None) -> list[Way]:
         """The different ways in which people were released; everybody by default."""

@@ -21,6 +21,7 @@ DATABASE = "state.db"
 LOCK = "lock"
 MARK = "mark"
 KEY = "key.pem"
+RETIRED_KEYS = "retired-keys"
 WITNESSES = "witnesses"
 ANCHOR_ENDING = ".anchor"
 
@@ -77,6 +78,12 @@ class Layout:
     def key(self) -> Path:
         """The key that signs witnesses."""
         return self.anchor / KEY
+
+    @property
+    def retired_keys(self) -> Path:
+        """The public keys of earlier times, by which older witnesses are checked where
+        the database is lost."""
+        return self.anchor / RETIRED_KEYS
 
     def create(self, owner: str) -> None:
         """Make all files of a new store, or none.

@@ -125,20 +125,22 @@ def recover(
     lock = LockFile(layout.lock, owner)
     try:
         with lock.held():
-            found = _what_is_left(backup or layout.database, owner, signer)
-            _check_are_ours(witnesses, owner, found, signer)
-            own, is_certain = _own_witness(layout, owner, found, signer)
+            found = _what_is_left(layout, backup or layout.database, owner, signer)
+            keys = _known_keys(layout, found, signer)
+            _check_are_ours(witnesses, owner, found, keys)
+            own, is_certain = _own_witness(layout, owner, found, keys)
             if not is_certain and not witnesses and missing is None:
                 raise _nobody_knows(layout, owner)
             known = [*witnesses] if own is None else [*witnesses, own]
             loss = _loss(found, known, missing or 0)
             base = found if found.serial else _from_nothing(owner, known, signer)
-            entry = _recovered(base, found, loss, dearest, signer)
+            entry = _recovered(base, found, loss, dearest, keys)
             set_aside = _set_aside(layout)
             _replace_database(layout, owner, [*base.entries, entry])
             charges = base.state.charges + loss.charges
+            _replace(layout.retired_keys, "\n".join(keys).encode())
             if is_new_key:
-                _replace_key(layout, signer)
+                _replace(layout.key, signer.to_pem())
             witness = signer.witness(
                 base.state.store, entry.serial, charges, entry.chain
             )
@@ -167,19 +169,19 @@ def _signer(layout: Layout, new_key: bool) -> tuple[Signer, bool]:
         return Signer.new(), True
 
 
-def _what_is_left(path: Path, owner: str, signer: Signer) -> Found:
+def _what_is_left(layout: Layout, path: Path, owner: str, signer: Signer) -> Found:
     """Read the entries of a database, up to the first one that is not whole.
 
     A copy is read, so that nothing happens to the file itself.
     """
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=layout.folder) as temporary:
         copy = Path(temporary) / path.name
         for source, target in zip(files_of(path)[:2], files_of(copy)[:2], strict=True):
             if source.exists():
                 shutil.copy(source, target)
         try:
             _make_readable(copy)
-            database = Database(copy, owner)
+            database = Database(copy, owner, is_forced=False)
         except (StoreError, sqlite3.Error):
             return Found([], State(), 0, START)
         read = Log(database, None, None, signer, owner)
@@ -201,11 +203,19 @@ def _make_readable(copy: Path) -> None:
     connection.close()
 
 
+def _known_keys(layout: Layout, found: Found, signer: Signer) -> list[str]:
+    """The public keys that this store's witnesses were ever signed by, the one that
+    signs now first."""
+    keys = [signer.public_key, *found.state.public_keys]
+    if layout.retired_keys.exists():
+        keys += layout.retired_keys.read_text(encoding="utf-8").split()
+    return list(dict.fromkeys(keys))
+
+
 def _check_are_ours(
-    witnesses: Sequence[Witness], owner: str, found: Found, signer: Signer
+    witnesses: Sequence[Witness], owner: str, found: Found, keys: Sequence[str]
 ) -> None:
     """Refuse witnesses that this owner did not sign, or of another store."""
-    keys = [signer.public_key, *found.state.public_keys]
     for witness in witnesses:
         is_right_store = found.state.store in ("", witness.store)
         if not is_right_store or not witness.is_signed_by(keys):
@@ -216,7 +226,7 @@ def _check_are_ours(
 
 
 def _own_witness(
-    layout: Layout, owner: str, found: Found, signer: Signer
+    layout: Layout, owner: str, found: Found, keys: Sequence[str]
 ) -> tuple[Witness | None, bool]:
     """The newest witness in the owner's own anchor, and whether it is the newest of
     all: where one of the two slots is damaged, that one may have been newer.
@@ -229,7 +239,6 @@ def _own_witness(
     witness, is_one_damaged = Mark(layout.mark, owner).what_is_left()
     if witness is None or found.state.store not in ("", witness.store):
         return None, False
-    keys = [signer.public_key, *found.state.public_keys]
     if found.serial and not witness.is_signed_by(keys):
         return None, False
     return witness, not is_one_damaged
@@ -271,7 +280,7 @@ def _from_nothing(owner: str, witnesses: Sequence[Witness], signer: Signer) -> F
 
 
 def _recovered(
-    base: Found, found: Found, loss: Loss, dearest: Item, signer: Signer
+    base: Found, found: Found, loss: Loss, dearest: Item, keys: Sequence[str]
 ) -> Entry:
     serial = max(loss.to, base.serial) + 1
     content = {
@@ -281,7 +290,7 @@ def _recovered(
         "charged": loss.charges,
         "event": dearest.event,
         "is_loss": loss.is_loss,
-        "public_key": signer.public_key,
+        "public_keys": list(keys),
         "at": time_text(datetime.now(UTC)),
     }
     return make_entry(base.chain, serial, RECOVERED, content, None)
@@ -314,12 +323,13 @@ def _replace_database(layout: Layout, owner: str, entries: list[Entry]) -> None:
     force_folder(layout.folder)
 
 
-def _replace_key(layout: Layout, signer: Signer) -> None:
-    fresh = layout.anchor / ".key.new"
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file of the anchor, in the place of the one that is there."""
+    fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
-    new_file(fresh, signer.to_pem())
-    fresh.replace(layout.key)
-    force_folder(layout.anchor)
+    new_file(fresh, data)
+    fresh.replace(path)
+    force_folder(path.parent)
 
 
 def _replace_mark(layout: Layout, owner: str, witness: Witness) -> None:

@@ -73,8 +73,8 @@ class Word(StrEnum):
 
     FIRST_CONTACT: nobody was ever counted here; this is the column that names people.
     RENAMED: the column has another name now, and the same ids.
-    SAME_PEOPLE: these are people who are here already, under other ids. They begin
-        with as much spent as anybody here.
+    SAME_PEOPLE: these are people who are here already, under other ids. It is not known
+        who is who, so everybody has spent as much as anybody.
     NEW_PEOPLE: nobody of them was ever counted here. They begin with nothing spent.
     """
 
@@ -437,7 +437,7 @@ class SiteStore:
             draw: Is given places in `people`, and draws a class for each.
             again_after_a_loss: The owner's word that labels may be drawn once more of
                 which it is not known whether they were drawn, since the store has lost
-                entries.
+                entries, or people have other ids than before.
         """
         text = rule_text(dict(rule))
 
@@ -764,9 +764,9 @@ class SiteStore:
     def _may_have_been_drawn(self, column: LabelColumn, count: int) -> StoreError:
         return StoreError(
             f"{count} labels of '{column.column}' in table '{column.table}' may have"
-            f" been drawn before: the store of '{self.owner}' has lost entries. Drawing"
-            " them again costs their epsilon once more. Say that this is meant, or"
-            " train without these rows."
+            f" been drawn before: the store of '{self.owner}' has lost entries, or"
+            " people have other ids than before. Drawing them again costs their"
+            " epsilon once more. Say that this is meant, or train without these rows."
         )
 
     def _note_keeper(self, keeper: str) -> None:

@@ -150,7 +150,10 @@ class State:
 
     def _people(self, content: dict[str, Any], body: bytes) -> None:
         if content["word"] == "same_people":
-            self.counts.charge_newcomers_the_most()
+            # Whose counts, uses and labels are whose is not known from here on.
+            self.counts.charge_everybody_the_most()
+            self.uses.forget_nothing()
+            self.labels.some_may_be_lost = True
         self.people.identity = Identity(content["column"], content["first_name"])
         digests = np.frombuffer(body, dtype="<i8").astype(np.int64)
         self.people.add(digests, is_confirmed=content["word"] is not None)
@@ -198,8 +201,7 @@ class State:
 
     def _recovered(self, content: dict[str, Any], _: bytes) -> None:
         """Take everything that was lost as if it had been the worst."""
-        if content["public_key"] not in self.public_keys:
-            self.public_keys.append(content["public_key"])
+        self.public_keys = content["public_keys"]
         if not content["is_loss"]:
             return
         self.gaps.append((content["after"], content["to"]))
