@@ -17,6 +17,7 @@ MODULES = sorted(
 
 LAYERS = (
     {"errors", "version", "first_use"},
+    {"store"},
     {"core"},
     {
         "transport",
@@ -26,7 +27,6 @@ LAYERS = (
         "privacy",
         "compression",
         "encryption",
-        "store",
     },
     {"algorithms", "alignment", "selection"},
     {"evaluate", "tracking"},

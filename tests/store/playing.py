@@ -117,7 +117,12 @@ class World:
 
     def numbers(self, store: SiteStore) -> list[int]:
         ids = [self.id_of(person) for person in range(PEOPLE)]
-        word = Word.FIRST_CONTACT if store.identity is None else None
+        word = None
+        if store.identity is None:
+            word = Word.FIRST_CONTACT
+        elif store.identity.column != self.column:
+            # an older copy has come back, from before people had these ids
+            word = Word.SAME_PEOPLE
         return [int(n) for n in store.numbers_of(ids, self.column, word)]
 
     def release_once(self, store: SiteStore, numbers: list[int]) -> list[int] | None:

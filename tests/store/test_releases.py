@@ -23,7 +23,7 @@ from tests.store.small import (
 )
 
 from colonnade.errors import StoreError
-from colonnade.store import Release, SiteStore, Word
+from colonnade.store import Release, SiteStore, Way, Word
 
 
 def test_counts_outlive_the_process_that_made_them(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_counting_goes_on_where_no_limit_is_set(tmp_path: Path) -> None:
 
 
 def test_affordable_sees_each_way_in_which_people_were_released(tmp_path: Path) -> None:
-    seen = []
+    seen: list[Way] = []
     with new_store(tmp_path / "store") as store:
         store.release(of([0], PLAIN))
         store.release(of([0, 1, 2]), lambda ways: seen.extend(ways))

@@ -98,16 +98,13 @@ class Log:
         self._forcing: ThreadPoolExecutor | None = None
 
     def load(self) -> None:
-        """Read all that the log says, and check it, from the newest checkpoint on."""
-        checkpoint = self.database.last_of_kind(CHECKPOINT)
-        self.state = State()
-        self.serial = 0
-        self.chain = START
-        self.entries_since_checkpoint = 0
-        self.bytes_since_checkpoint = 0
-        if checkpoint:
-            self._start_from(checkpoint)
-        self._read_on()
+        """Read all that the log says, and check it, from the newest checkpoint on.
+
+        The lock is held, since a checkpoint of another process would take away what is
+        being read.
+        """
+        with self._alone():
+            self._load()
 
     def check_standing(self) -> None:
         """Refuse a store that the witness outside its folder shows to be an older
@@ -276,7 +273,7 @@ class Log:
         if newest < self.serial or self.database.chain_at(self.serial) != self.chain:
             raise self.lost("was put back while it was in use")
         if self.database.last_of_kind(CHECKPOINT) > self.serial:
-            self.load()
+            self._load()
         else:
             self._read_on()
 
@@ -343,6 +340,17 @@ class Log:
         """Refuse where somebody wrote who does not hold the lock."""
         if self.database.last_serial() != self.serial:
             raise self.database.damaged("somebody wrote to it past its lock")
+
+    def _load(self) -> None:
+        checkpoint = self.database.last_of_kind(CHECKPOINT)
+        self.state = State()
+        self.serial = 0
+        self.chain = START
+        self.entries_since_checkpoint = 0
+        self.bytes_since_checkpoint = 0
+        if checkpoint:
+            self._start_from(checkpoint)
+        self._read_on()
 
     def _start_from(self, serial: int) -> None:
         entry = self.database.entry(serial)

@@ -103,11 +103,11 @@ class People:
         self.unconfirmed = 0 if is_confirmed else self.unconfirmed + len(digests)
         start = len(self._digests)
         self._digests = np.concatenate([self._digests, digests])
-        self._recent.update(
-            (int(digest), start + place) for place, digest in enumerate(digests)
-        )
-        if len(self._recent) > MOST_RECENT:
+        if len(self._recent) + len(digests) > MOST_RECENT:
             self._sort()
+            return
+        for place, digest in enumerate(digests.tolist()):
+            self._recent[digest] = start + place
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps, but for arrays."""

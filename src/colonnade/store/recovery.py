@@ -187,11 +187,21 @@ def _what_is_left(layout: Layout, path: Path, owner: str, signer: Signer) -> Fou
         read = Log(database, None, None, signer, owner)
         with suppress(StoreError):
             read.load()
-        entries: list[Entry] = []
-        with suppress(StoreError):
-            entries += (e for e in database.entries() if e.serial <= read.serial)
+        entries = _readable_entries(database, read.serial)
         database.close()
     return Found(entries, read.state, read.serial, read.chain)
+
+
+def _readable_entries(database: Database, last: int) -> list[Entry]:
+    """The entries that can be read, each by itself: damage to one that is older than
+    the newest checkpoint makes history shorter, and takes nothing else along."""
+    entries: list[Entry] = []
+    for serial in range(1, last + 1):
+        with suppress(StoreError):
+            entry = database.entry(serial)
+            if entry is not None:
+                entries.append(entry)
+    return entries
 
 
 def _make_readable(copy: Path) -> None:
