@@ -31,7 +31,7 @@ LIMIT = 12
 PEOPLE = 6
 DEAREST = Item.of("embedding", "gaussian", {"noise_multiplier": 1.0})
 CURES = re.compile(
-    r"[Pp]ut |recover|create|[Oo]pen the store again|Say so|say whether|Give the ids"
+    r"[Pp]ut |recover|create|[Oo]pen the store again|[Ss]ay |trusted|Give the ids"
     r"|Raise the|Wait for|Set the clock"
 )
 """Words of which an error has some, so that its reader knows what to do."""
@@ -83,6 +83,17 @@ class World:
             return self.tried()
         except StoreError as error:
             self.must_name_a_cure(error)
+        try:
+            self.recover(trust_unsigned=False)
+        except StoreError as error:
+            self.must_name_a_cure(error)
+            self.recover(trust_unsigned=True)
+            # the peer knew a key that is lost, and meets the store anew
+            with SiteStore.open(self.folder, OWNER, is_forced=False) as store:
+                self.kept = store.witness()
+        return self.tried()
+
+    def recover(self, *, trust_unsigned: bool) -> None:
         recover(
             self.folder,
             OWNER,
@@ -90,8 +101,8 @@ class World:
             witnesses=[] if self.kept is None else [self.kept],
             missing=None if self.kept is not None else 0,
             new_key=True,
+            trust_unsigned=trust_unsigned,
         )
-        return self.tried()
 
     def tried(self) -> SiteStore:
         store = SiteStore.open(self.folder, OWNER, is_forced=False)

@@ -136,6 +136,18 @@ class Database:
                 if kind is None or entry.kind == kind:
                     yield entry
 
+    def readable_entries(self) -> list[Entry]:
+        """The entries of a damaged file that can be read: from its beginning up to the
+        damage, and from its end down to it."""
+        found: dict[int, Entry] = {}
+        for order in ("ASC", "DESC"):
+            query = f"SELECT {COLUMNS} FROM entry ORDER BY serial {order}"
+            with suppress(sqlite3.Error, ValueError, TypeError):
+                for row in self._connection.execute(query):
+                    entry = Entry(*row)
+                    found.setdefault(int(entry.serial), entry)
+        return [found[serial] for serial in sorted(found)]
+
     def entry(self, serial: int) -> Entry | None:
         """The entry with this serial."""
         query = f"SELECT {COLUMNS} FROM entry WHERE serial = ?"

@@ -103,6 +103,7 @@ def recover(
     witnesses: Sequence[Witness] = (),
     missing: int | None = None,
     new_key: bool = False,
+    trust_unsigned: bool = False,
 ) -> Recovery:
     """Make a store usable again that refuses to open.
 
@@ -118,6 +119,8 @@ def recover(
         missing: How many releases of one person may be missing, by the owner's word,
             where no witness says so.
         new_key: Whether to make another key, where the old one is lost.
+        trust_unsigned: The owner's word that witnesses which no known key signed are
+            its own: the key that did is lost. They can only charge more.
     """
     layout = Layout.at(folder, anchor)
     _make_folders(layout)
@@ -127,7 +130,8 @@ def recover(
         with lock.held():
             found = _what_is_left(layout, backup or layout.database, owner, signer)
             keys = _known_keys(layout, found, signer)
-            _check_are_ours(witnesses, owner, found, keys)
+            if not trust_unsigned:
+                _check_are_ours(witnesses, owner, found, keys)
             own, is_certain = _own_witness(layout, owner, found, keys)
             if not is_certain and not witnesses and missing is None:
                 raise _nobody_knows(layout, owner)
@@ -184,24 +188,27 @@ def _what_is_left(layout: Layout, path: Path, owner: str, signer: Signer) -> Fou
             database = Database(copy, owner, is_forced=False)
         except (StoreError, sqlite3.Error):
             return Found([], State(), 0, START)
-        read = Log(database, None, None, signer, owner)
-        with suppress(StoreError):
-            read.load()
-        entries = _readable_entries(database, read.serial)
+        entries = database.readable_entries()
         database.close()
-    return Found(entries, read.state, read.serial, read.chain)
+    return _whole_part(entries, owner, signer)
 
 
-def _readable_entries(database: Database, last: int) -> list[Entry]:
-    """The entries that can be read, each by itself: damage to one that is older than
-    the newest checkpoint makes history shorter, and takes nothing else along."""
-    entries: list[Entry] = []
-    for serial in range(1, last + 1):
-        with suppress(StoreError):
-            entry = database.entry(serial)
-            if entry is not None:
-                entries.append(entry)
-    return entries
+def _whole_part(entries: list[Entry], owner: str, signer: Signer) -> Found:
+    """The entries that a store could be opened with.
+
+    Damage to one that is older than the newest checkpoint makes history shorter, and
+    takes nothing else along.
+    """
+    database = Database(None, owner)
+    with database.transaction():
+        for entry in entries:
+            database.append(entry)
+    read = Log(database, None, None, signer, owner)
+    with suppress(StoreError):
+        read.load()
+    database.close()
+    kept = [entry for entry in entries if entry.serial <= read.serial]
+    return Found(kept, read.state, read.serial, read.chain)
 
 
 def _make_readable(copy: Path) -> None:
@@ -230,8 +237,9 @@ def _check_are_ours(
         is_right_store = found.state.store in ("", witness.store)
         if not is_right_store or not witness.is_signed_by(keys):
             raise StoreError(
-                f"A witness that was given is not one of the store of '{owner}'. Leave"
-                " it out."
+                f"A witness that was given is not one of the store of '{owner}', or is"
+                " signed by a key that is lost. Leave it out, or say that it is trusted"
+                " (trust_unsigned=True): it can only charge more."
             )
 
 

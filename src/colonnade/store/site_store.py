@@ -626,18 +626,20 @@ class SiteStore:
             self._log.read(lambda _: self._log.check(witness))
             self._note_keeper(keeper)
             return
+        shown = "no witness" if witness is None else "a witness that it did not sign"
         if keeper in state.keepers:
             raise StoreError(
-                f"'{keeper}' has no witness of the store of '{self.owner}' any more, or"
-                " shows another one, and had one before. It is not known whether this"
-                f" store is an older copy. Ask '{keeper}' to put its own back; where it"
-                " cannot, recover the store with what other parties kept."
+                f"'{keeper}' keeps {shown} of the store of '{self.owner}', and had a"
+                " right one before. It is not known whether this store is an older"
+                f" copy. Ask '{keeper}' to put its own back; where it cannot, recover"
+                " the store with what other parties kept."
             )
         if not is_first_contact:
             raise StoreError(
-                f"'{keeper}' keeps no witness of the store of '{self.owner}', so it is"
-                " not known whether this store is an older copy. If they never met,"
-                " say so (first contact)."
+                f"'{keeper}' keeps {shown} of the store of '{self.owner}', so it is not"
+                " known whether this store is an older copy. If they never met, say so"
+                " (first contact). If the key that signed was lost since, recover the"
+                " store with this witness (trust_unsigned=True)."
             )
         self._note_keeper(keeper)
 
