@@ -200,14 +200,17 @@ def _whole_part(entries: list[Entry], owner: str, signer: Signer) -> Found:
     takes nothing else along.
     """
     database = Database(None, owner)
+    readable: list[Entry] = []
     with database.transaction():
         for entry in entries:
-            database.append(entry)
+            with suppress(StoreError):  # a damaged row may have no values at all
+                database.append(entry)
+                readable.append(entry)
     read = Log(database, None, None, signer, owner)
     with suppress(StoreError):
         read.load()
     database.close()
-    kept = [entry for entry in entries if entry.serial <= read.serial]
+    kept = [entry for entry in readable if entry.serial <= read.serial]
     return Found(kept, read.state, read.serial, read.chain)
 
 
