@@ -33,6 +33,7 @@ from colonnade.settings.party_file import (
     write_own,
 )
 from colonnade.sites.driving import drive
+from colonnade.sites.keeping import make_store
 from colonnade.sites.prediction import predict
 from colonnade.sites.site import Site
 from colonnade.transport.remote import Remote, Route
@@ -71,7 +72,17 @@ def divided(
         (base / name).mkdir()
         write_agreed(base / name, settings)
         write_own(base / name, settings, name)
+        make_stores_that_count(base / name / OWN)
     return file, settings
+
+
+def make_stores_that_count(own_file: Path) -> None:
+    """As `colonnade site init` does; to make one takes a while, so only where an
+    organisation has rules to count by."""
+    own = read_own(own_file)
+    party = own.settings.parties.get(own.name)
+    if party is not None and party.outbox:
+        make_store(own)
 
 
 def three(base: Path, settings: Tables = QUICK) -> dict[str, Site]:

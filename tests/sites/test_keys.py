@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests.alignment.people import ID, people, settings
@@ -21,8 +22,8 @@ from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
-from colonnade.privacy.journal import Journal
-from colonnade.runs.layout import ALIGNED, JOURNAL
+from colonnade.runs.layout import ALIGNED
+from colonnade.runs.stores import open_site_store
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.settings.sections import keys_in
 from colonnade.settings.toml_text import to_toml
@@ -110,13 +111,11 @@ def test_a_row_does_not_begin_anew_by_another_key(tmp_path: Path) -> None:
 
 
 def rows_that_paid(base: Path) -> set[int]:
-    """As the laboratory's journal knows them."""
+    """As the laboratory's store knows them."""
     own = read_own(base / "lab" / OWN)
-    records = [
-        record
-        for record, _ in Journal(own.runs / JOURNAL, ids=own.settings.counted_by).read()
-    ]
-    return {int(key) for record in records for key in record.keys}
+    with open_site_store(own.name, own.runs) as store:
+        paid = sum(store.counts().values())
+    return set(np.flatnonzero(paid).tolist())
 
 
 def test_a_cascade_that_is_broken_off_begins_again(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspen
     lab.role.answer(Embed("train/0/1"))  # never saved, but written down before it left
     spent = {item: counts.sum() for item, counts in lab.accounts["lab"].counts.items()}
     assert [mark["number"] for mark in lab.run.marks()] == [2, 1]
-    lab.budget.leave()
+    lab.leave()
     again = begun(tmp_path, whole, resumed=1)
     same_bits(before, dict(tensors(state(again)["features"])))
     assert again.federation.batches.done == 0

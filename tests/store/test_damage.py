@@ -175,8 +175,12 @@ def test_what_is_gone_is_not_made_anew(killed: Path, tmp_path: Path, lost: str) 
 
 def test_a_store_is_not_made_over_another(tmp_path: Path) -> None:
     new_store(tmp_path / "store").close()
-    with pytest.raises(StoreError, match="is in use"):
+    with pytest.raises(StoreError, match="one is made once"):
         SiteStore.create(tmp_path / "store", OWNER)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(StoreError, match="is in use"):
+        SiteStore.create(tmp_path / "other", OWNER)
 
 
 def test_a_store_that_was_never_used_may_be_made_again(tmp_path: Path) -> None:

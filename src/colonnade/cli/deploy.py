@@ -23,8 +23,8 @@ from colonnade.federation.organisation import accounts_of
 from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
 from colonnade.privacy.used_rows import weaker
-from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.layout import ALIGNED
+from colonnade.runs.stores import peek_site_store
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.party_file import (
     OWN,
@@ -348,14 +348,16 @@ def _say_budget(
                 f"[bold yellow]Not all rows:[/bold yellow] its noise {covers}.",
                 highlight=False,
             )
-        spent = spent_before(own.runs, account, own.settings.counted_by)
-        if spent is None:
+        store = peek_site_store(own.name, own.runs)
+        if store is None or not store.ways():
             console.print(
                 "Nothing of it is spent: there was no run yet."
                 if budget
                 else "There was no run yet."
             )
             continue
+        account.look_at(store)
+        spent = account.worst
         of_budget = "" if budget is None else f" of {budget.epsilon:g}"
         paid = (
             f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"

@@ -22,10 +22,11 @@ from colonnade.privacy.report import (
     for_labels,
     nothing,
 )
-from colonnade.runs.layout import COLUMNS, JOURNAL, PARTIES
+from colonnade.runs.layout import COLUMNS, PARTIES, STORE
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.rules import LABELS, planned
+from colonnade.store import SiteStore
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
@@ -112,11 +113,10 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             budget = own.limit(name, settings.section) if own is not None else None
             accounts[name] = Account(name, nobody, (), budget)
             accounts[name].load_state(state["seat"]["meter"])
-            journal = run.path.parent / JOURNAL  # of all runs of a site
-            own_folder = run.part() is None or not journal.exists()
-            accounts[name].replay(
-                folder / JOURNAL if own_folder else journal, ids=settings.counted_by
-            )
+            is_part = run.part() is not None
+            of_site = run.path.parent / STORE  # for all runs of a site
+            place = of_site if is_part and of_site.exists() else folder / STORE
+            accounts[name].look_at(SiteStore.peek(place, name))
     return _promised(parties, accounts, drawn, settings)
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from colonnade.alignment.allowance import Allowance
 from colonnade.core import Batches, Message, Organisation, Party, Request, serves
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNED, DRAINING
+from colonnade.runs.stores import A_RUN, is_run
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.choosing import as_columns

@@ -34,10 +34,10 @@ from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.runs.run_identity import RUN_ID, read_identity
+from colonnade.runs.stores import A_RUN, is_run
 from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import (

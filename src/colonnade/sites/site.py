@@ -576,7 +576,7 @@ class Site:
         """Begin a run; or stand where a checkpoint left it, for a prediction or for an
         audit, which then listens. From here on, answer the algorithm's requests to
         these askers alone."""
-        with participant.budget.held():
+        with participant.held():
             if participant.trains:
                 participant.begin(resumed)
             else:
@@ -609,7 +609,7 @@ class Site:
         """End this run or prediction, so that another may begin."""
         if self.participant is not None:
             self.keep_crossed(self.participant.run.path)
-            self.participant.budget.leave()
+            self.participant.leave()
             self.roles.remove(self.participant.role)
             self.participant = None
 

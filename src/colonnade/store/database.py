@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -54,10 +55,7 @@ class Database:
                 self._create_schema()
             else:
                 self._check_kind()
-                # In this mode a transaction ends when it is on the disk, so that a
-                # count outlives a power failure.
-                level = "FULL" if is_forced else "NORMAL"
-                self._connection.execute(f"PRAGMA synchronous={level}")
+                self.force_writes(is_forced)
                 # The -wal and -shm files are there from the first transaction on.
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._connection.execute("ROLLBACK")
@@ -74,6 +72,13 @@ class Database:
         connection.executescript(f"BEGIN; {SCHEMA} COMMIT;")
         connection.close()
         _force_file(path)
+
+    def force_writes(self, is_forced: bool) -> None:
+        """Say whether a transaction ends only when it is on the disk, so that it
+        outlives a power failure."""
+        level = "FULL" if is_forced else "NORMAL"
+        with self._as_store_errors():
+            self._connection.execute(f"PRAGMA synchronous={level}")
 
     def close(self) -> None:
         """Close the file."""
@@ -287,6 +292,21 @@ ACCESS_CODES = frozenset(
         "SQLITE_CANTOPEN",
     }
 )
+
+
+def open_copy(path: Path, folder: Path, owner: str) -> Database:
+    """Copy a database, or a backup of one, into a folder, and open the copy."""
+    if not path.exists():
+        raise StoreError(f"There is no database of '{owner}' at {path}. Put it back.")
+    copy = folder / path.name
+    for source, target in zip(files_of(path)[:2], files_of(copy)[:2], strict=True):
+        if source.exists():
+            shutil.copy(source, target)
+    # A backup has no companion files, and its header says so.
+    connection = sqlite3.connect(copy)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    return Database(copy, owner, is_forced=False)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -140,6 +140,11 @@ class Layout:
         )
 
     def _check_free(self, owner: str) -> None:
+        if self.database.exists():
+            raise StoreError(
+                f"There is a store in {self.folder} already, and one is made once. Open"
+                " it; to begin another one, choose another folder."
+            )
         if self.folder.exists() and (
             not self.folder.is_dir() or any(self.folder.iterdir())
         ):

@@ -38,7 +38,7 @@ class LockFile:
         self.path = path
         self.owner = owner
         try:
-            self._descriptor = os.open(path, os.O_RDWR)
+            self._file = path.open("r+b", buffering=0)
         except OSError as error:
             raise StoreError(
                 f"{path}, the lock of the store of '{owner}', cannot be opened:"
@@ -55,13 +55,14 @@ class LockFile:
 
     def close(self) -> None:
         """Give the file up."""
-        os.close(self._descriptor)
+        self._file.close()
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the lock for the time of the block; wait for it where it is taken."""
         give_up = time.monotonic() + LONGEST_WAIT
-        while not self._try(self._descriptor):
+        descriptor = self._file.fileno()
+        while not self._try(descriptor):
             if time.monotonic() > give_up:
                 raise StoreError(
                     f"Another process has held {self.path} for {LONGEST_WAIT:g} s, the"
@@ -71,7 +72,7 @@ class LockFile:
         try:
             yield
         finally:
-            _unlock(self._descriptor)
+            _unlock(descriptor)
 
     def check_excludes(self) -> None:
         """Refuse a place whose locks keep nobody out, as on some network drives.

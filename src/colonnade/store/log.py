@@ -90,6 +90,7 @@ class Log:
         self.chain = START
         self.entries_since_checkpoint = 0
         self.bytes_since_checkpoint = 0
+        self.is_for_reading = False
         self._lock = lock
         self._mark = mark
         self._is_forced = is_forced
@@ -114,6 +115,9 @@ class Log:
 
     def write(self, prepare: Prepare) -> Entry | None:
         """Write what `prepare` says, on top of all that was written before.
+
+        Raises:
+            StoreError: It cannot be written, or the log is open for reading only.
 
         Returns:
             The entry, which is on the disk. None where nothing was to be written.
@@ -191,6 +195,12 @@ class Log:
         if serial != self.serial or chain != self.chain:
             raise self.database.damaged("its last entry is not the newest one")
         return count
+
+    def force_writes(self) -> None:
+        """Force what is written from here on onto the disk before `write` ends."""
+        with self._threads:
+            self._is_forced = True
+            self.database.force_writes(True)
 
     def close(self) -> None:
         """Let go of all files.
@@ -298,6 +308,7 @@ class Log:
                 if draft is None:
                     self.database.abandon()
                     return None
+                self._check_may_write()
                 entry = make_entry(
                     self.chain, self.serial + 1, draft.kind, draft.content, draft.body
                 )
@@ -315,6 +326,13 @@ class Log:
             self._mark_down(witness, None, slot)()
         self._take_in(entry)
         return entry
+
+    def _check_may_write(self) -> None:
+        if self.is_for_reading:
+            raise StoreError(
+                f"The store of '{self.owner}' is open for reading only, for a report."
+                " Open it to write."
+            )
 
     def _mark_down(
         self, witness: Witness, entry: Entry | None, slot: Slot | None

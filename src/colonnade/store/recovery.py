@@ -24,7 +24,7 @@ from colonnade.errors import StoreError
 from colonnade.store.allowances import time_text
 from colonnade.store.chain import START, Entry, make_entry
 from colonnade.store.counts import Item
-from colonnade.store.database import Database, files_of
+from colonnade.store.database import Database, files_of, open_copy
 from colonnade.store.disk import force_folder, new_file, new_folder
 from colonnade.store.layout import Layout, first_entry, write_database
 from colonnade.store.locking import LockFile
@@ -179,13 +179,8 @@ def _what_is_left(layout: Layout, path: Path, owner: str, signer: Signer) -> Fou
     A copy is read, so that nothing happens to the file itself.
     """
     with tempfile.TemporaryDirectory(dir=layout.folder) as temporary:
-        copy = Path(temporary) / path.name
-        for source, target in zip(files_of(path)[:2], files_of(copy)[:2], strict=True):
-            if source.exists():
-                shutil.copy(source, target)
         try:
-            _make_readable(copy)
-            database = Database(copy, owner, is_forced=False)
+            database = open_copy(path, Path(temporary), owner)
         except (StoreError, sqlite3.Error):
             return Found([], State(), 0, START)
         entries = database.readable_entries()
@@ -212,15 +207,6 @@ def _whole_part(entries: list[Entry], owner: str, signer: Signer) -> Found:
     database.close()
     kept = [entry for entry in readable if entry.serial <= read.serial]
     return Found(kept, read.state, read.serial, read.chain)
-
-
-def _make_readable(copy: Path) -> None:
-    """A backup has no companion files, and says so in its header."""
-    if not copy.exists():
-        raise StoreError("there is no file")
-    connection = sqlite3.connect(copy)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.close()
 
 
 def _known_keys(layout: Layout, found: Found, signer: Signer) -> list[str]:

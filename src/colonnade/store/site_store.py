@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -17,12 +18,12 @@ from colonnade.errors import StoreError
 from colonnade.store.allowances import Taken, time_text
 from colonnade.store.chain import Entry
 from colonnade.store.counts import Item, Way
-from colonnade.store.database import Database
+from colonnade.store.database import Database, open_copy
 from colonnade.store.disk import force_folder
 from colonnade.store.identifiers import check_name
 from colonnade.store.keeper import Keeper
 from colonnade.store.labels import LabelColumn, rule_text
-from colonnade.store.layout import Layout, first_entry
+from colonnade.store.layout import DATABASE, Layout, first_entry
 from colonnade.store.locking import LockFile
 from colonnade.store.log import Draft, Log
 from colonnade.store.marks import Mark
@@ -221,6 +222,26 @@ class SiteStore:
             memory.database.append(first)
         memory.load()
         return cls(memory, None)
+
+    @classmethod
+    def peek(cls, folder: Path, owner: str) -> SiteStore:
+        """Look at what a store says, for a report. Nothing can be written.
+
+        A copy is read, so neither its anchor nor a right to write is needed, and the
+        store may be in use. That it is an older copy is not noticed.
+        """
+        with tempfile.TemporaryDirectory() as temporary:
+            database = open_copy(folder / DATABASE, Path(temporary), owner)
+            entries = list(database.entries())
+            database.close()
+        memory = Database(None, owner)
+        with memory.transaction():
+            for entry in entries:
+                memory.append(entry)
+        looked_at = Log(memory, None, None, Signer.new(), owner)
+        looked_at.load()
+        looked_at.is_for_reading = True
+        return cls(looked_at, Layout.at(folder))
 
     @property
     def id(self) -> str:
@@ -654,6 +675,11 @@ class SiteStore:
         return Keeper(self._layout.witnesses, self.owner, self._layout.lock)
 
     # Care of the store
+
+    def force_writes(self) -> None:
+        """Force what is written from here on onto the disk at once, where the store was
+        opened without that: from here on something leaves the machine."""
+        self._log.force_writes()
 
     def settle(self) -> None:
         """Write a checkpoint where much was written since the last one: called at
