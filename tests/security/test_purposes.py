@@ -14,7 +14,14 @@ import pytest
 import torch
 from tests.federation import small_multi_sites
 from tests.federation.small import federation, frames, quick
-from tests.federation.small_sites import ALONE, ask, folders, new_people, sites
+from tests.federation.small_sites import (
+    ALONE,
+    ask,
+    folders,
+    make_stores_that_count,
+    new_people,
+    sites,
+)
 from tests.sites.kinds import several
 
 pytest.importorskip("dp_accounting")
@@ -190,6 +197,7 @@ def test_rows_that_another_label_owner_trained_on_are_no_different(
         f'{path.read_text()}\n[outbox]\n{rules}"predict.embedding" = {{ mechanism ='
         ' "plain" }\n'
     )
+    make_stores_that_count(path)
     drive(sites(tmp_path)["aggregation_server"], "run")
     lab = sites(tmp_path)["lab"]
     ask(lab, "north", Join(lab.own.agreed))

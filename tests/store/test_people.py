@@ -123,6 +123,14 @@ def test_many_unknown_people_need_the_owners_word(tmp_path: Path) -> None:
         assert len(store.numbers_of(["new1", "new2"], COLUMN)) == 2
 
 
+def test_the_people_of_the_first_contact_are_nobody_unknown(tmp_path: Path) -> None:
+    """The owner named the column when the store was made, and people come later."""
+    with SiteStore.create(tmp_path / "store", OWNER) as store:
+        store.numbers_of([], COLUMN, Word.FIRST_CONTACT)
+        store.numbers_of(PEOPLE, COLUMN)
+        assert len(store.numbers_of(["new1", "new2"], COLUMN)) == 2
+
+
 def test_unknown_people_add_up_though_they_come_one_by_one(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
         for number in range(10):

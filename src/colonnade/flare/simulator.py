@@ -114,7 +114,7 @@ def write_sites(folder: Path, settings: Settings) -> None:
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
         own = read_own(folder / name / OWN)
-        if not has_site_store(own.runs):
+        if not has_site_store(own.runs, own.anchor):
             make_store(own)
 
 

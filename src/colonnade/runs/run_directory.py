@@ -58,6 +58,13 @@ from colonnade.store import SiteStore, Word
 
 TWO = "two would overwrite each other's checkpoints"
 CONTINUE = "--resume, or in Python fit(FOLDER, resume=True)"
+WORDS = {
+    "ask": None,
+    "new": Word.NEW_PEOPLE,
+    "same": Word.SAME_PEOPLE,
+    "renamed": Word.RENAMED,
+}
+"""By what [store] new_people says."""
 NEW_RUN = "Restore it from a copy, or start a new run"
 AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
 
@@ -91,16 +98,24 @@ class RunDirectory:
         path: The folder.
         site: The store of an organisation's site, where this is its part of a run
             between sites. None: each party's store is in the folder.
+        new_people: What its owner says of rows that were never counted before, as
+            [store] new_people does.
     """
 
     common: int | None = None
 
     def __init__(
-        self, path: Path, site: SiteStore | None = None, run_id: str = ""
+        self,
+        path: Path,
+        site: SiteStore | None = None,
+        run_id: str = "",
+        *,
+        new_people: str = "ask",
     ) -> None:
         self.path = path
         self.new_id = run_id or draw_id()  # that it has if it begins here
         self.site = site
+        self.new_people = new_people
         self._stores: dict[str, SiteStore] = {}
         self._held: IO[str] | None = None
 
@@ -213,8 +228,10 @@ class RunDirectory:
         On one machine whoever gives a run new rows has all tables at hand. A site's
         owner says it in its own file.
         """
+        if self.site is not None:
+            return WORDS[self.new_people]
         is_same_column = store.identity is not None and store.identity.column == column
-        return Word.NEW_PEOPLE if self.site is None and is_same_column else None
+        return Word.NEW_PEOPLE if is_same_column else None
 
     def party(self, name: str) -> Path:
         """Give a party's folder. Its name must be no path: it may come from a run that

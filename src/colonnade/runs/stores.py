@@ -49,29 +49,32 @@ def is_run(name: str) -> bool:
     )
 
 
-def make_site_store(owner: str, runs: Path, column: str) -> None:
+def make_site_store(
+    owner: str, runs: Path, column: str, anchor: Path | None = None
+) -> None:
     """Make the store of an organisation's site.
 
     Args:
         owner: The organisation.
         runs: Its folder of runs.
         column: The column of its table that says who somebody is, for good.
+        anchor: Where the store's anchor is to lie; by default beside the runs.
     """
     runs.mkdir(parents=True, exist_ok=True)
-    folder, anchor = _of_site(runs)
+    folder, anchor = _of_site(runs, anchor)
     with SiteStore.create(folder, owner, anchor=anchor) as store:
         store.numbers_of([], column, Word.FIRST_CONTACT)
 
 
-def open_site_store(owner: str, runs: Path) -> SiteStore:
+def open_site_store(owner: str, runs: Path, anchor: Path | None = None) -> SiteStore:
     """Open the store of an organisation's site."""
-    folder, anchor = _of_site(runs)
+    folder, anchor = _of_site(runs, anchor)
     return SiteStore.open(folder, owner, anchor=anchor)
 
 
-def has_site_store(runs: Path) -> bool:
+def has_site_store(runs: Path, anchor: Path | None = None) -> bool:
     """Whether there is a store, or was one."""
-    return any(place.exists() for place in _of_site(runs))
+    return any(place.exists() for place in _of_site(runs, anchor))
 
 
 def make_run_store(owner: str, party: Path, column: str) -> SiteStore:
@@ -115,6 +118,7 @@ def recover_site_store(
     runs: Path,
     dearest: Item,
     *,
+    anchor: Path | None = None,
     backup: Path | None = None,
     witnesses: Sequence[Witness] = (),
     missing: int | None = None,
@@ -122,7 +126,7 @@ def recover_site_store(
     trust_unsigned: bool = False,
 ) -> Recovery:
     """Let the store of a site go on after a loss (`colonnade.store.recover`)."""
-    folder, anchor = _of_site(runs)
+    folder, anchor = _of_site(runs, anchor)
     return recover(
         folder,
         owner,
@@ -136,5 +140,6 @@ def recover_site_store(
     )
 
 
-def _of_site(runs: Path) -> tuple[Path, Path]:
-    return runs / STORE, runs.with_name(runs.name + ANCHOR_ENDING)
+def _of_site(runs: Path, anchor: Path | None = None) -> tuple[Path, Path]:
+    """The folder of a site's store, and its anchor."""
+    return runs / STORE, anchor or runs.with_name(runs.name + ANCHOR_ENDING)

@@ -38,19 +38,19 @@ def make_store(own: SiteConfig) -> str:
         The column by which it counts people from now on.
     """
     column = column_of_people(own.settings, own.name)
-    make_site_store(own.name, own.runs, column)
+    make_site_store(own.name, own.runs, column, own.anchor)
     return column
 
 
 def back_up(own: SiteConfig, path: Path) -> Witness:
     """Write a copy of the store's database as a new file."""
-    with open_site_store(own.name, own.runs) as store:
+    with open_site_store(own.name, own.runs, own.anchor) as store:
         return store.backup(path)
 
 
 def exhaust(own: SiteConfig, why: str) -> None:
     """Release none of its rows any more that a budget covers."""
-    with open_site_store(own.name, own.runs) as store:
+    with open_site_store(own.name, own.runs, own.anchor) as store:
         store.exhaust(why)
 
 
@@ -75,6 +75,7 @@ def recover_store(
         own.name,
         own.runs,
         item,
+        anchor=own.anchor,
         backup=backup,
         witnesses=witnesses,
         missing=missing,

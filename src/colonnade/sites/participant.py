@@ -155,7 +155,7 @@ def _opened(own: SiteConfig) -> SiteStore:
     """Open the store of this organisation's site. What is wrong with it, and the cure,
     is for its owner's log; who asked is told that it failed."""
     try:
-        return open_site_store(own.name, own.runs)
+        return open_site_store(own.name, own.runs, own.anchor)
     except StoreError as error:
         log.error("%s", error)
         raise
@@ -190,7 +190,8 @@ class Participant:
         self.store: SiteStore | None = None
         if federation.accounts:
             self.store = _opened(own)
-        self.run = RunDirectory(folder, self.store, run_id)
+        new_people = own.store.new_people
+        self.run = RunDirectory(folder, self.store, run_id, new_people=new_people)
         self.measured: dict[str, dict[str, float]] = {}
 
     @property

@@ -100,8 +100,11 @@ class People:
                 counted together, since a table whose ids were written anew shows as
                 many new people.
         """
-        self.unconfirmed = 0 if is_confirmed else self.unconfirmed + len(digests)
         start = len(self._digests)
+        is_first = start == 0  # the first contact was the owner's word for all of them
+        self.unconfirmed = (
+            0 if is_confirmed or is_first else self.unconfirmed + len(digests)
+        )
         self._digests = np.concatenate([self._digests, digests])
         if len(self._recent) + len(digests) > MOST_RECENT:
             self._sort()
