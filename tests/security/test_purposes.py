@@ -18,7 +18,6 @@ from tests.federation.small_sites import (
     ALONE,
     ask,
     folders,
-    make_stores_that_count,
     new_people,
     sites,
 )
@@ -197,7 +196,6 @@ def test_rows_that_another_label_owner_trained_on_are_no_different(
         f'{path.read_text()}\n[outbox]\n{rules}"predict.embedding" = {{ mechanism ='
         ' "plain" }\n'
     )
-    make_stores_that_count(path)
     drive(sites(tmp_path)["aggregation_server"], "run")
     lab = sites(tmp_path)["lab"]
     ask(lab, "north", Join(lab.own.agreed))

@@ -11,18 +11,16 @@ import pandas as pd
 import pytest
 from tests.alignment.people import ID, people, settings
 from tests.federation.small import checkpoint_of
-from tests.federation.small_sites import asked, divided, saved, sites
+from tests.federation.small_sites import asked, divided, saved, sites, taken_at
 from tests.sites.kinds import same_bits
 
 pytest.importorskip(
     "coincurve", reason='private alignment needs pip install "colonnade[crypto]"'
 )
 
-from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
-from colonnade.runs.layout import ALIGNED
 from colonnade.runs.stores import open_site_store
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.settings.sections import keys_in
@@ -64,7 +62,7 @@ def test_sites_train_as_one_process_does(tmp_path: Path, helped: bool) -> None:
         }
     )
     same_bits(checkpoint_of(tmp_path / "here"), saved(tmp_path, "run"))
-    taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
+    taken = taken_at(tmp_path, "lab")
     assert taken["clinic"]["alignments"] == 1  # all keys are one
 
 
@@ -79,7 +77,7 @@ def test_rows_are_predicted_by_any_key(tmp_path: Path) -> None:
     found = pd.read_csv(predict(sites(tmp_path)["clinic"], "run", name))
     assert found["email"].tolist() == wanted
     assert found["prediction"].isin(["yes", "no"]).all()
-    taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
+    taken = taken_at(tmp_path, "lab")
     # each key is paid, over what is still unmatched
     assert taken["clinic"]["ids"] == 5 + 4 + 1
 

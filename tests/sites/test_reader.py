@@ -15,7 +15,6 @@ from tests.federation.small_sites import (
     ALONE,
     ask,
     folders,
-    make_stores_that_count,
     sites,
 )
 from tests.sites.kinds import made, several, trains
@@ -85,7 +84,6 @@ def budget_added(base: Path) -> Site:
     path = base / "lab" / OWN
     rule = 'embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = 4.0 } }'
     path.write_text(f"{path.read_text()}\n[outbox]\n{rule}\n[budget]\nepsilon = 2.0\n")
-    make_stores_that_count(path)
     return sites(base)["lab"]
 
 

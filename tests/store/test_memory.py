@@ -11,7 +11,7 @@ import pytest
 from tests.store.small import OWNER, new_store, reopened
 
 from colonnade.errors import StoreError
-from colonnade.store import LabelColumn, SiteStore, check_name
+from colonnade.store import Grant, LabelColumn, SiteStore, check_name
 from colonnade.store.places import IntArray
 
 DIAGNOSIS = LabelColumn("patients", "diagnosis")
@@ -88,24 +88,24 @@ def test_a_label_that_was_corrected_is_told(
 
 
 def test_an_allowance_ends_with_the_day(store: SiteStore) -> None:
-    for taken in (1, 2, 3):
-        assert store.take("bank", "alignments", 1, most=3, day=TODAY) == taken
-    with pytest.raises(StoreError, match="Raise the allowance"):
-        store.take("bank", "alignments", 1, most=3, day=TODAY)
-    assert store.take("bank", "ids", 100, most=100, day=TODAY) == 100
-    assert store.take("shop", "alignments", 1, most=3, day=TODAY) == 1
-    assert store.take("bank", "alignments", 1, most=3, day=TODAY + DAY) == 1
+    for counted in (1, 2, 3):
+        grant = store.take("bank", "alignments", 1, most=3, day=TODAY)
+        assert grant == Grant(counted, is_given=True)
+    refused = store.take("bank", "alignments", 1, most=3, day=TODAY)
+    assert refused == Grant(3, is_given=False)
+    assert store.take("bank", "ids", 100, most=100, day=TODAY).is_given
+    assert store.take("shop", "alignments", 1, most=3, day=TODAY).is_given
+    tomorrow = store.take("bank", "alignments", 1, most=3, day=TODAY + DAY)
+    assert tomorrow == Grant(1, is_given=True)
     assert store.taken(TODAY + DAY) == {"bank": {"alignments": 1}}
 
 
 def test_allowances_outlive_the_process(tmp_path: Path) -> None:
     with new_store(tmp_path / "store") as store:
         store.take("bank", "alignments", 3, most=3, day=TODAY)
-    with (
-        reopened(tmp_path / "store") as store,
-        pytest.raises(StoreError, match="counted 3 today"),
-    ):
-        store.take("bank", "alignments", 1, most=3, day=TODAY)
+    with reopened(tmp_path / "store") as store:
+        refused = store.take("bank", "alignments", 1, most=3, day=TODAY)
+        assert refused == Grant(3, is_given=False)
 
 
 def test_a_clock_in_the_future_closes_nothing_and_gives_nothing(
@@ -115,11 +115,12 @@ def test_a_clock_in_the_future_closes_nothing_and_gives_nothing(
     future = date(2038, 1, 19)
     store.take("bank", "alignments", 2, most=3, day=TODAY)
     store.take("bank", "alignments", 3, most=3, day=future)
-    with pytest.raises(StoreError, match="counted 3 today"):
-        store.take("bank", "alignments", 1, most=3, day=TODAY)
+    refused = store.take("bank", "alignments", 1, most=3, day=TODAY)
+    assert refused == Grant(3, is_given=False)
     assert "Set the clock" in caplog.text
-    assert store.take("shop", "alignments", 1, most=3, day=TODAY) == 1
-    assert store.take("bank", "alignments", 1, most=3, day=TODAY + DAY) == 1
+    assert store.take("shop", "alignments", 1, most=3, day=TODAY).is_given
+    tomorrow = store.take("bank", "alignments", 1, most=3, day=TODAY + DAY)
+    assert tomorrow == Grant(1, is_given=True)
 
 
 def test_an_order_counts_once(tmp_path: Path) -> None:

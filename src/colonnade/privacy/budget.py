@@ -33,7 +33,7 @@ from colonnade.store import Release, SiteStore, Word
 
 DELTA = 1e-5
 Ways = Sequence[dict[Item, int]]
-Affordable = Callable[[Ways], None]
+Affordable = Callable[[Ways], object]
 
 
 @dataclass(frozen=True)

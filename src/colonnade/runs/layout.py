@@ -32,7 +32,6 @@ alone. Between sites each has such a folder with its own part, and beside its ru
     refused.jsonl                calls that it did not answer
     used.rows                    which of its rows were training, validation or test rows in any run
     drawn.labels                 at a label owner whose rule draws labels at random: what was drawn, for all runs
-    alignments.json              how often it aligned its ids with whom today, and took part in whose selections
     orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
     draining                     there while it takes no new runs (`colonnade site drain`)
@@ -60,7 +59,6 @@ IMPORTANCE = "importance.json"
 TREES = "trees.json"
 REFUSED = "refused.jsonl"
 FAILURE = "failed.json"
-ALIGNED = "alignments.json"
 USED = "used.rows"
 ORDERS = "orders.json"
 DRAWN = "drawn.labels"

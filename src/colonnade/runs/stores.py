@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from colonnade.runs.layout import (
-    ALIGNED,
     DRAINING,
     DRAWN,
     FAILURE,
@@ -31,7 +30,7 @@ from colonnade.runs.layout import (
 from colonnade.store import Item, Recovery, SiteStore, Witness, Word, recover
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-BESIDE = (STORE, REFUSED, FAILURE, ALIGNED, USED, DRAWN, ORDERS, DRAINING)
+BESIDE = (STORE, REFUSED, FAILURE, USED, DRAWN, ORDERS, DRAINING)
 A_RUN = (
     "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies"
     " beside runs"

@@ -151,7 +151,7 @@ class Listener(Protocol):
     def answered(self, envelope: Envelope[Any], reply: Message) -> None: ...
 
 
-def _opened(own: SiteConfig) -> SiteStore:
+def open_own_store(own: SiteConfig) -> SiteStore:
     """Open the store of this organisation's site. What is wrong with it, and the cure,
     is for its owner's log; who asked is told that it failed."""
     try:
@@ -189,7 +189,7 @@ class Participant:
             )
         self.store: SiteStore | None = None
         if federation.accounts:
-            self.store = _opened(own)
+            self.store = open_own_store(own)
         new_people = own.store.new_people
         self.run = RunDirectory(folder, self.store, run_id, new_people=new_people)
         self.measured: dict[str, dict[str, float]] = {}

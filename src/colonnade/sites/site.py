@@ -48,7 +48,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.matching import by_key
 from colonnade.rows.sides import sides_to_tell
-from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
+from colonnade.runs.layout import AFTER, DRAWN, PARTIES
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
@@ -96,6 +96,7 @@ from colonnade.sites.participant import (
     Listener,
     Participant,
     as_trained,
+    open_own_store,
     set_bounds,
     stand,
 )
@@ -109,6 +110,7 @@ from colonnade.sites.reader import (
     written,
 )
 from colonnade.sites.selecting import LeadingHost
+from colonnade.store import SiteStore
 from colonnade.transport.remote import Endpoint, Remote, Route
 
 log = logging.getLogger("colonnade.party")
@@ -165,6 +167,12 @@ class Site:
             device=self.device,
             refused=self.refused,
         )
+
+    @cached_property
+    def store(self) -> SiteStore:
+        """What this organisation remembers over all its runs, from when it is first
+        needed on. What is wrong with it, and the cure, is for its owner's log."""
+        return open_own_store(self.own)
 
     @property
     def holds_labels(self) -> bool:
@@ -674,7 +682,7 @@ class Site:
         ids = ids_of(table)
         if own.private and (advice := ids_with_zeros(own, table.ids)):
             log.warning(advice)
-        allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
+        allowance = Allowance(own.name, lambda: self.store, own.alignments)
         among: dict[str, tuple[str, ...]]
         if own.settings.rows_differ:  # each partner with the label owner alone
             whom = own.feature_owners if self.holds_labels else own.label_owners

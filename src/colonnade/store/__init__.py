@@ -61,6 +61,7 @@ from colonnade.store.labels import LabelColumn
 from colonnade.store.recovery import Recovery, recover
 from colonnade.store.site_store import (
     DrawnLabels,
+    Grant,
     Receipt,
     Release,
     SiteStore,
@@ -70,6 +71,7 @@ from colonnade.store.witness import Witness
 
 __all__ = [
     "DrawnLabels",
+    "Grant",
     "Item",
     "Keeper",
     "LabelColumn",

@@ -126,6 +126,18 @@ class Receipt(NamedTuple):
     witness: Witness
 
 
+class Grant(NamedTuple):
+    """What came of asking for something that is allowed so often a day.
+
+    Args:
+        counted: How much the asker has taken today, with this if it was given.
+        is_given: Whether it was given. Otherwise nothing was counted.
+    """
+
+    counted: int
+    is_given: bool
+
+
 class DrawnLabels(NamedTuple):
     """The labels that were drawn for people.
 
@@ -490,17 +502,22 @@ class SiteStore:
 
     def take(
         self, asker: str, kind: str, more: int, most: int, *, day: date | None = None
-    ) -> int:
-        """Take something off an asker's allowance of today, or refuse.
+    ) -> Grant:
+        """Take something off an asker's allowance of today, where enough is left.
 
-        Returns:
-            How much the asker has taken today, with this.
+        Args:
+            asker: Who asks.
+            kind: What is allowed, such as "alignments".
+            more: How much is asked for.
+            most: How much is allowed in a day.
+            day: Today, by UTC.
         """
         today = (day or datetime.now(UTC).date()).isoformat()
         counted = 0
+        is_given = False
 
-        def prepare() -> Draft:
-            nonlocal counted
+        def prepare() -> Draft | None:
+            nonlocal counted, is_given
             allowances = self._log.state.allowances
             if allowances.day > today:
                 log.warning(
@@ -510,25 +527,18 @@ class SiteStore:
                     allowances.day,
                     today,
                 )
+            counted = allowances.taken(today).get(asker, {}).get(kind, 0)
             if allowances.is_used_up and allowances.day >= today:
-                raise StoreError(
-                    f"'{self.owner}' allows nothing more today: its store has lost"
-                    " entries, so it is not known what was taken. Wait for tomorrow"
-                    " (UTC)."
-                )
-            before = allowances.taken(today).get(asker, {}).get(kind, 0)
-            if before + more > most:
-                raise StoreError(
-                    f"'{self.owner}' allows '{asker}' {most} {kind} a day, counted"
-                    f" {before} today and was asked for {more} more. Raise the"
-                    " allowance, or wait for tomorrow (UTC)."
-                )
-            counted = before + more
+                counted = max(counted, most)  # entries are lost, and what they said
+            if counted + more > most:
+                return None
+            is_given = True
+            counted += more
             content = {"day": today, "asker": asker, "kind": kind, "more": more}
             return Draft(ALLOWANCE, content)
 
         self._log.write(prepare)
-        return counted
+        return Grant(counted, is_given)
 
     def taken(self, day: date | None = None) -> Taken:
         """What everybody has taken today."""
