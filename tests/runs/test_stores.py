@@ -122,7 +122,7 @@ def test_rows_of_another_column_do_not_begin_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "run",
-    ["Store", "refused.jsonl", "orders.json", "Draining", "site.log", "site.log.1"],
+    ["Store", "refused.jsonl", "failed.json", "Draining", "site.log", "site.log.1"],
 )
 def test_a_run_is_not_called_what_lies_beside_the_runs(run: str) -> None:
     assert not is_run(run)

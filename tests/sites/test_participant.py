@@ -235,7 +235,7 @@ def test_whatever_keeps_an_organisation_from_taking_part_frees_its_budget(
     made(tmp_path, "one", parties={"lab": {"outbox": rules}})
     alive: list[object] = []
 
-    def full(rows: UsedRows, _path: Path) -> None:
+    def full(rows: UsedRows, *_: object) -> None:
         alive.append(sys._getframe(1))  # whoever failed is not collected as garbage
         raise InputError(f"'{rows.owner}' has no room.")
 

@@ -470,7 +470,7 @@ def test_a_refused_selection_leaves_the_one_before_as_it_was(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "run", ["draining", "Store", "orders.json", "site.log", "used.rows"]
+    "run", ["draining", "Store", "refused.jsonl", "site.log", "failed.json"]
 )
 def test_no_driver_puts_a_run_in_the_place_of_a_sites_own_file(
     tmp_path: Path, run: str

@@ -179,7 +179,7 @@ class Member:
                     f"'{site.own.name}' takes no new runs now: its owner is"
                     " draining it."
                 )
-            return opened(order, self.identity, lead, site.own.runs)
+            return opened(order, self.identity, lead, lambda: site.store)
         except ColonnadeError as error:
             site.refused(SERVER, str(error))
             log.warning("%s: refused to begin: %s", site.own.name, error)

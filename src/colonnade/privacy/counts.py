@@ -8,17 +8,13 @@ is given.
 from __future__ import annotations
 
 import hashlib
-import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core.files import write_bytes
 from colonnade.core.receipt import DpEvent
 from colonnade.privacy.accounting import Key, key_of
 
@@ -132,29 +128,6 @@ def by_event(spent: Mapping[Item, int]) -> dict[Key, int]:
     for (_, key), count in spent.items():
         totals[key] = totals.get(key, 0) + count
     return totals
-
-
-def write_numbers(
-    path: Path, magic: bytes, about: Mapping[str, Any], *parts: Rows
-) -> None:
-    """Write whole numbers side by side, after a line of JSON about them; the file
-    begins with a checksum of it all."""
-    rest = (
-        json.dumps(about).encode()
-        + b"\n"
-        + b"".join(part.astype("<i8").tobytes() for part in parts)
-    )
-    write_bytes(path, [magic, f"{zlib.crc32(rest):08x} ".encode(), rest])
-
-
-def read_numbers(path: Path, magic: bytes) -> tuple[dict[str, Any], Rows]:
-    """Read what `write_numbers` wrote; ValueError where the file is damaged."""
-    head, _, rest = path.read_bytes().partition(b" {")
-    rest = b"{" + rest
-    if head != magic + f"{zlib.crc32(rest):08x}".encode():
-        raise ValueError(path)
-    line, _, body = rest.partition(b"\n")
-    return json.loads(line), np.frombuffer(body, dtype="<i8").astype(np.int64)
 
 
 def keys_of(ids: Iterable[str]) -> Rows:

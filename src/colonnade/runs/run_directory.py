@@ -42,7 +42,6 @@ from colonnade.runs.layout import (
     SETTINGS,
     STORE,
     SUMMARY,
-    USED,
     WIDTHS,
 )
 from colonnade.runs.run_identity import (
@@ -195,23 +194,19 @@ class RunDirectory:
         in the store of its site, or in its own one of this run. Where its rules differ
         by purpose, what its rows were used for is there, too."""
         for name, organisation in federation.organisations.items():
-            guard = organisation.outbox.guard
-            if isinstance(guard, UsedRows):
-                guard.keep(self._beside_store(name) / USED)
-        for name, account in federation.accounts.items():
-            store = self._store_of(name)
-            column = column_of_people(federation.settings, name)
-            account.keep(store, column, self._word_about_new_people(store, column))
-
-    def _beside_store(self, name: str) -> Path:
-        return self.path.parent if self.site is not None else self.party(name)
+            for remembering in _that_remember(organisation):
+                store = self._store_of(name)
+                column = column_of_people(federation.settings, name)
+                word = self._word_about_new_people(store, column)
+                remembering.keep(store, column, word)
 
     def _make_stores(self, federation: Trained) -> None:
         """Make a store for each party that counts, where the run is on this machine."""
         if self.site is not None:
             return
-        for name in federation.accounts:
-            if not (self.party(name) / STORE).exists():
+        for name, organisation in federation.organisations.items():
+            is_needed = bool(_that_remember(organisation))
+            if is_needed and not (self.party(name) / STORE).exists():
                 column = column_of_people(federation.settings, name)
                 self._stores[name] = make_run_store(name, self.party(name), column)
 
@@ -685,6 +680,16 @@ class RunDirectory:
 
     def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:
         return self.party(name) / f"checkpoint-{mark['number']:06d}"
+
+
+def _that_remember(organisation: Organisation) -> list[Account | UsedRows]:
+    """What of an organisation must remember beyond this process."""
+    outbox = organisation.outbox
+    return [
+        one
+        for one in (outbox.guard, outbox.meter)
+        if isinstance(one, Account | UsedRows)
+    ]
 
 
 def column_of_people(settings: Settings, name: str) -> str:

@@ -19,18 +19,15 @@ from pathlib import Path
 
 from colonnade.runs.layout import (
     DRAINING,
-    DRAWN,
     FAILURE,
-    ORDERS,
     REFUSED,
     SITE_LOG,
     STORE,
-    USED,
 )
 from colonnade.store import Item, Recovery, SiteStore, Witness, Word, recover
 
 RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-BESIDE = (STORE, REFUSED, FAILURE, USED, DRAWN, ORDERS, DRAINING)
+BESIDE = (STORE, REFUSED, FAILURE, DRAINING)
 A_RUN = (
     "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies"
     " beside runs"

@@ -131,12 +131,18 @@ class StoreSettings:
         new_people: What many rows are that were never counted before: "new" people, or
             the "same" ones under other ids; or the column was "renamed". By default
             the site refuses them until its owner says so.
+        draw_again: Whether labels may be drawn at random once more, where the store has
+            lost entries and does not know whether they were: that costs their epsilon
+            again.
     """
 
     anchor: str = Checked(  # type: ignore[assignment]
         "a path", lambda v: v if isinstance(v, str) else None, ""
     )
     new_people: str = one_of("ask", "new", "same", "renamed", default="ask")
+    draw_again: bool = Checked(  # type: ignore[assignment]
+        "true or false", lambda v: v if isinstance(v, bool) else None, False
+    )
 
 
 @dataclass(frozen=True)

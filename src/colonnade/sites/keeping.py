@@ -28,7 +28,7 @@ from colonnade.runs.stores import (
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.rules import PURPOSES
 from colonnade.sites.driving import rehearse
-from colonnade.store import Item, Recovery, Witness
+from colonnade.store import Item, Recovery, Witness, Word
 
 
 def make_store(own: SiteConfig) -> str:
@@ -82,6 +82,10 @@ def recover_store(
         new_key=new_key,
         trust_unsigned=trust_unsigned,
     )
+    with open_site_store(own.name, own.runs, own.anchor) as store:
+        if store.identity is None:  # nothing was left that says who is counted
+            column = column_of_people(own.settings, own.name)
+            store.numbers_of([], column, Word.FIRST_CONTACT)
     return recovery, event
 
 

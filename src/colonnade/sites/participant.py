@@ -43,8 +43,8 @@ from colonnade.federation.soundness import say_nothing, silent
 from colonnade.federation.stopping import keep_best, take_best
 from colonnade.privacy import Account
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED, USED
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED
+from colonnade.runs.run_directory import WORDS, RunDirectory, column_of_people
 from colonnade.runs.stores import A_RUN, is_run, open_site_store
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
@@ -188,7 +188,7 @@ class Participant:
                 " it."
             )
         self.store: SiteStore | None = None
-        if federation.accounts:
+        if own.name in own.feature_owners or federation.accounts:
             self.store = open_own_store(own)
         new_people = own.store.new_people
         self.run = RunDirectory(folder, self.store, run_id, new_people=new_people)
@@ -231,9 +231,10 @@ class Participant:
         `resumed` left it, which is 0 where nobody had trained yet."""
         # its owner may have a rule for one purpose later
         if self.own.name in self.own.feature_owners:
-            UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(
-                self.own.runs / USED
-            )
+            used = UsedRows(self.own.name, self.federation.agreed, lambda: self.ids)
+            column = column_of_people(self.own.settings, self.own.name)
+            assert self.store is not None
+            used.keep(self.store, column, WORDS[self.own.store.new_people])
         if resumed is not None:
             self.run.back_to(resumed)
         if resumed:

@@ -84,8 +84,8 @@ from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.matching import by_key
 from colonnade.rows.sides import sides_to_tell
-from colonnade.runs.layout import AFTER, DRAWN, PARTIES
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import AFTER, PARTIES
+from colonnade.runs.run_directory import WORDS, RunDirectory, column_of_people
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
@@ -367,8 +367,22 @@ class Site:
                     for name, owner in self.id_owners.items()
                 }
                 holdings = replace(holdings, matched=counts)
-        holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
+        holdings.label_owners[own.name].drawn = self._drawn_labels()
         return holdings
+
+    def _drawn_labels(self) -> DrawnLabels:
+        """What this label owner drew at random for its rows, over all its runs."""
+        own = self.own
+        settings = own.settings
+        labelled = settings.label_owners.get(own.name) or settings.parties.get(own.name)
+        label = None if labelled is None else labelled.label
+        return DrawnLabels(
+            lambda: self.store,
+            label or "label",  # a public data set has one, without a name
+            column_of_people(own.settings, own.name),
+            WORDS[own.store.new_people],
+            own.store.draw_again,
+        )
 
     def labels_alone(self) -> Holdings:
         """Build what a label owner holds, as far as it can tell without the other label
