@@ -108,7 +108,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             about = {"epsilon": float(given["epsilon"]), "classes": float(len(classes))}
             stages = {"stages": 2.0} if given["name"] == "two_stage" else {}
             drawn[name] = DpEvent("randomized-response", about | stages)
-        if "meter" in state["seat"]:
+        if state["seat"].get("meter"):
             nobody = Batches({}, batch_size=1, epochs=1, seed=0)
             budget = own.limit(name, settings.section) if own is not None else None
             accounts[name] = Account(name, nobody, (), budget)

@@ -371,7 +371,10 @@ class Account:
         return self._memory.table.state() | settings
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from `state()`, whatever rows are here now."""
+        """Continue from `state()`, whatever rows are here now. An empty state is of a
+        time without rules, of which the store says all."""
+        if not state:
+            return
         with self._lock:
             self._memory.use(Counts.from_state(state))
             self.rows = int(state["rows"])

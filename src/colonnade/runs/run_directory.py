@@ -27,6 +27,7 @@ from colonnade.core.batches import Progress
 from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
+from colonnade.privacy.plain_count import PlainCount
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.making import SPLIT
 from colonnade.runs.layout import (
@@ -682,13 +683,15 @@ class RunDirectory:
         return self.party(name) / f"checkpoint-{mark['number']:06d}"
 
 
-def _that_remember(organisation: Organisation) -> list[Account | UsedRows]:
+def _that_remember(
+    organisation: Organisation,
+) -> list[Account | UsedRows | PlainCount]:
     """What of an organisation must remember beyond this process."""
     outbox = organisation.outbox
     return [
         one
         for one in (outbox.guard, outbox.meter)
-        if isinstance(one, Account | UsedRows)
+        if isinstance(one, Account | UsedRows | PlainCount)
     ]
 
 

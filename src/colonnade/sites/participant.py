@@ -42,6 +42,7 @@ from colonnade.federation.organisation import check_affordable, models_told
 from colonnade.federation.soundness import say_nothing, silent
 from colonnade.federation.stopping import keep_best, take_best
 from colonnade.privacy import Account
+from colonnade.privacy.plain_count import PlainCount
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED
 from colonnade.runs.run_directory import WORDS, RunDirectory, column_of_people
@@ -187,6 +188,9 @@ class Participant:
                 f"'{own.name}' keeps no run called {folder.name!r}: a {A_RUN}. Rename"
                 " it."
             )
+        outbox = self.organisation.outbox
+        if outbox.meter is None and own.name in own.feature_owners:
+            outbox.meter = PlainCount(federation.agreed, self.own_ids)
         self.store: SiteStore | None = None
         if own.name in own.feature_owners or federation.accounts:
             self.store = open_own_store(own)
@@ -226,12 +230,16 @@ class Participant:
     def ids(self) -> NDArray[np.str_]:
         return self.federation.holdings.ids
 
+    def own_ids(self) -> NDArray[np.str_]:
+        """What this organisation calls each row, by which it counts people."""
+        return self.federation.holdings.own_ids(self.own.name)
+
     def begin(self, resumed: int | None) -> None:
         """Open this organisation's folder of the run: a new one, or as the checkpoint
         `resumed` left it, which is 0 where nobody had trained yet."""
         # its owner may have a rule for one purpose later
         if self.own.name in self.own.feature_owners:
-            used = UsedRows(self.own.name, self.federation.agreed, lambda: self.ids)
+            used = UsedRows(self.own.name, self.federation.agreed, self.own_ids)
             column = column_of_people(self.own.settings, self.own.name)
             assert self.store is not None
             used.keep(self.store, column, WORDS[self.own.store.new_people])
