@@ -63,6 +63,13 @@ def test_a_new_run_goes_on_where_the_last_one_ended_left_or_not(tmp_path: Path) 
     assert peek_site_store("lab", tmp_path / "elsewhere") is None
 
 
+def test_runs_are_their_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o755)
+    make_site_store("lab", tmp_path / "runs", COLUMN)
+    for folder in ("runs", "runs/store", "runs.anchor"):
+        assert (tmp_path / folder).stat().st_mode & 0o077 == 0
+
+
 def test_two_runs_at_once_spend_one_budget(tmp_path: Path) -> None:
     make_site_store("lab", tmp_path / "runs", COLUMN)
     one, two = account(tmp_path / "runs"), account(tmp_path / "runs")
@@ -122,7 +129,17 @@ def test_rows_of_another_column_do_not_begin_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "run",
-    ["Store", "refused.jsonl", "failed.json", "Draining", "site.log", "site.log.1"],
+    [
+        *(
+            "Store",
+            "refused.jsonl",
+            "failed.json",
+            "Draining",
+            "site.log",
+            "site.log.1",
+        ),
+        *("CON", "nul", "aux.txt", "ends.", "..", "a/b", ""),
+    ],
 )
 def test_a_run_is_not_called_what_lies_beside_the_runs(run: str) -> None:
     assert not is_run(run)

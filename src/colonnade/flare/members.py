@@ -113,6 +113,7 @@ class Member:
             where / STARTUP if folder else Path(collab.workspace.get_startup_kit_dir())
         )
         runs = runs_of(where / OWN)
+        os.umask(0o077)  # what a site writes is its owner's alone
         keep_log(runs)
         (runs / FAILURE).unlink(missing_ok=True)
         try:

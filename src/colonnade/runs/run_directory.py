@@ -164,7 +164,7 @@ class RunDirectory:
                 " --out."
             )
         with self._saving():
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 rule = (
                     f"{self.path} is trained further by another process now, and {TWO}."

@@ -12,7 +12,6 @@ been lost, and the budget with it.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,24 +23,32 @@ from colonnade.runs.layout import (
     SITE_LOG,
     STORE,
 )
-from colonnade.store import Item, Recovery, SiteStore, Witness, Word, recover
+from colonnade.store import (
+    Item,
+    Recovery,
+    SiteStore,
+    Witness,
+    Word,
+    is_file_name,
+    recover,
+)
 
-RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 BESIDE = (STORE, REFUSED, FAILURE, DRAINING)
 A_RUN = (
     "run's name has letters, digits, '-', '_' and '.', and is none of a file that lies"
-    " beside runs"
+    " beside runs, nor of a device such as CON"
 )
 ANCHOR_ENDING = ".anchor"
+FOLDER_MODE = 0o700
 
 
 def is_run(name: str) -> bool:
     """Whether a run can be called so: whoever starts one chooses its name, and must not
     take the place of a file."""
     return (
-        RUN.fullmatch(name) is not None
+        is_file_name(name)
         and name.lower() not in BESIDE
-        and not name.lower().startswith(SITE_LOG)
+        and not name.lower().startswith((SITE_LOG, REFUSED))
     )
 
 
@@ -57,6 +64,7 @@ def make_site_store(
         anchor: Where the store's anchor is to lie; by default beside the runs.
     """
     runs.mkdir(parents=True, exist_ok=True)
+    runs.chmod(FOLDER_MODE)  # what lies in runs is their owner's alone
     folder, anchor = _of_site(runs, anchor)
     with SiteStore.create(folder, owner, anchor=anchor) as store:
         store.numbers_of([], column, Word.FIRST_CONTACT)

@@ -362,13 +362,13 @@ class LabelHost(TakingPart):
 
 
 MOST = 10 << 20
-"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond,
-calls are only counted."""
+"""Bytes of lines in a file. Whoever calls for ever must not fill the disk, nor keep
+newer lines from being written: a full file takes the place of the one before it."""
 
 
 class Refusals:
     """Calls that an organisation did not answer, one line each in its own folder of
-    runs, for whoever runs it."""
+    runs, for whoever runs it. The newest lines are kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -380,6 +380,9 @@ class Refusals:
             self.count += 1
             self.folder.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
-            with (self.folder / REFUSED).open("a", encoding="utf-8") as file:
-                if file.tell() < MOST:
-                    file.write(line + "\n")
+            path = self.folder / REFUSED
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+                is_full = file.tell() >= MOST
+            if is_full:
+                path.replace(path.with_name(f"{REFUSED}.1"))

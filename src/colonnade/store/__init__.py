@@ -55,7 +55,7 @@ package but its errors.
 from __future__ import annotations
 
 from colonnade.store.counts import Item, Way
-from colonnade.store.identifiers import canonical_id, check_name
+from colonnade.store.identifiers import canonical_id, check_name, is_file_name
 from colonnade.store.keeper import Keeper
 from colonnade.store.labels import LabelColumn
 from colonnade.store.recovery import Recovery, recover
@@ -84,5 +84,6 @@ __all__ = [
     "Word",
     "canonical_id",
     "check_name",
+    "is_file_name",
     "recover",
 ]

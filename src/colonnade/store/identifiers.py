@@ -32,15 +32,20 @@ def canonical_id(text: str) -> str:
     return text if number is None else number[1]
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name can be a file's on every system."""
+    stem = name.split(".")[0].lower()
+    is_allowed = NAME.fullmatch(name) is not None and not name.endswith(".")
+    return is_allowed and stem not in RESERVED_NAMES
+
+
 def check_name(name: str, whose: str, what: str = "run") -> None:
     """Refuse a name that cannot be a file's name on every system.
 
     A run's name is chosen by whoever starts it, often another organisation, and becomes
     the name of a folder.
     """
-    stem = name.split(".")[0].lower()
-    is_allowed = NAME.fullmatch(name) is not None and not name.endswith(".")
-    if is_allowed and stem not in RESERVED_NAMES:
+    if is_file_name(name):
         return
     raise StoreError(
         f"'{whose}' cannot keep a {what} called {name[:100]!r}. A name has up to 100"
