@@ -17,6 +17,7 @@ MODULES = sorted(
 
 LAYERS = (
     {"errors", "version", "first_use", "installation"},
+    {"store"},
     {"core"},
     {
         "transport",
@@ -124,6 +125,26 @@ def test_the_core_imports_torch_and_numpy_alone() -> None:
                 )
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 assert {name.split(".")[0] for name in names} <= allowed, relative(path)
+
+
+def test_the_store_imports_numpy_and_cryptography_alone() -> None:
+    allowed = {"numpy", "cryptography", "__future__", *sys.stdlib_module_names}
+    for path in MODULES:
+        if part_of(path) == "store":
+            assert imported_parts(path) <= {"errors", "store"}, relative(path)
+            names = {name.split(".")[0] for name in imported_names(path)}
+            assert names - {"colonnade"} <= allowed, relative(path)
+
+
+def imported_names(path: Path) -> set[str]:
+    """The modules that a module imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
 
 
 def has_code(path: Path) -> bool:

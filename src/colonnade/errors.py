@@ -8,6 +8,7 @@
     ├── BoundaryError                 1   code tried to let something leave a party that may not
     ├── WireError                     3   bytes that are not a message of ours
     ├── CheckpointError               2   a saved state that cannot be used
+    ├── StoreError                    2   what an organisation remembers is missing, damaged, or an older copy
     ├── PartyError                    3   a party failed while answering
     │   └── NoAnswer                  3   nothing came back: it may be asked again, or done without
     ├── BudgetExhausted               4   a party will not release any more
@@ -32,6 +33,7 @@ __all__ = [
     "NoAnswer",
     "NotAsSigned",
     "PartyError",
+    "StoreError",
     "WireError",
 ]
 
@@ -74,6 +76,13 @@ class WireError(ColonnadeError):
 
 class CheckpointError(ColonnadeError):
     """A saved state is missing, damaged, or belongs to another run."""
+
+    exit_code = 2
+
+
+class StoreError(ColonnadeError):
+    """What an organisation remembers cannot be used, or cannot be trusted: it is
+    missing, damaged, an older copy, or in use in a way that could lose counts."""
 
     exit_code = 2
 

@@ -8,6 +8,8 @@ import io
 import json
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -316,3 +318,47 @@ def test_health_and_metrics_are_served_on_this_machine(base: Path) -> None:
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_a_store_is_made_once_copied_and_recovered(
+    call: Caller, tmp_path: Path
+) -> None:
+    """An older copy of the store is put back. Its owner is told, recovers it, and its
+    rows have paid for what was lost."""
+    folders(
+        tmp_path,
+        settings=quick(
+            parties={"lab": {"outbox": GAUSSIAN, "budget": {"epsilon": 99.0}}}
+        ),
+    )
+    own = tmp_path / "lab" / OWN
+    message = call.fails(2, "site", "init", own)
+    assert "one is made once" in message
+    drive(sites(tmp_path)["clinic"], "first")
+    before = spent_of(call, own)
+    copy = tmp_path / "copy.db"
+    assert "up to entry" in call("site", "backup", own, "--out", copy).out
+    drive(sites(tmp_path)["clinic"], "second")
+    after = spent_of(call, own)
+    assert after > before > 0
+    shutil.rmtree(tmp_path / "lab" / "runs" / "store")
+    with pytest.raises(PartyError, match="StoreError"):
+        drive(sites(tmp_path)["clinic"], "third")
+    said = call("privacy", own, "--recover", "--backup", copy).out
+    assert "Everybody is charged" in said
+    assert spent_of(call, own) >= after
+    drive(sites(tmp_path)["clinic"], "fourth")
+    call("privacy", own, "--exhaust", "the laboratory has closed")
+    assert "more than any epsilon" in call("party", "check", own).out
+
+
+def spent_of(call: Caller, own: Path) -> float:
+    """What the row that paid most has spent, as `party check` says."""
+    said = " ".join(call("party", "check", own).out.split())
+    found = re.search(r"paid most: epsilon ([0-9.]+) of", said)
+    assert found is not None
+    return float(found[1])
+
+
+def test_a_backup_needs_the_name_of_a_file(call: Caller, base: Path) -> None:
+    assert "--out FILE" in call.fails(2, "site", "backup", base / "lab" / OWN)

@@ -6,8 +6,11 @@ What is here of sites holds of several label owners (`small_multi_sites`), too.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -25,6 +28,8 @@ from torch import Tensor
 
 from colonnade.core import Ledger, Peers, files
 from colonnade.federation import Federation, Settings
+from colonnade.runs.run_directory import column_of_people
+from colonnade.runs.stores import make_site_store, peek_site_store
 from colonnade.settings.party_file import (
     OWN,
     all_sites,
@@ -71,7 +76,40 @@ def divided(
         (base / name).mkdir()
         write_agreed(base / name, settings)
         write_own(base / name, settings, name)
+        give_store(base / name / OWN)
     return file, settings
+
+
+def give_store(own_file: Path) -> None:
+    """As `colonnade site init` does. A copy of a store that was made before is as good,
+    and quicker: to make one waits for the disk several times."""
+    own = read_own(own_file)
+    runs = made_store(own.name, column_of_people(own.settings, own.name))
+    own.runs.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(runs / "store", own.runs / "store")
+    anchor = own.anchor or own.runs.with_name("runs.anchor")
+    shutil.copytree(runs.with_name("runs.anchor"), anchor)
+
+
+@cache
+def made_store(owner: str, column: str) -> Path:
+    """A folder of runs with an organisation's store that was just made."""
+    folder = TemporaryDirectory()
+    STORES.append(folder)
+    runs = Path(folder.name) / "runs"
+    make_site_store(owner, runs, column)
+    return runs
+
+
+STORES: list[TemporaryDirectory[str]] = []
+"""Kept until the tests end."""
+
+
+def taken_at(base: Path, name: str) -> dict[str, dict[str, int]]:
+    """What others have taken today of an organisation's allowances."""
+    store = peek_site_store(name, base / name / "runs")
+    assert store is not None
+    return store.taken()
 
 
 def three(base: Path, settings: Tables = QUICK) -> dict[str, Site]:

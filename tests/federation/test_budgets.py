@@ -153,7 +153,7 @@ def test_a_finished_run_that_is_resumed_releases_nothing(tmp_path: Path) -> None
 
 def test_a_killed_run_has_spent_what_it_released(tmp_path: Path) -> None:
     """Six batches after the last checkpoint: the second epoch's four are in its
-    journal, and paid for again."""
+    store, and paid for again."""
     one = federation(settings=settings(2))
 
     def killed(event: Any) -> None:

@@ -143,17 +143,18 @@ def test_sites_have_their_own_files_and_nobody_elses(
     names = EVERY if several else ("clinic", "lab")
     keys = set[str]()
     for name in names:
-        files = [
-            path.read_text()
-            for path in (tmp_path / "sites" / name).rglob("*")
-            if path.is_file()
+        paths = [
+            path for path in (tmp_path / "sites" / name).rglob("*") if path.is_file()
         ]
+        files = [path.read_text(errors="replace") for path in paths]
         text = "".join(files)
         assert [other for other in names if f"{other}.csv" in text] == (
             [] if name == SERVER else [name]
         )
         keys |= {file for file in files if "PRIVATE KEY" in file}
-    assert len(keys) == len(names), "one each, and none of the root's"
+    assert len(keys) == 2 * len(names), (
+        "its own and its store's, and none of the root's"
+    )
 
 
 def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_sites_of_one_machine_get_certificates_of_one_root(tmp_path: Path) -> No
 def test_one_folder_made_of_all_organisations_has_their_accounts(
     tmp_path: Path,
 ) -> None:
-    """A site has its journal beside its runs; in one folder each party has its own in
+    """A site has its store beside its runs; in one folder each party has its own in
     its part."""
     rules = {
         "embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 50.0}}

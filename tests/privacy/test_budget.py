@@ -19,11 +19,10 @@ from torch import Generator
 
 from colonnade.core import NON_PRIVATE, Batches, DpEvent, Outbox, Rule
 from colonnade.core.checks import from_mapping
-from colonnade.errors import BudgetExhausted, CheckpointError, ConfigError
+from colonnade.errors import BudgetExhausted, CheckpointError, ConfigError, StoreError
 from colonnade.privacy import Account, Budget, Gaussian
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.counts import Counts
-from colonnade.privacy.journal import Journal
+from colonnade.store import SiteStore, Word
 
 ROWS = 50
 NOISE = DpEvent("gaussian", {"noise_multiplier": 4.0, "clip": 1.0})
@@ -49,6 +48,18 @@ def account(
 ) -> Account:
     budget = None if epsilon is None else Budget(epsilon=epsilon, **settings)  # type: ignore[arg-type]
     return Account("lab", agreed or batches(), ids(), budget)
+
+
+def new_store(folder: Path) -> SiteStore:
+    """A store on the disk that knows nobody yet."""
+    return SiteStore.create(folder, "lab")
+
+
+def kept(mine: Account, store: SiteStore) -> Account:
+    """The account, which counts in the store from here on."""
+    word = Word.FIRST_CONTACT if store.identity is None else Word.NEW_PEOPLE
+    mine.keep(store, "patient", word)
+    return mine
 
 
 def cost(
@@ -216,20 +227,22 @@ def test_an_account_goes_on_when_rows_come_in_another_order_or_are_new() -> None
 def test_a_killed_run_remembers_what_it_released_since_its_checkpoint(
     tmp_path: Path,
 ) -> None:
-    mine = account(cost(3) + 0.01)
-    mine.keep(tmp_path / "spent.journal")
+    mine = kept(account(cost(3) + 0.01), new_store(tmp_path / "store"))
     epoch(mine, 0)
     saved = mine.state()
-    mine.settled()
     epoch(mine, 1)
     epoch(mine, 2)
     revived = account(cost(3) + 0.01)
     revived.load_state(saved)
-    revived.keep(tmp_path / "spent.journal")
-    assert torch.equal(revived.state()["counts"], mine.state()["counts"])
+    kept(revived, SiteStore.open(tmp_path / "store", "lab"))
+    assert counted(revived) == counted(mine)
     assert revived.worst == pytest.approx(cost(3))
     with pytest.raises(BudgetExhausted):
         epoch(revived, 1)
+
+
+def counted(mine: Account) -> dict[object, list[int]]:
+    return {item: counts.tolist() for item, counts in mine.by_row().items()}
 
 
 def test_an_outbox_charges_before_anything_leaves() -> None:
@@ -284,41 +297,40 @@ def test_a_bad_budget_is_refused(given: dict[str, object], message: str) -> None
         from_mapping(Budget, given, where="[parties.lab.budget]")
 
 
-def test_two_accounts_with_one_journal_count_what_both_release(tmp_path: Path) -> None:
-    one = account(cost(2) + 0.01)
-    two = account(cost(2) + 0.01)
-    for mine in (one, two):
-        mine.keep(tmp_path / "spent.journal")
+def test_two_accounts_of_one_store_count_what_both_release(tmp_path: Path) -> None:
+    new_store(tmp_path / "store").close()
+    one, two = (
+        kept(account(cost(2) + 0.01), SiteStore.open(tmp_path / "store", "lab"))
+        for _ in range(2)
+    )
     one.charge("embedding", "test[0:5]", 5, NOISE)
     assert two.charge("embedding", "test[0:5]", 5, NOISE) == pytest.approx(cost(2))
     with pytest.raises(BudgetExhausted):
         one.charge("embedding", "test[4:5]", 1, NOISE)
-    assert torch.equal(one.state()["counts"], two.state()["counts"])
+    assert counted(one) == counted(two)
 
 
-def test_an_account_counts_what_others_released_though_the_journal_was_written_anew(
+def test_an_account_counts_what_others_released_though_the_store_was_made_short(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "spent.journal"
-    trained = account(cost(3) + 0.01)
-    old = account(cost(3) + 0.01)
-    for mine in (trained, old):
-        mine.keep(path)
+    new_store(tmp_path / "store").close()
+    shared = SiteStore.open(tmp_path / "store", "lab")
+    trained = kept(account(cost(3) + 0.01), shared)
+    old = kept(account(cost(3) + 0.01), SiteStore.open(tmp_path / "store", "lab"))
     old.charge("embedding", "test[0:5]", 5, NOISE)
     epoch(trained, 0)
-    trained._rewrite(Journal(path))
+    shared.checkpoint()
     assert old.charge("embedding", "test[0:5]", 5, NOISE) == pytest.approx(cost(2))
     assert trained.charge("embedding", "test[0:5]", 5, NOISE) == pytest.approx(cost(3))
     with pytest.raises(BudgetExhausted):
         old.charge("embedding", "test[4:5]", 1, NOISE)
-    assert torch.equal(old.state()["counts"], trained.state()["counts"])
+    assert counted(old) == counted(trained)
 
 
 def test_accounts_in_threads_spend_no_more_than_there_is(tmp_path: Path) -> None:
     """Each reads, compares and writes: between the two, another must not."""
-    accounts = [account(cost(20) + 0.01) for _ in range(4)]
-    for mine in accounts:
-        mine.keep(tmp_path / "spent.journal", sync_every=10.0)
+    store = new_store(tmp_path / "store")
+    accounts = [kept(account(cost(20) + 0.01), store) for _ in range(4)]
 
     def spend(mine: Account) -> int:
         times = 0
@@ -343,7 +355,7 @@ def test_a_row_is_known_once_however_often_its_id_is_given(
     mine = Account("lab", rows, ["P7"] * 200, Budget(epsilon=cost(3) + 0.01))
     if loaded:
         mine.load_state(account().state())
-    mine.keep(tmp_path / "spent.journal")
+    kept(mine, new_store(tmp_path / "store"))
     with pytest.raises(BudgetExhausted):
         mine.charge("embedding", "predict[0:200]", 200, NOISE)
     assert mine.charge("embedding", "predict[0:2]", 2, NOISE) == pytest.approx(cost(2))
@@ -356,74 +368,61 @@ def test_a_row_is_known_once_however_often_its_id_is_given(
     assert Account("lab", rows, ["P7"] * 200).counts == {}
 
 
-def test_a_journal_that_was_there_and_is_gone_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "spent.journal"
-    mine = account()
-    mine.keep(path)
-    epoch(mine, 0)
-    saved = mine.state()
-    path.unlink()
-    with pytest.raises(CheckpointError, match=r"spent\.journal is gone"):
-        epoch(mine, 1)
-    revived = account()
-    revived.load_state(saved)
-    with pytest.raises(CheckpointError, match=r"spent\.journal is gone"):
-        revived.keep(path)
-
-
-def test_a_checkpoint_that_knows_more_than_the_journal_counts(tmp_path: Path) -> None:
-    """As where an old copy of the journal was put back: each row has what either says,
-    and the journal has it then."""
-    path = tmp_path / "spent.journal"
-    mine = account()
-    mine.keep(path)
-    epoch(mine, 0)
-    before = path.read_bytes()
-    epoch(mine, 1)
-    mine.leave()
-    path.write_bytes(before)
-    revived = account()
-    revived.load_state(mine.state())
-    revived.keep(path)
-    revived.charge("embedding", "test[0:5]", 5, NOISE)
-    alone = account()
-    alone.keep(path)
-    ((_, counts),) = alone.counts.items()
-    assert counts[alone.places].tolist() == [2] * 30 + [0] * 10 + [1] * 5 + [0] * 5
-
-
-def test_who_has_left_releases_nothing_and_a_long_journal_is_made_short(
+def test_another_store_than_the_one_that_was_counted_in_is_refused(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "spent.journal"
-    mine = account(None)
-    mine.keep(path, sync_every=10.0)
-    for number in range(100):
-        epoch(mine, number)
-    before = mine.state()
-    long = path.stat().st_size
-    mine.settled()
-    assert path.stat().st_size < long / 10
-    again = account(None)
-    again.keep(path)
-    assert torch.equal(again.state()["counts"], before["counts"])
-    assert (again.rounds, again.worst) == (mine.rounds, mine.worst)
-    size = path.stat().st_size
+    mine = kept(account(), new_store(tmp_path / "store"))
+    epoch(mine, 0)
+    revived = account()
+    revived.load_state(mine.state())
+    with pytest.raises(StoreError, match="Put that store back"):
+        kept(revived, new_store(tmp_path / "another"))
+
+
+def test_what_was_counted_before_there_was_a_store_is_in_it(tmp_path: Path) -> None:
+    mine = account(cost(3) + 0.01)
+    epoch(mine, 0)
+    epoch(mine, 1)
+    before = counted(mine)
+    kept(mine, new_store(tmp_path / "store"))
+    assert counted(mine) == before
+    assert mine.worst == pytest.approx(cost(2))
+    epoch(mine, 2)
+    with pytest.raises(BudgetExhausted):
+        epoch(mine, 3)
+    later = kept(account(), SiteStore.open(tmp_path / "store", "lab"))
+    assert counted(later) == counted(mine)
+
+
+def test_who_has_left_releases_nothing(tmp_path: Path) -> None:
+    mine = kept(account(None), new_store(tmp_path / "store"))
     mine.charge("embedding", "test[0:5]", 5, NOISE)
-    mine.settled()
-    assert path.stat().st_size > size, "it is not worth it yet"
     mine.close()
     with pytest.raises(CheckpointError, match="'lab' has left this run"):
         mine.charge("embedding", "test[0:5]", 5, NOISE)
+    with pytest.raises(CheckpointError, match="'lab' has left this run"):
+        mine.check("embedding", "test[0:5]", 5, NOISE)
+
+
+def test_a_report_looks_at_a_store_and_changes_nothing(tmp_path: Path) -> None:
+    epoch(kept(account(None), new_store(tmp_path / "store")), 0)
+    nobody = Account("lab", Batches({}, batch_size=1, epochs=1, seed=0), ())
+    nobody.look_at(SiteStore.peek(tmp_path / "store", "lab"))
+    assert nobody.worst == pytest.approx(cost(1))
+    with pytest.raises(StoreError, match="for reading only"):
+        nobody.charge("embedding", None, 5, NOISE)
 
 
 KILLED = """
 import os, sys, torch
+from pathlib import Path
 from colonnade.core import Batches, DpEvent
 from colonnade.privacy import Account, Budget
+from colonnade.store import SiteStore
 rows = Batches({"test": torch.arange(500)}, batch_size=8, epochs=1, seed=0)
 mine = Account("lab", rows, [f"P{n}" for n in range(500)], Budget(epsilon=1e6))
-mine.keep(__import__("pathlib").Path(sys.argv[1]), sync_every=float(sys.argv[2]))
+store = SiteStore.open(Path(sys.argv[1]), "lab", is_forced=sys.argv[2] == "True")
+mine.keep(store, "patient")
 while True:
     mine.charge("embedding", "test[0:500]", 500, DpEvent("gaussian", {"noise_multiplier": 4.0, "clip": 1.0}))
     os.write(1, b".")
@@ -431,25 +430,30 @@ while True:
 
 
 @pytest.mark.parametrize(
-    "sync_every", ["0.0", pytest.param("1000.0", marks=pytest.mark.long)]
+    "is_forced", [True, pytest.param(False, marks=pytest.mark.long)]
 )
 def test_a_process_that_is_killed_at_any_moment_forgets_nothing(
-    tmp_path: Path, sync_every: str
+    tmp_path: Path, is_forced: bool
 ) -> None:
     """Counted by whoever gets what is released, outside of the process; one more may be
     written down and not left."""
-    path = tmp_path / "spent.journal"
+    with new_store(tmp_path / "store") as store:
+        store.numbers_of(ids(500), "patient", Word.FIRST_CONTACT)
     left = 0
     for number in (1, 2):
-        command = [sys.executable, "-c", KILLED, str(path), sync_every]
+        command = [
+            sys.executable,
+            "-c",
+            KILLED,
+            str(tmp_path / "store"),
+            f"{is_forced}",
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             left += len(child.stdout.read(20 * number))
             child.kill()
             left += len(child.stdout.read())
-        counts = Counts()
-        for record, _ in Journal(path).read():
-            counts.add_record(record)
-        ((_, times),) = counts.counts.items()
+        with SiteStore.open(tmp_path / "store", "lab") as store:
+            ((_, times),) = store.counts().items()
         assert left <= times.max() <= left + number
         assert left <= times.min()

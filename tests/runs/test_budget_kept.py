@@ -26,14 +26,13 @@ from tests.federation.small_sites import folders
 
 from colonnade.algorithms import multi_vfl
 from colonnade.algorithms.embedding import Embed
-from colonnade.core import Outbox, Released
+from colonnade.core import Batches, Outbox, Released
 from colonnade.errors import BudgetExhausted, CheckpointError
 from colonnade.federation import Federation, load
 from colonnade.federation.federation import Elsewhere
 from colonnade.privacy import Account
-from colonnade.privacy.counts import keys_of
-from colonnade.runs.budget_over_runs import spent_before
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.stores import peek_site_store
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites import participant as participant_module
 from colonnade.sites.participant import Participant, stand
@@ -89,30 +88,24 @@ class Truth:
         assert account.worst >= true_epsilon(worst) - 1e-6, (
             "the account says less than the truth"
         )
-        counted = sum(
-            account.counts.values(),
-            start=np.zeros(len(account._table.keys), dtype=np.int64),
-        )
-        known = dict(zip(account._table.keys.tolist(), counted.tolist(), strict=True))
-        keys = keys_of(self.times).tolist()
-        assert all(
-            known[key] >= times
-            for key, times in zip(keys, self.times.values(), strict=True)
-        )
+        said = self._said_by(account)
+        assert all(said[one] >= times for one, times in self.times.items())
 
     def check_exact(self, account: Account) -> None:
         """Nothing was cut short here, so that nothing is counted twice either."""
-        (counted,) = account.counts.values()
-        known = {
-            key: times
-            for key, times in zip(
-                account._table.keys.tolist(), counted.tolist(), strict=True
-            )
-            if times
-        }
-        assert known == dict(
-            zip(keys_of(self.times).tolist(), self.times.values(), strict=True)
+        assert self._said_by(account) == self.times
+        assert len(account.counts) == 1
+
+    def _said_by(self, account: Account) -> Counter[str]:
+        """How often each row was released, as the account's store says."""
+        ids = list(self.times)
+        asked = Account("lab", Batches({}, batch_size=1, epochs=1, seed=0), ids)
+        asked.keep(account.store, "patient")
+        counted = sum(
+            account.store.counts(asked.places).values(),
+            start=np.zeros(len(ids), dtype=np.int64),
         )
+        return Counter(dict(zip(ids, counted.tolist(), strict=True)))
 
 
 class Lab:
@@ -181,9 +174,8 @@ class Lab:
 
 
 def killed(member: Any) -> None:
-    """Nothing more is written or closed, and the system lets go of its locks."""
-    member.budget._lock.close()
-    member.accounts["lab"]._claim = None
+    """Nothing more is written, and nothing is closed."""
+    member.accounts["lab"].close()
 
 
 class Hostile:
@@ -258,8 +250,8 @@ class Hostile:
 
     def end(self) -> None:
         if self.member.predicts:
-            self.member.budget.settle()
-            self.member.budget.leave()
+            self.member.settle()
+            self.member.leave()
         else:
             self.member.close("because it wants to", 0)
         self.member = None
@@ -314,8 +306,6 @@ class InOneProcess:
 
     def act(self) -> None:
         self.random.choice([self.train, self.train, self.predict])()
-        if self.made is not None:
-            self.made.accounts["lab"]._claim = None
 
     def train(self) -> None:
         epochs = self.random.randrange(1, 6)
@@ -397,6 +387,7 @@ def test_who_only_looks_is_told_what_all_runs_spent(tmp_path: Path) -> None:
     member = lab.begin("one", None)
     member.role.answer(Embed("train[0:30]"))
     nobody = Account("lab", member.federation.agreed, member.ids.tolist())
-    assert spent_before(lab.runs, nobody, "exact") == pytest.approx(
-        true_epsilon(1), abs=1e-6
-    )
+    seen = peek_site_store("lab", lab.runs)
+    assert seen is not None
+    nobody.look_at(seen)
+    assert nobody.worst == pytest.approx(true_epsilon(1), abs=1e-6)

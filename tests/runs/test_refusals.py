@@ -30,13 +30,18 @@ def test_each_refused_call_is_one_whole_line(tmp_path: Path) -> None:
     assert {len(line["caller"]) for line in lines} == {80}
 
 
-def test_who_calls_for_ever_does_not_fill_the_disk(
+def test_who_calls_for_ever_does_not_fill_the_disk_and_the_newest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("colonnade.sites.host.MOST", 500)
     for _ in range(2):  # a restarted site goes on with the same file
         refusals = Refusals(tmp_path)
-        for _ in range(50):
-            refusals("clinic", "not admitted")
+        for number in range(50):
+            refusals("clinic", f"number {number}")
         assert refusals.count == 50
-    assert 500 <= (tmp_path / "refused.jsonl").stat().st_size < 700
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["refused.jsonl", "refused.jsonl.1"]
+    assert sum(file.stat().st_size for file in files) < 1200
+    kept = files[1].read_text() + files[0].read_text()
+    assert "number 49" in kept
+    assert "number 48" in kept

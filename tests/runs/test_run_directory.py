@@ -31,7 +31,7 @@ from tests.federation.small import (
 
 from colonnade.core import Step, files
 from colonnade.core.files import hold
-from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.errors import CheckpointError, ConfigError, InputError, StoreError
 from colonnade.federation import Federation, Outcome, Settings, load
 from colonnade.runs.layout import LOCK
 from colonnade.runs.run_directory import RunDirectory, to_json
@@ -495,9 +495,8 @@ def test_a_run_that_broke_off_can_be_resumed_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_who_resumes_while_others_release_under_the_budget_is_told_before_anything_is_sent(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_store_is_gone_releases_nothing(tmp_path: Path) -> None:
+    """It is not made anew: what rows have paid would be forgotten."""
     mechanism = {"name": "gaussian", "clip": 1.0, "sigma": 5.0}
     lab = {
         "outbox": {"embedding": {"mechanism": mechanism}},
@@ -512,19 +511,12 @@ def test_who_resumes_while_others_release_under_the_budget_is_told_before_anythi
         )
 
     trained(1).fit(tmp_path / "run")
-    serving = hold(
-        tmp_path / "run" / "parties" / "lab" / ".spent.journal.lock", "taken"
-    )
-    longer = trained(2)
+    shutil.rmtree(tmp_path / "run" / "parties" / "lab" / "store")
     before = ledgers(tmp_path / "run")
-    with (
-        serving,
-        pytest.raises(
-            ConfigError,
-            match="counted by one process at a time, and another one releases",
-        ),
-    ):
-        longer.fit(tmp_path / "run", resume=True)
+    with pytest.raises(StoreError, match="The store of 'lab' is gone"):
+        trained(2).fit(tmp_path / "run", resume=True)
+    with pytest.raises(StoreError, match="The store of 'lab' is gone"):
+        load(tmp_path / "run", frames=frames())
     assert ledgers(tmp_path / "run") == before
 
 

@@ -74,7 +74,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files_of(base: Path, name: str) -> dict[str, str]:
-    """What a site has trained and promised; its logs and journals grow."""
+    """What a site has trained and promised; its logs and stores grow."""
     kept = (base / name / "runs" / "run").rglob("*")
     return {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -104,7 +104,7 @@ def named(frame: bytes, sender: str) -> bytes:
 
 
 def spent(base: Path) -> float:
-    """What the laboratory's journal says that its row that paid most has paid."""
+    """What the laboratory's store says that its row that paid most has paid."""
     told = [
         one.to_json()["budget"]
         for one in of_run(RunDirectory(base / "lab" / "runs" / "run"))

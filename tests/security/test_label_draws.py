@@ -12,7 +12,7 @@ from tests.federation.small import frames, quick
 from tests.federation.small_sites import ALONE, folders, sites
 
 from colonnade.core import files
-from colonnade.errors import CheckpointError, ConfigError
+from colonnade.errors import StoreError
 from colonnade.federation import Federation
 from colonnade.settings.party_file import OWN
 from colonnade.sites.driving import drive
@@ -59,29 +59,24 @@ def test_another_run_shows_no_label_once_more(tmp_path: Path) -> None:
     assert set(later.values()) == {0, 1}
 
 
-def test_labels_are_not_drawn_by_another_rule_nor_from_a_damaged_file(
+def test_labels_are_not_drawn_by_another_rule_nor_from_a_store_that_is_gone(
     tmp_path: Path,
 ) -> None:
     made(tmp_path)
     first = told(tmp_path, "run")
-    path = tmp_path / "clinic" / "runs" / "drawn.labels"
     own = tmp_path / "clinic" / OWN
-    whole = path.read_bytes()
     settings = own.read_text()
     assert EPSILON in settings
     own.write_text(settings.replace(EPSILON, "epsilon = 2.0"))
     with pytest.raises(
-        ConfigError,
-        match="a second draw shows them once more, and costs both epsilons together",
+        StoreError,
+        match="A second draw shows them once more, and costs both epsilons together",
     ):
         told(tmp_path, "other")
     own.write_text(settings)
-    for place in (20, 60, len(whole) - 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(
-            CheckpointError,
-            match="is damaged, and it has the labels that 'clinic' drew at random",
-        ):
-            told(tmp_path, f"damaged-{place}")
-    path.write_bytes(whole)
+    store = tmp_path / "clinic" / "runs" / "store"
+    store.rename(tmp_path / "aside")
+    with pytest.raises(StoreError, match="The store of 'clinic' is gone"):
+        told(tmp_path, "gone")
+    (tmp_path / "aside").rename(store)
     assert told(tmp_path, "again") == first

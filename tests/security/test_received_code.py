@@ -266,7 +266,7 @@ def test_a_received_run_writes_and_reads_in_its_own_folder_alone(
     "link",
     [
         "parties/lab/ledger-after.jsonl",
-        "parties/lab/spent.journal",
+        "parties/lab/store",
         "explain",
         "parties",
     ],

@@ -9,19 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.alignment.people import settings
-from tests.federation.small_sites import ask, sites
+from tests.federation.small_sites import ask, sites, taken_at
 from tests.security.test_alignment import compare, learn, sent
 from tests.sites.test_helper import lab_in
 from tests.sites.test_keys import made
 
 from colonnade.alignment import curve
-from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Begin, Compare, Gather
 from colonnade.alignment.id_owner import Agree, Blind, Fetch, Raise
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.keyed import AgreeKeyed
 from colonnade.errors import PartyError
-from colonnade.runs.layout import ALIGNED
 from colonnade.sites.messages import Join
 from colonnade.sites.site import Site
 
@@ -76,12 +74,7 @@ def test_a_later_key_is_compared_once(tmp_path: Path) -> None:
             match="keys are compared in turn, each once: 2 were begun, and 1 compared",
         ):
             holds(lab, key, ["zoe muller c2 | 1952-01-03"])
-    assert (
-        Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()["clinic"][
-            "alignments"
-        ]
-        == 1
-    )
+    assert taken_at(tmp_path, "lab")["clinic"]["alignments"] == 1
 
 
 def begin(every: dict[str, Site], ids: list[str]) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, MutableMapping
+from datetime import date
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_what_fails_is_a_reference_and_what_is_logged_names_nobody(
 
 
 def test_ids_that_nobody_holds_are_counted_by_caller_and_day() -> None:
-    day = ["1"]
+    day = [date(2026, 3, 1)]
     quota = Quota(3, lambda: day[0])
 
     def asks(caller: str, ids: list[str], lost: set[str] | None) -> None:
@@ -157,6 +158,6 @@ def test_ids_that_nobody_holds_are_counted_by_caller_and_day() -> None:
         asks(caller, ["x", "y", "z"], {"x", "y", "z"})
     with pytest.raises(Probing):
         asks("f", ["z"], set())  # all together have had five times as many
-    day[0] = "2"
+    day[0] = date(2026, 3, 2)
     asks("a", ["x", "y", "z"], {"x", "y", "z"})
     assert not Quota(0).take("a", ["x"] * 5000)

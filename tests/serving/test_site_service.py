@@ -15,10 +15,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.federation.small import quick
-from tests.federation.small_sites import SKIP, sites, trained
+from tests.federation.small_sites import SKIP, sites, taken_at, trained
 
 from colonnade.errors import BoundaryError, ConfigError, NoAnswer
-from colonnade.runs.layout import ALIGNED
 from colonnade.serving import site_service
 from colonnade.serving.site_service import serve_at
 from colonnade.serving.source import Source
@@ -190,10 +189,7 @@ def test_made_up_ids_do_not_use_up_the_day_for_others(tmp_path: Path) -> None:
             ).status_code
             == 200
         )
-    taken = json.loads(
-        (tmp_path / "lab" / "runs" / ALIGNED).read_text().partition(" ")[2]
-    )["taken"]
-    assert taken["clinic"]["ids"] < 40
+    assert taken_at(tmp_path, "lab")["clinic"]["ids"] < 40
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "skip"])

@@ -106,7 +106,6 @@ def flip(file: Path, at: int = -1) -> None:
         "parties/clinic/checkpoint-000004/state.json",
         "parties/lab/ledger.jsonl",
         "parties/clinic/ledger.jsonl",
-        "parties/lab/spent.journal",
         "parties/lab/columns.json",
         "report.html",
         "audit/audit.json",

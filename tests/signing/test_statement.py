@@ -45,7 +45,6 @@ def test_it_covers_every_model_ledger_and_record(
         "tensors.safetensors",
         "state.json",
         "ledger.jsonl",
-        "spent.journal",
         "federation.toml",
         "audit.json",
         "report.html",

@@ -10,18 +10,24 @@ from typing import Any
 import pytest
 from tests.federation import small_multi_sites
 from tests.federation.small import checkpoint_of, quick
-from tests.federation.small_sites import ALONE, ask, folders, saved, sites, told
+from tests.federation.small_sites import (
+    ALONE,
+    ask,
+    folders,
+    saved,
+    sites,
+    taken_at,
+    told,
+)
 from tests.federation.test_rows_differ import ABLE
 from tests.federation.test_rows_differ import three as differing
 from tests.sites.kinds import same_bits
 from tests.sites.test_rows_differ import between
 
-from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.helper import Begin
 from colonnade.alignment.keyed import AgreeKeyed, HandOut
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
-from colonnade.runs.layout import ALIGNED
 from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.sites.driving import drive, rehearse
@@ -89,7 +95,7 @@ def test_allowances_hold_for_it(tmp_path: Path) -> None:
     every = lab_in(tmp_path, per_day=2)
     for _ in range(2):
         every["clinic"].align()
-    taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
+    taken = taken_at(tmp_path, "lab")
     assert taken["clinic"]["alignments"] == 2
     with pytest.raises(PartyError, match="it aligns with 'clinic' 2 times a day"):
         every["clinic"].align()

@@ -6,19 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests.alignment.people import ID, people, settings
 from tests.federation.small import checkpoint_of
-from tests.federation.small_sites import asked, divided, saved, sites
+from tests.federation.small_sites import asked, divided, saved, sites, taken_at
 from tests.sites.kinds import same_bits
 
-from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.keys import counted
 from colonnade.errors import PartyError
 from colonnade.federation import Federation
-from colonnade.privacy.journal import Journal
-from colonnade.runs.layout import ALIGNED, JOURNAL
+from colonnade.runs.stores import open_site_store
 from colonnade.settings.party_file import OWN, read_own
 from colonnade.settings.sections import keys_in
 from colonnade.settings.toml_text import to_toml
@@ -59,7 +58,7 @@ def test_sites_train_as_one_process_does(tmp_path: Path, helped: bool) -> None:
         }
     )
     same_bits(checkpoint_of(tmp_path / "here"), saved(tmp_path, "run"))
-    taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
+    taken = taken_at(tmp_path, "lab")
     assert taken["clinic"]["alignments"] == 1  # all keys are one
 
 
@@ -74,7 +73,7 @@ def test_rows_are_predicted_by_any_key(tmp_path: Path) -> None:
     found = pd.read_csv(predict(sites(tmp_path)["clinic"], "run", name))
     assert found["email"].tolist() == wanted
     assert found["prediction"].isin(["yes", "no"]).all()
-    taken = Allowance("lab", tmp_path / "lab" / "runs" / ALIGNED).taken()
+    taken = taken_at(tmp_path, "lab")
     # each key is paid, over what is still unmatched
     assert taken["clinic"]["ids"] == 5 + 4 + 1
 
@@ -106,13 +105,11 @@ def test_a_row_does_not_begin_anew_by_another_key(tmp_path: Path) -> None:
 
 
 def rows_that_paid(base: Path) -> set[int]:
-    """As the laboratory's journal knows them."""
+    """As the laboratory's store knows them."""
     own = read_own(base / "lab" / OWN)
-    records = [
-        record
-        for record, _ in Journal(own.runs / JOURNAL, ids=own.settings.counted_by).read()
-    ]
-    return {int(key) for record in records for key in record.keys}
+    with open_site_store(own.name, own.runs) as store:
+        paid = sum(store.counts().values())
+    return set(np.flatnonzero(paid).tolist())
 
 
 def test_a_cascade_that_is_broken_off_begins_again(tmp_path: Path) -> None:

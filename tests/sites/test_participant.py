@@ -166,7 +166,7 @@ def test_it_goes_back_to_the_last_checkpoint_that_all_have_and_nothing_is_unspen
     lab.role.answer(Embed("train/0/1"))  # never saved, but written down before it left
     spent = {item: counts.sum() for item, counts in lab.accounts["lab"].counts.items()}
     assert [mark["number"] for mark in lab.run.marks()] == [2, 1]
-    lab.budget.leave()
+    lab.leave()
     again = begun(tmp_path, whole, resumed=1)
     same_bits(before, dict(tensors(state(again)["features"])))
     assert again.federation.batches.done == 0
@@ -232,7 +232,7 @@ def test_whatever_keeps_an_organisation_from_taking_part_frees_its_budget(
     made(tmp_path, "one", parties={"lab": {"outbox": rules}})
     alive: list[object] = []
 
-    def full(rows: UsedRows, _path: Path) -> None:
+    def full(rows: UsedRows, *_: object) -> None:
         alive.append(sys._getframe(1))  # whoever failed is not collected as garbage
         raise InputError(f"'{rows.owner}' has no room.")
 

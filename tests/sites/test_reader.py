@@ -72,14 +72,33 @@ def test_it_says_which_rows_it_holds_and_answers_for_those_alone(
 NOISE = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 4.0}}}
 
 
+QUIET = {"embedding": {"mechanism": {"name": "gaussian", "clip": 1.0, "sigma": 900.0}}}
+
+
 def budget_added(base: Path) -> Site:
-    """The laboratory trained without noise and without a budget, and has both now: no
-    checkpoint has an account."""
-    trained(base)
+    """The laboratory trained with so much noise that it cost hardly anything, and
+    without a budget; it has less noise and a budget now."""
+    made(base, "one", parties={"lab": {"outbox": QUIET}})
+    trains(base, "one")
     path = base / "lab" / OWN
+    text = path.read_text()
+    assert "sigma = 900.0" in text
+    text = text.replace("sigma = 900.0", "sigma = 4.0")
+    path.write_text(f"{text}\n[budget]\nepsilon = 2.0\n")
+    return sites(base)["lab"]
+
+
+def test_rows_that_left_without_noise_have_nothing_to_spend(tmp_path: Path) -> None:
+    """A budget that comes after a run without rules knows what left in it."""
+    pytest.importorskip("dp_accounting")
+    trained(tmp_path)
+    path = tmp_path / "lab" / OWN
     rule = 'embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = 4.0 } }'
     path.write_text(f"{path.read_text()}\n[outbox]\n{rule}\n[budget]\nepsilon = 2.0\n")
-    return sites(base)["lab"]
+    lab = sites(tmp_path)["lab"]
+    ask(lab, "clinic", Look("run", 4, 1, digests(lab, ["P001"])))
+    with pytest.raises(BudgetExhausted, match="epsilon would be infinite"):
+        ask(lab, "clinic", Embed("predict[0:1]"))
 
 
 def test_a_row_is_asked_for_once_in_a_request(tmp_path: Path) -> None:
@@ -144,11 +163,12 @@ def test_ids_that_differ_in_their_spelling_alone_are_one_row(tmp_path: Path) -> 
     held = ask(lab, "clinic", Look("run", 4, 1, digests(lab, spellings))).held
     assert held.tensor.tolist() == [1], "as it is compared"
     assert lab.participant is not None
-    before = lab.participant.accounts["lab"].state()["counts"].sum()
-    ask(lab, "clinic", Embed("predict[0:1]"))
     account = lab.participant.accounts["lab"]
-    assert account.state()["counts"].sum() == before + 1
-    assert len(account._table.keys) == 80, "no row is there under another name"
+    (before,) = account.counts.values()
+    ask(lab, "clinic", Embed("predict[0:1]"))
+    (after,) = account.counts.values()
+    assert after.sum() == before.sum() + 1
+    assert len(after) == 80, "no row is there under another name"
 
 
 def test_rows_do_not_change_while_an_answer_about_them_is_made(tmp_path: Path) -> None:

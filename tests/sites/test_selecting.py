@@ -470,13 +470,13 @@ def test_a_refused_selection_leaves_the_one_before_as_it_was(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "run", ["draining", "Spent.journal", "orders.json", "site.log", "used.rows"]
+    "run", ["draining", "Store", "refused.jsonl", "site.log", "failed.json"]
 )
 def test_no_driver_puts_a_run_in_the_place_of_a_sites_own_file(
     tmp_path: Path, run: str
 ) -> None:
     """A selection called `draining` would end all runs of a site, and one called
-    `spent.journal` all with a budget."""
+    `store` all with a budget."""
     made(tmp_path)
     every = sites(tmp_path)
     for site in every.values():

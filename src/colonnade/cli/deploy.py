@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colonnade.algorithms import find
-from colonnade.alignment.allowance import ALIGNMENTS, IDS, Allowance
+from colonnade.alignment.allowance import ALIGNMENTS, IDS
 from colonnade.cli.console import BOLD, a_table, console, say
 from colonnade.core import Mechanism, Organisation, Plain
 from colonnade.core.roles import FeatureOwner, Introduce
@@ -23,8 +23,7 @@ from colonnade.federation.organisation import accounts_of
 from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
 from colonnade.privacy.used_rows import weaker
-from colonnade.runs.budget_over_runs import spent_before
-from colonnade.runs.layout import ALIGNED
+from colonnade.runs.stores import peek_site_store
 from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.party_file import (
     OWN,
@@ -315,17 +314,17 @@ def _say_alignments(own: SiteConfig) -> None:
     """Print how often others may align with its ids in a day, and how often they did
     today."""
     allowed = own.alignments
-    taken = Allowance(own.name, own.runs / ALIGNED, own.alignments).taken()
+    store = peek_site_store(own.name, own.runs)
     say(
         f"In a day each who may ask aligns with it {allowed.per_day} times to train, by"
         f" lists of {allowed.smallest} ids or more, and compares"
         f" {allowed.predicted_per_day:,} ids to predict ([alignments])."
     )
+    taken = {} if store is None else store.taken()
     for name, counts in taken.items():
-        compared = f"compared {counts[IDS]:,} ids to predict"
         say(
-            f"Today: '{name}' aligned {counts[ALIGNMENTS]} times to train, and"
-            f" {compared}."
+            f"Today: '{name}' aligned {counts.get(ALIGNMENTS, 0)} times to train, and"
+            f" compared {counts.get(IDS, 0):,} ids to predict."
         )
 
 
@@ -348,14 +347,16 @@ def _say_budget(
                 f"[bold yellow]Not all rows:[/bold yellow] its noise {covers}.",
                 highlight=False,
             )
-        spent = spent_before(own.runs, account, own.settings.counted_by)
-        if spent is None:
+        store = peek_site_store(own.name, own.runs)
+        if store is None or not store.ways():
             console.print(
                 "Nothing of it is spent: there was no run yet."
                 if budget
                 else "There was no run yet."
             )
             continue
+        account.look_at(store)
+        spent = account.worst
         of_budget = "" if budget is None else f" of {budget.epsilon:g}"
         paid = (
             f"epsilon {spent:.4g}" if math.isfinite(spent) else "more than any epsilon"

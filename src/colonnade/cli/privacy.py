@@ -15,22 +15,96 @@ from colonnade.errors import ConfigError
 from colonnade.federation import Federation
 from colonnade.federation.guarantees import KEPT, of_run
 from colonnade.planning.budgets import plan
+from colonnade.privacy.report import describe
 from colonnade.report.words import epsilon, times
 from colonnade.runs.run_directory import RunDirectory, to_json
+from colonnade.settings.party_file import read_own
+from colonnade.sites.keeping import exhaust, recover_store
+from colonnade.store import Witness
 
 
 def privacy(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR|FEDERATION.toml", help="A run, or a file that is not run yet."
+            metavar="DIR|FEDERATION.toml|party.toml",
+            help=(
+                "A run, or a file that is not run yet; with --recover and --exhaust"
+                " this organisation's own file."
+            ),
         ),
     ],
     allow_model: AllowModel = None,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover",
+            help=(
+                "Let the organisation's store go on after a loss: everybody is charged"
+                " for the releases that are missing, by the dearest rule."
+            ),
+        ),
+    ] = False,
+    backup: Annotated[
+        Path | None,
+        typer.Option(help="recover: go on from this copy.", show_default=False),
+    ] = None,
+    witness: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="recover: a file with what another party kept; again for more.",
+            show_default=False,
+        ),
+    ] = None,
+    missing: Annotated[
+        int | None,
+        typer.Option(
+            help=(
+                "recover: how many releases of one person may be missing, where nobody"
+                " has a witness."
+            ),
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    new_key: Annotated[
+        bool,
+        typer.Option("--new-key", help="recover: make another key; the old is lost."),
+    ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust-witnesses",
+            help="recover: take witnesses though the key that signed them is lost.",
+        ),
+    ] = False,
+    exhaust_: Annotated[
+        str | None,
+        typer.Option(
+            "--exhaust",
+            metavar="WHY",
+            help="Release none of its rows any more that a budget covers.",
+            show_default=False,
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Show what a run has cost each party's privacy, or what a federation file will
-    cost; nothing is sent."""
+    cost; nothing is sent.
+
+    With --recover or --exhaust and an organisation's own party.toml, care for the store
+    that its budget is counted in.
+    """
+    if recover:
+        _recover(path, backup, witness or [], missing, new_key=new_key, trust=trust)
+        return
+    if exhaust_ is not None:
+        own = read_own(path)
+        exhaust(own, exhaust_)
+        console.print(
+            f"'{own.name}' releases none of its rows any more under a budget."
+        )
+        return
     if not path.exists():
         raise ConfigError(f"{path} is neither a run directory nor a federation file.")
     if path.is_dir():
@@ -44,6 +118,35 @@ def privacy(
     heading = "Spent so far" if path.is_dir() else "What a whole run will cost"
     console.print(f"[bold]{heading}[/bold]")
     show_privacy(promises, everything=True, planned=not path.is_dir())
+
+
+def _recover(
+    file: Path,
+    backup: Path | None,
+    witnesses: Sequence[Path],
+    missing: int | None,
+    *,
+    new_key: bool,
+    trust: bool,
+) -> None:
+    own = read_own(file)
+    shown = [Witness.from_text(one.read_text(encoding="utf-8")) for one in witnesses]
+    recovery, event = recover_store(
+        own,
+        backup=backup,
+        witnesses=shown,
+        missing=missing,
+        new_key=new_key,
+        trust_unsigned=trust,
+    )
+    cost = describe(event)
+    console.print(
+        f"The store of '{own.name}' goes on from entry {recovery.kept};"
+        f" {recovery.lost} entries are missing. Everybody is charged"
+        f" {recovery.charged} releases more ({cost}). The files as they were found are"
+        f" in {recovery.set_aside}.",
+        highlight=False,
+    )
 
 
 def show_privacy(

@@ -23,7 +23,8 @@ from colonnade.report.words import size
 from colonnade.runs.layout import SITE_LOG
 from colonnade.runs.run_directory import to_json
 from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of
-from colonnade.settings.party_file import OWN, STARTUP, runs_of
+from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
+from colonnade.sites.keeping import back_up, make_store
 
 SOON = 30
 """Days before a certificate's end in which `status` says how to renew it."""
@@ -32,6 +33,8 @@ SOON = 30
 class Action(StrEnum):
     """What is wanted of a site."""
 
+    init = "init"
+    backup = "backup"
     status = "status"
     logs = "logs"
     drain = "drain"
@@ -44,7 +47,9 @@ def site(
         Action,
         typer.Argument(
             help=(
-                "status: its runs, refusals, certificate. logs: what happened. drain:"
+                "init: make its store, once; nothing else makes one. backup: write a copy"
+                " of the store's database to --out. status: its runs, refusals,"
+                " certificate. logs: what happened. drain:"
                 " take no new runs; what is under "
                 "way ends. resume: take them again. metrics: for Prometheus; with"
                 " --port as a service, with /health."
@@ -66,10 +71,13 @@ def site(
         int | None,
         typer.Option(help="metrics: listen here; 0 is any free port.", max=65535),
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="backup: the new file.", show_default=False)
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Show how an organisation's site is, read its log, or drain it before a machine is
-    stopped.
+    """Make an organisation's store, show how its site is, read its log, or drain it
+    before a machine is stopped.
 
     Everything comes from its own files; nothing is asked of anybody, and nothing is
     about rows. The exit code of status is 3 where the site takes no runs now: it is
@@ -81,6 +89,12 @@ def site(
             f'{file} must have the name of its organisation, as in name = "lab"; found'
             f" {name!r}."
         )
+    if action is Action.init:
+        _make_store(file)
+        return
+    if action is Action.backup:
+        _back_up(file, out)
+        return
     runs = runs_of(file)
     kit = file.resolve().parent.parent / STARTUP
     if action is Action.logs:
@@ -108,6 +122,30 @@ def site(
         # for who asks by exit code, as a container's health check does
         if not state.healthy:
             raise typer.Exit(PartyError.exit_code)
+
+
+def _make_store(file: Path) -> None:
+    own = read_own(file)
+    column = make_store(own)
+    console.print(
+        f"'{own.name}' has a store in {own.runs}, and counts people by its column"
+        f" '{column}' for good. Keep the folder and its anchor beside it: what its rows"
+        " were released with is there.",
+        highlight=False,
+    )
+
+
+def _back_up(file: Path, out: Path | None) -> None:
+    if out is None:
+        raise ConfigError("backup needs the name of the new file: --out FILE.")
+    own = read_own(file)
+    witness = back_up(own, out)
+    console.print(
+        f"{out} has the store of '{own.name}' up to entry {witness.serial}. What is"
+        " released later is not in it: put back by `colonnade privacy --recover"
+        " --backup`, it charges everybody for that.",
+        highlight=False,
+    )
 
 
 def _show(state: SiteState) -> None:

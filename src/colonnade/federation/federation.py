@@ -547,7 +547,7 @@ class Federation:
         """Predict other rows with the same models; what crosses is in the same ledgers."""
         if self.accounts:
             raise ConfigError(
-                "Budgets are counted in a run's journal, and new rows have none here."
+                "Budgets are counted in a run's store, and new rows have none here."
                 " Save the run (fit(out=...)), and predict with it: colonnade.load(DIR,"
                 ' ids="all", frames=...).predict().'
             )

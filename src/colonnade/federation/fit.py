@@ -236,8 +236,6 @@ def _begin(
     run.claim()
     if begun:
         run.restore(federation)
-        for account in federation.accounts.values():
-            account.claim()
         outcome.history[:] = run.metrics()
     else:  # it was killed before it could save anything
         run.keep_accounts(federation)

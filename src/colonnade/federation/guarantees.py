@@ -22,10 +22,11 @@ from colonnade.privacy.report import (
     for_labels,
     nothing,
 )
-from colonnade.runs.layout import COLUMNS, JOURNAL, PARTIES
+from colonnade.runs.layout import COLUMNS, PARTIES, STORE
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.rules import LABELS, planned
+from colonnade.store import SiteStore
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
 FOLLOWS = "what it sends follows the labels"
@@ -107,16 +108,15 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             about = {"epsilon": float(given["epsilon"]), "classes": float(len(classes))}
             stages = {"stages": 2.0} if given["name"] == "two_stage" else {}
             drawn[name] = DpEvent("randomized-response", about | stages)
-        if "meter" in state["seat"]:
+        if state["seat"].get("meter"):
             nobody = Batches({}, batch_size=1, epochs=1, seed=0)
             budget = own.limit(name, settings.section) if own is not None else None
             accounts[name] = Account(name, nobody, (), budget)
             accounts[name].load_state(state["seat"]["meter"])
-            journal = run.path.parent / JOURNAL  # of all runs of a site
-            own_folder = run.part() is None or not journal.exists()
-            accounts[name].replay(
-                folder / JOURNAL if own_folder else journal, ids=settings.counted_by
-            )
+            is_part = run.part() is not None
+            of_site = run.path.parent / STORE  # for all runs of a site
+            place = of_site if is_part and of_site.exists() else folder / STORE
+            accounts[name].look_at(SiteStore.peek(place, name))
     return _promised(parties, accounts, drawn, settings)
 
 

@@ -32,7 +32,7 @@ class ManyRows:
     Tables are read once and all ids are looked for at once, but only rows of one piece
     are prepared together. Each piece has a federation of its own, which goes on where the
     one before it stood: what they predict, write down and pay is what one federation of
-    all rows would. From the first piece on, no other process counts their budgets.
+    all rows would.
 
     Args:
         folder: The run directory.
@@ -108,7 +108,6 @@ class ManyRows:
         lacks them."""
         if self.settings.data.dataset is not None:
             self._whole = load(self.run.path, owner=self.owner, allow_models=allow)
-            _claim(self._whole)
             return self._whole.question(
                 keys.tolist(), self.owner, strict=self.strict
             ).missing
@@ -154,7 +153,6 @@ class ManyRows:
             federation.organisations[name].outbox.go_on_from(outbox)
         federation.owner_named(self.owner)
         self.run.follow(federation)
-        _claim(federation)
         if not self._outboxes:
             self.run.warn_unfinished(trains=federation.algorithm.trains)
         self._outboxes = {
@@ -162,8 +160,3 @@ class ManyRows:
             for name, organisation in federation.organisations.items()
         }
         return federation
-
-
-def _claim(federation: Federation) -> None:
-    for account in federation.accounts.values():
-        account.claim()

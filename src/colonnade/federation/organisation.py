@@ -318,7 +318,7 @@ def _label_owner(
     if rule is not None and train is not None:
         labels = labels.clone()
         labels[train], drawn = _drawn_once(
-            organisation, settings, holdings, rule.mechanism, train
+            organisation, holdings, rule.mechanism, train
         )
     more: list[Any] = []
     if algorithm.nested is not None:
@@ -409,7 +409,6 @@ def _weighted(
 
 def _drawn_once(
     organisation: Organisation,
-    settings: Settings,
     holdings: Holdings,
     mechanism: Mechanism,
     train: Tensor,
@@ -427,13 +426,11 @@ def _drawn_once(
         return draw(torch.arange(len(train)))
     _, event = mechanism.apply(held.labels[:0], organisation.outbox.noise)
     classes = hashlib.sha256(repr(holdings.encoder.classes).encode()).hexdigest()[:16]
-    rule = {
-        "mechanism": type(mechanism).__name__,
-        "classes": classes,
-        "ids": settings.counted_by,
-    }
+    rule = {"mechanism": type(mechanism).__name__, "classes": classes}
     ids = held.ids if held.own is None else held.own
-    return held.drawn.once(ids[train.numpy()], {**rule, **event.parameters}, draw)
+    return held.drawn.once(
+        ids[train.numpy()], held.labels[train], {**rule, **event.parameters}, draw
+    )
 
 
 def _drawn(

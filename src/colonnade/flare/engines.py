@@ -30,13 +30,13 @@ from colonnade.flare.simulator import Simulator
 from colonnade.runs.layout import (
     ANSWERS,
     FAILURE,
-    JOURNAL,
     METRICS,
     PARTIES,
     ROWS,
     SUMMARY,
 )
 from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.stores import copy_site_store
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import OWN, at_sites, driver_of, write_table
 from colonnade.sites.prediction import checked_file
@@ -311,8 +311,7 @@ def gather(
             shutil.copytree(
                 folder / PARTIES / name, out / PARTIES / name, dirs_exist_ok=True
             )
-        if (folder.parent / JOURNAL).exists():  # a site has it beside its runs
-            shutil.copyfile(folder.parent / JOURNAL, out / PARTIES / name / JOURNAL)
+        copy_site_store(folder.parent, out / PARTIES / name)
     for key in ("parties", "bytes", "models"):
         summary[key] = {
             name: parts[name][key][name] for name in folders if name in parts[name][key]

@@ -113,6 +113,7 @@ class Member:
             where / STARTUP if folder else Path(collab.workspace.get_startup_kit_dir())
         )
         runs = runs_of(where / OWN)
+        os.umask(0o077)  # what a site writes is its owner's alone
         keep_log(runs)
         (runs / FAILURE).unlink(missing_ok=True)
         try:
@@ -179,7 +180,7 @@ class Member:
                     f"'{site.own.name}' takes no new runs now: its owner is"
                     " draining it."
                 )
-            return opened(order, self.identity, lead, site.own.runs)
+            return opened(order, self.identity, lead, lambda: site.store)
         except ColonnadeError as error:
             site.refused(SERVER, str(error))
             log.warning("%s: refused to begin: %s", site.own.name, error)

@@ -6,8 +6,7 @@ the lead's it starts nothing.
     lead:    signed(kit, wish)         who is to do what with which run, when, and a number used once
     driver:  opened(order, ...)        by the lead of its own agreed file, for it, today, and not taken before
 
-Which orders were taken is in its own runs/orders.json for as long as they could be
-brought again.
+Which orders were taken is in its own store.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,8 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from colonnade.core import files
-from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError
-from colonnade.runs.layout import ORDERS
+from colonnade.store import SiteStore
 from colonnade.transport.identity import (
     CERTIFICATE,
     KEY,
@@ -39,9 +36,6 @@ from colonnade.transport.identity import (
 
 CONTEXT = b"colonnade/order/1"
 VALID = timedelta(days=1)
-CURE = (
-    "Put back a copy; who removes it lets the relay bring orders of the last day again"
-)
 
 
 def lead_of(driver: str) -> str:
@@ -72,9 +66,21 @@ def signed(startup: Path, wish: Mapping[str, Any]) -> str:
     )
 
 
-def opened(order: bytes, identity: Identity, lead: str, runs: Path) -> dict[str, Any]:
+def opened(
+    order: bytes, identity: Identity, lead: str, store: Callable[[], SiteStore]
+) -> dict[str, Any]:
     """What the lead of this name wishes of this site; it is taken from here on.
-    BoundaryError where it is no order."""
+
+    Args:
+        order: As it was brought.
+        identity: This site's.
+        lead: Whose orders it follows.
+        store: Opens this site's store, in which orders are written down as taken.
+
+    Raises:
+        BoundaryError: It is no order of this lead's for this site.
+        StoreError: It was brought before, or is too old.
+    """
     try:
         parts = json.loads(order)
         said = str(parts["said"])
@@ -91,29 +97,6 @@ def opened(order: bytes, identity: Identity, lead: str, runs: Path) -> dict[str,
             f"The order is for {str(wish['driver'])[:80]!r}, and this is"
             f" '{identity.name}'."
         )
-    _take(runs / ORDERS, str(wish["once"]), datetime.fromisoformat(wish["at"]))
+    written = datetime.fromisoformat(wish["at"])
+    store().take_order(str(wish["once"]), written, VALID)
     return wish
-
-
-def _take(path: Path, once: str, at: datetime) -> None:
-    """Note an order as taken. Its own process reads and writes the file while it
-    begins, and no other."""
-    now = datetime.now(UTC)
-    if abs(now - at) > VALID:
-        raise BoundaryError(
-            f"The order is of {at:%Y-%m-%d %H:%M} UTC, and one is good for a day. Set"
-            " the clocks."
-        )
-    taken = files.read_json(path, CURE)["taken"] if path.exists() else {}
-    if once in taken:
-        raise BoundaryError(
-            f"The order of {at:%Y-%m-%d %H:%M} UTC was brought again, and each counts"
-            " once."
-        )
-    kept = {
-        one: when
-        for one, when in taken.items()
-        if now - datetime.fromisoformat(when) <= 2 * VALID
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, files.json_with_digest({"taken": kept | {once: at.isoformat()}}))

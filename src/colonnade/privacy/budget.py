@@ -5,39 +5,35 @@ does. So a row pays for its own appearances, in training, validation, test and
 prediction alike, and the row that paid most decides. The default relation is
 replace-one: after alignment everybody knows which rows take part, so a row's presence
 is no secret; its values are.
+
+An account counts in memory until it is given the organisation's store (`Account.keep`).
+From then on the store is the truth: it outlives the process, and other processes of the
+organisation count in it, too.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 
 from colonnade.core.batches import Agreed, Batches, purpose
 from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.errors import BudgetExhausted, CheckpointError, WireError
-from colonnade.privacy.accounting import costs_nothing, key_of, known_batch
-from colonnade.privacy.counts import (
-    Counts,
-    Item,
-    Record,
-    Rows,
-    by_event,
-    different,
-    keys_of,
-)
-from colonnade.privacy.journal import Claim, Extent, Journal
+from colonnade.errors import BudgetExhausted, CheckpointError, StoreError, WireError
+from colonnade.privacy.accounting import costs_nothing, event_of, key_of, known_batch
+from colonnade.privacy.counts import Counts, Item, Rows, by_event, keys_of
+from colonnade.store import Item as StoredItem
+from colonnade.store import Release, SiteStore, Word
 
 DELTA = 1e-5
-ROOM = 1 << 16
-"""Bytes by which a journal may grow, beside doubling, before it is written anew."""
+Ways = Sequence[dict[Item, int]]
+Affordable = Callable[[Ways], object]
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,160 @@ class Budget:
     relation: str = one_of("replace-one", "add-or-remove", default="replace-one")
 
 
+class Tally(Protocol):
+    """Where an account counts: in memory, or in the organisation's store."""
+
+    @property
+    def places(self) -> Rows:
+        """Where each row of the batches is among all rows that are counted."""
+        ...
+
+    def release(
+        self,
+        item: Item,
+        rows: Rows | None,
+        *,
+        in_training: bool,
+        affordable: Affordable,
+    ) -> None:
+        """Count a release of rows of the batches, or of all rows, where `affordable`
+        does not raise. It is given the ways in which they are released then."""
+        ...
+
+    def check(self, item: Item, rows: Rows | None, affordable: Affordable) -> None:
+        """Raise where `release` would, and count nothing."""
+        ...
+
+    def counts(self) -> dict[Item, Rows]:
+        """How often each row was released, by item."""
+        ...
+
+    def rounds(self) -> dict[Item, int]:
+        """How many training batches were released, by item."""
+        ...
+
+    def ways(self) -> Ways:
+        """The different ways in which rows were released."""
+        ...
+
+
+class InMemory:
+    """Counts that end with the process, or are kept by a checkpoint.
+
+    Args:
+        ids: Of each row of the batches. A row that is named twice is there once.
+    """
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._keys = keys_of(ids)
+        self.use(Counts())
+
+    def use(self, table: Counts) -> None:
+        """Go on from these counts."""
+        table.widen(self._keys)
+        self.table = table
+        self.places: Rows = table.find(self._keys)
+
+    def release(
+        self,
+        item: Item,
+        rows: Rows | None,
+        *,
+        in_training: bool,
+        affordable: Affordable,
+    ) -> None:
+        numbers, times = self._touched(rows)
+        affordable(self.table.ways_after(item, numbers, times))
+        self.table.add(item, numbers, times, int(in_training))
+
+    def check(self, item: Item, rows: Rows | None, affordable: Affordable) -> None:
+        numbers, times = self._touched(rows)
+        affordable(self.table.ways_after(item, numbers, times))
+
+    def counts(self) -> dict[Item, Rows]:
+        return self.table.counts
+
+    def rounds(self) -> dict[Item, int]:
+        return self.table.rounds
+
+    def ways(self) -> Ways:
+        return self.table.ways()
+
+    def _touched(self, rows: Rows | None) -> tuple[Rows, Rows]:
+        """The places of the rows of a release, each once, and how often each is in it."""
+        if rows is not None:
+            return np.unique(self.places[rows], return_counts=True)
+        everybody = np.arange(len(self.table.keys))
+        return everybody, np.ones_like(everybody)
+
+
+class InStore:
+    """Counts in an organisation's store.
+
+    Args:
+        store: The store.
+        places: The number of the person in each row of the batches.
+    """
+
+    def __init__(self, store: SiteStore, places: Rows) -> None:
+        self.store = store
+        self.places = places
+
+    def release(
+        self,
+        item: Item,
+        rows: Rows | None,
+        *,
+        in_training: bool,
+        affordable: Affordable,
+    ) -> None:
+        self.store.release(
+            self._release(item, rows, in_training=in_training),
+            lambda ways: affordable([_read_way(way) for way in ways]),
+        )
+
+    def check(self, item: Item, rows: Rows | None, affordable: Affordable) -> None:
+        self.store.check(
+            self._release(item, rows),
+            lambda ways: affordable([_read_way(way) for way in ways]),
+        )
+
+    def counts(self) -> dict[Item, Rows]:
+        return {_read(item): counts for item, counts in self.store.counts().items()}
+
+    def rounds(self) -> dict[Item, int]:
+        return {_read(item): count for item, count in self.store.rounds().items()}
+
+    def ways(self) -> Ways:
+        ways = [_read_way(way) for way in self.store.ways()]
+        return [*ways, _read_way(self.store.newcomers())]
+
+    def _release(
+        self, item: Item, rows: Rows | None, *, in_training: bool = False
+    ) -> Release:
+        name, key = item
+        event = event_of(key)
+        return Release(
+            name,
+            event.kind,
+            event.parameters,
+            people=None if rows is None else self.places[rows],
+            is_training=in_training,
+            is_free=costs_nothing(event),
+        )
+
+
 class Account:
     """Counts how each row was released: a `core.Meter`. Without a budget it only
-    counts. Rows are known by a hash of their id, each once, in whatever order they are
-    loaded. Where it is kept in a journal, the journal is the truth."""
+    counts. Rows are known by their ids, each once, in whatever order they are loaded.
+
+    Args:
+        owner: The organisation.
+        batches: Says which rows a batch has.
+        ids: Of each row of `batches`.
+        budget: What each row may spend. None: as much as is asked for.
+        per_row: The names whose releases have a line for each row. None: any may.
+    """
 
     def __init__(
         self,
@@ -66,7 +212,6 @@ class Account:
         ids: Iterable[str],
         budget: Budget | None = None,
         *,
-        # the names whose releases have a line for each row; None: any may
         per_row: Collection[str] | None = None,
     ) -> None:
         self.owner = owner
@@ -78,22 +223,30 @@ class Account:
         self.batch_size = batches.batch_size
         self.sampling = batches.sampling
         self.worst = 0.0
-        self._keys = keys_of(ids)  # of row number i of `batches`
-        self._use(Counts())
-        self.journal: Journal | None = None
-        # what was known before the journal was read, until the journal has it
-        self._floor: Counts | None = None
-        self._expected = self._closed = False
-        # which version of the journal is counted here, and up to where
-        self._seen = Extent()
-        self._claim: Claim | None = None
+        self._ids = list(ids)
+        self._memory = InMemory(self._ids)
+        self._in_store: InStore | None = None
+        self._kept_in = ""  # the id of the store that a checkpoint expects
+        self._is_closed = False
         self._lock = threading.Lock()
+
+    @property
+    def places(self) -> Rows:
+        """Where each row of `batches` is in `counts`."""
+        return self._tally.places
 
     @property
     def counts(self) -> dict[Item, Rows]:
         """How often each known row was released, by name and event, in the account's
         own order of rows."""
-        return self._table.counts
+        return self._tally.counts()
+
+    @property
+    def store(self) -> SiteStore:
+        """The store that it counts in."""
+        if self._in_store is None:
+            raise StoreError(f"The account of '{self.owner}' counts in memory.")
+        return self._in_store.store
 
     def by_row(self) -> dict[Item, Rows]:
         """How often each row of `batches` was released, by name and event, in their
@@ -103,33 +256,45 @@ class Account:
     @property
     def rounds(self) -> dict[Item, int]:
         """How many training batches were released, by name and event."""
-        return self._table.rounds
+        return self._tally.rounds()
 
     def charge(
         self, name: str, batch: str | None, size: int, event: DpEvent
     ) -> float | None:
         """Count a release of `size` rows, or raise where one would go over the budget.
         Returns the worst row's epsilon so far, None where there is no guarantee."""
-        with self._lock, self._exclusive():
-            touched, times, event, epsilon = self._affordable(name, batch, size, event)
-            item = (name, key_of(event))
-            training = int(purpose(batch) == "train")
-            if self.journal is not None:
-                self.journal.append(
-                    Record(name, event, training, self._table.keys[touched], times)
-                )
-                self._seen = self.journal.extent()
-            self._table.add(item, touched, times, training)
-            self.worst = max(self.worst, epsilon)
+        rows, event = self._rows_of(name, batch, size, event)
+        paid = 0.0
+
+        def affordable(ways: Ways) -> None:
+            nonlocal paid
+            paid = self._within_budget(name, ways)
+
+        with self._lock:
+            self._check_open()
+            self._tally.release(
+                (name, key_of(event)),
+                rows,
+                in_training=purpose(batch) == "train",
+                affordable=affordable,
+            )
+            self.worst = max(self.worst, paid)
             return None if math.isinf(self.worst) else self.worst
 
     def check(self, name: str, batch: str | None, size: int, event: DpEvent) -> None:
         """Raise where `charge` would, and count nothing."""
-        with self._lock, self._exclusive():
-            self._affordable(name, batch, size, event)
+        rows, event = self._rows_of(name, batch, size, event)
+        with self._lock:
+            self._check_open()
+            self._tally.check(
+                (name, key_of(event)),
+                rows,
+                lambda ways: self._within_budget(name, ways),
+            )
 
     def expect(self, name: str, purpose: str, times: int, event: DpEvent) -> None:
-        """Count what a run will release, to say beforehand what it will cost."""
+        """Count in memory what a run will release, to say beforehand what it will
+        cost."""
         places = self.places[self.batches.splits[purpose].numpy()]
         rounds = times * self.batches.per_epoch if purpose == "train" else 0
         rows = np.unique(places)
@@ -145,236 +310,142 @@ class Account:
                 np.searchsorted(rows, places),
                 batches.appearances(times).numpy(),
             )
-        self._table.add((name, key_of(event)), rows, counts, rounds)
+        self._memory.table.add((name, key_of(event)), rows, counts, rounds)
 
-    def spent(self) -> list[dict[Item, int]]:
+    def spent(self) -> Ways:
         """The different ways in which rows paid so far."""
-        return self._table.ways()
+        return self._tally.ways()
 
     def released(self, item: Item) -> tuple[int, int]:
         """The most often that one row was released this way, and how often all rows
         together."""
-        return int(self.counts[item].max(initial=0)), int(self.counts[item].sum())
+        counts = self.counts[item]
+        return int(counts.max(initial=0)), int(counts.sum())
 
-    def _affordable(
+    def keep(self, store: SiteStore, column: str, word: Word | None = None) -> None:
+        """Count in the organisation's store from here on, on top of all that it says.
+
+        What was counted in memory before is written down there, too.
+
+        Args:
+            store: The store.
+            column: The column that the rows' ids are of.
+            word: What the owner says about people whom the store does not know.
+        """
+        with self._lock:
+            if self._kept_in not in ("", store.id):
+                raise StoreError(
+                    f"The store of '{self.owner}' is not the one that its checkpoint"
+                    " counted in, so what rows paid is not in it. Put that store back."
+                )
+            self._kept_in = store.id
+            tally = InStore(store, store.numbers_of(self._ids, column, word))
+            for item, counts in self._memory.counts().items():
+                rows = np.repeat(np.arange(len(tally.places)), self._once_each(counts))
+                if len(rows):
+                    tally.release(
+                        item, rows, in_training=False, affordable=_all_is_affordable
+                    )
+            self._memory.use(Counts())
+            self._in_store = tally
+            self._is_closed = False
+            self.worst = self._worst_of(tally.ways())
+
+    def look_at(self, store: SiteStore) -> None:
+        """Say from here on what all rows of a store have paid, for a report."""
+        self._in_store = InStore(store, np.empty(0, dtype=np.int64))
+        self.worst = self._worst_of(self._in_store.ways())
+
+    def close(self) -> None:
+        """Release nothing any more."""
+        self._is_closed = True
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: settings, and either the counts or where they are."""
+        settings: dict[str, Any] = {
+            "rows": self.rows,
+            "batch_size": self.batch_size,
+            "store": self._kept_in,
+        }
+        settings |= {} if self.sampling == "epoch" else {"sampling": self.sampling}
+        return self._memory.table.state() | settings
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from `state()`, whatever rows are here now. An empty state is of a
+        time without rules, of which the store says all."""
+        if not state:
+            return
+        with self._lock:
+            self._memory.use(Counts.from_state(state))
+            self.rows = int(state["rows"])
+            self.batch_size = int(state["batch_size"])
+            self.sampling = str(state.get("sampling", "epoch"))
+            self._kept_in = str(state["store"])
+            self._in_store = None
+            self.worst = self._worst_of(self._memory.ways())
+
+    @property
+    def _tally(self) -> Tally:
+        return self._memory if self._in_store is None else self._in_store
+
+    def _once_each(self, counts: Rows) -> Rows:
+        """How often each row of the batches is to be written down, so that rows that
+        are named twice count once."""
+        places = self._memory.places
+        times = np.zeros(len(places), dtype=np.int64)
+        _, first = np.unique(places, return_index=True)
+        times[first] = counts[places[first]]
+        return times
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise CheckpointError(
+                f"'{self.owner}' has left this run, and counts for others now."
+                " Resume it."
+            )
+
+    def _rows_of(
         self, name: str, batch: str | None, size: int, event: DpEvent
-    ) -> tuple[Rows, Rows, DpEvent, float]:
-        """The rows that a release touches, how often each, the event that it costs
-        them, and the epsilon of the worst after it; raises where that is over the
-        budget."""
+    ) -> tuple[Rows | None, DpEvent]:
+        """The rows that a release touches, and the event that it costs them.
+
+        Where a release has no line for each row of data, no row's share of it is known:
+        it touches all rows, and costs them whatever it may be.
+        """
         # else it may have as many lines as rows by chance
         by_row = self.per_row is None or name in self.per_row
         rows = rows_named(self.batches, batch) if by_row else None
-        # no line per row of data, so no row's share of it is known
-        if rows is None or len(rows) != size:
-            touched = np.arange(len(self._table.keys))
-            event = event if costs_nothing(event) else NON_PRIVATE
-            times = np.ones_like(touched)
-        else:
-            touched, times = np.unique(self.places[rows], return_counts=True)
-        epsilon = self._epsilon(touched, (name, key_of(event)), times)
+        if rows is not None and len(rows) == size:
+            return rows, event
+        return None, event if costs_nothing(event) else NON_PRIVATE
+
+    def _within_budget(self, name: str, ways: Ways) -> float:
+        """The epsilon of the worst of these ways; raises where it is over the budget."""
+        epsilon = self._worst_of(ways)
         if self.budget is not None and epsilon > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExhausted(refusal(self.owner, name, epsilon, self.budget))
-        return touched, times, event, epsilon
+        return epsilon
 
-    def _epsilon(self, touched: Rows, item: Item, times: Rows) -> float:
-        """The epsilon of the worst of these rows after one more release."""
-        items = list(self.counts) if item in self.counts else [*self.counts, item]
-        after = [
-            self.counts[i][touched] if i in self.counts else np.zeros_like(times)
-            for i in items
-        ]
-        after[items.index(item)] = after[items.index(item)] + times
-        return self._worst_of(
-            [
-                dict(zip(items, map(int, times), strict=True))
-                for times in different(after)
-            ]
-        )
-
-    def _worst_of(self, ways: list[dict[Item, int]]) -> float:
+    def _worst_of(self, ways: Ways) -> float:
         limit = self.limit
         return max(
             (known_batch(by_event(way), limit.relation, limit.delta) for way in ways),
             default=0.0,
         )
 
-    def keep(
-        self,
-        path: Path,
-        *,
-        ids: str = "exact",
-        sync_every: float = 0.0,
-        alone: bool = False,
-    ) -> None:
-        """Write every release down before it is made, and count what is written there,
-        or what is known already where that is more. `alone`: be the one process that
-        releases from now on, not only from the first release on."""
-        with self._lock:
-            self._claim = None
-            self._seen = Extent()
-            self._closed = False
-            self.journal = Journal(path, ids=ids, sync_every=sync_every)
-            if self._expected and not path.exists():
-                raise self.journal.gone()
-            self._floor = self._table
-            self._expected = False
-            if not alone:
-                self._reread(self.journal)
-        if alone:
-            self.claim()
 
-    def replay(self, path: Path, *, ids: str = "exact") -> None:
-        """Count what a journal says, and go on without it."""
-        with self._lock:
-            self._floor = self._table
-            self._reread(Journal(path, ids=ids))
-            self._floor = None
-            self._seen = Extent()
+def _all_is_affordable(_: Ways) -> None:
+    """What was released before a store was there is written down, whatever it cost."""
 
-    def claim(self) -> None:
-        """Be the one process that releases under this account, or raise ConfigError;
-        done before the first release."""
-        with self._lock, self._exclusive():
-            pass
 
-    def settled(self) -> None:
-        """Make the journal short where it has grown: called at moments that have time
-        for it."""
-        with self._lock, self._exclusive():
-            if self.journal is not None:
-                shortest = 16 * sum(
-                    int(np.count_nonzero(counts)) for counts in self.counts.values()
-                )
-                if self._seen.size > 2 * shortest + ROOM:
-                    self._rewrite(self.journal)
-                self.journal.sync()
+@lru_cache(maxsize=1024)
+def _read(item: StoredItem) -> Item:
+    """An item as accounting knows it."""
+    return item.name, key_of(DpEvent(item.kind, item.parameters))
 
-    def sync_each(self) -> None:
-        """Force every release onto the disk before it leaves, from now on."""
-        if self.journal is not None:
-            self.journal.sync()
-            self.journal.sync_every = 0.0
 
-    def leave(self) -> None:
-        """Let another process release; before this one does again, it counts what
-        others did."""
-        if self.journal is not None:
-            self.journal.sync()
-        self._claim = None
-
-    def close(self) -> None:
-        """Release nothing any more."""
-        self.leave()
-        self._closed = True
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Keep everybody else, here or elsewhere, from releasing meanwhile; and count
-        what they released before."""
-        if self._closed:
-            raise CheckpointError(
-                f"'{self.owner}' has left this run, and counts for others now."
-                " Resume it."
-            )
-        if self.journal is None:
-            yield
-            return
-        claim = self._claim or self.journal.claim()
-        with claim.lock:
-            if self._claim is None:
-                self._take_over(self.journal)
-                self._claim = claim
-            elif self.journal.extent() != self._seen:
-                self._catch_up(self.journal)
-            yield
-
-    def _take_over(self, journal: Journal) -> None:
-        """Count all that another process may have written, and write down all that
-        counts."""
-        more, torn = self._reread(journal)
-        if more or not self._seen.version:
-            self._rewrite(journal)
-        else:
-            self._mend(journal, torn)
-        self._floor = None
-
-    def _catch_up(self, journal: Journal) -> None:
-        """Count what another account of this process released since the journal was
-        read."""
-        version = journal.extent().version
-        torn = None
-        if not version:
-            raise journal.gone()
-        if version != self._seen.version:
-            _, torn = self._reread(journal)
-        else:
-            for record, end in journal.read(self._seen.size):
-                torn = record if end == self._seen.size else None
-                self._table.add_record(record)
-                self._seen = self._seen._replace(size=end)
-            self._use(self._table)
-        self._mend(journal, torn)
-
-    def _reread(self, journal: Journal) -> tuple[bool, Record | None]:
-        """Count all of the journal, and no less than was known before it. Returns
-        whether more was known before, and what could be read of a record that was cut
-        short."""
-        extent = journal.extent()
-        table = Counts()
-        torn = None
-        last = extent.first
-        floor = self._floor or Counts()
-        records = list(journal.read())
-        table.widen(
-            np.concatenate([table.keys, *(record.keys for record, _ in records)])
-        )
-        for record, end in records:
-            torn = record if end == last else None
-            table.add_record(record)
-            last = end
-        more = table.raise_to(floor)
-        self._use(table)
-        self._seen = extent._replace(size=last)
-        return more, torn
-
-    def _mend(self, journal: Journal, torn: Record | None) -> None:
-        # a crash, or a write that failed, as on a full disk
-        if journal.extent() != self._seen:
-            journal.mend(self._seen.size, torn)
-            self._seen = journal.extent()
-
-    def _rewrite(self, journal: Journal) -> None:
-        journal.replace(self._table.records())
-        self._seen = journal.extent()
-
-    def _use(self, table: Counts) -> None:
-        """Count in this table from here on."""
-        table.widen(self._keys)
-        self._table, self.places = table, table.find(self._keys)
-        self.worst = self._worst_of(table.ways())
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: what is known now, as a floor under what the journal
-        will say."""
-        settings: dict[str, Any] = {
-            "rows": self.rows,
-            "batch_size": self.batch_size,
-            "kept": self.journal is not None,
-        }
-        settings |= {} if self.sampling == "epoch" else {"sampling": self.sampling}
-        return self._table.state() | settings
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from `state()`, whatever rows are here now."""
-        with self._lock:
-            self._use(Counts.from_state(state))
-            self._floor = self._table
-            self._claim = None  # what a journal says is counted again before a release
-            self.rows = int(state["rows"])
-            self.batch_size = int(state["batch_size"])
-            self.sampling = str(state.get("sampling", "epoch"))
-            self._expected = bool(state.get("kept", False))
+def _read_way(way: dict[StoredItem, int]) -> dict[Item, int]:
+    return {_read(item): times for item, times in way.items()}
 
 
 def rows_named(batches: Batches | Agreed, batch: str | None) -> Rows | None:

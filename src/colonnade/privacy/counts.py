@@ -1,5 +1,5 @@
-"""How often each row was released, and how: the table behind an account, to which a
-journal's records add up.
+"""How often each row was released, and how: the table behind an account that counts in
+memory.
 
 Rows are known by a number made of their id. Each row occurs once, however often its id
 is given.
@@ -8,36 +8,19 @@ is given.
 from __future__ import annotations
 
 import hashlib
-import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.core.files import write_bytes
 from colonnade.core.receipt import DpEvent
-from colonnade.privacy.accounting import Key, event_of, key_of
+from colonnade.privacy.accounting import Key, key_of
 
 Rows = NDArray[np.int64]
 Item = tuple[str, Key]
 """What was released and how: a release name and an event."""
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """One release, or the sum of several: `rounds` of them training batches, and
-    `times` that each row was in it."""
-
-    name: str
-    event: DpEvent
-    rounds: int
-    keys: Rows
-    times: Rows
 
 
 class Counts:
@@ -60,7 +43,6 @@ class Counts:
             len(self.keys)
             and (self.keys[np.searchsorted(self.keys[:-1], keys)] == keys).all()
         ):
-            # sorting all rows for every record of a journal would take rows x rows
             return
         wider = np.union1d(self.keys, keys)
         if len(wider) > len(self.keys):
@@ -80,45 +62,22 @@ class Counts:
         self.counts[item][places] += times
         self.rounds[item] += rounds
 
-    def add_record(self, record: Record) -> None:
-        """Count a record of a journal; the times of a row that it names twice add up."""
-        keys, inverse = np.unique(record.keys, return_inverse=True)
-        times = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(times, inverse.reshape(-1), record.times)
-        self.widen(keys)
-        self.add(
-            (record.name, key_of(record.event)), self.find(keys), times, record.rounds
-        )
-
-    def raise_to(self, other: Counts) -> bool:
-        """Count at least what another table says, row by row. Returns whether that was
-        more."""
-        self.widen(other.keys)
-        places = self.find(other.keys)
-        more = False
-        for item, at_least in other.counts.items():
-            self.add(item, places[:0], at_least[:0], 0)
-            before = self.counts[item][places]
-            more = (
-                more
-                or bool((at_least > before).any())
-                or other.rounds[item] > self.rounds[item]
-            )
-            self.counts[item][places] = np.maximum(before, at_least)
-            self.rounds[item] = max(self.rounds[item], other.rounds[item])
-        return more
-
-    def records(self) -> Iterator[Record]:
-        """Records that add up to this table: one for each name and event."""
-        for (name, key), counts in self.counts.items():
-            released = np.flatnonzero(counts)
-            yield Record(
-                name,
-                event_of(key),
-                self.rounds[name, key],
-                self.keys[released],
-                counts[released],
-            )
+    def ways_after(
+        self, item: Item, places: Rows, times: Rows
+    ) -> list[dict[Item, int]]:
+        """The different ways in which these rows will have been released after one more
+        release, in which each is so many times."""
+        if not len(places):
+            return []
+        items = list(self.counts) if item in self.counts else [*self.counts, item]
+        after = [
+            self.counts[known][places] if known in self.counts else np.zeros_like(times)
+            for known in items
+        ]
+        after[items.index(item)] = after[items.index(item)] + times
+        return [
+            dict(zip(items, map(int, row), strict=True)) for row in different(after)
+        ]
 
     def ways(self) -> list[dict[Item, int]]:
         """The different ways in which rows were released."""
@@ -151,17 +110,15 @@ class Counts:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Counts:
-        """Read what `state` gave; the rows of an older one come in any order."""
+        """Read what `state` gave, whose rows come in any order."""
         keys = state["keys"].cpu().numpy()
-        table = cls()
-        table.widen(keys)
+        table = cls(keys)
+        places = table.find(keys)
         for item, counts in zip(
             state["items"], state["counts"].cpu().numpy(), strict=True
         ):
-            event = DpEvent(item["event"], item["parameters"])
-            table.add_record(
-                Record(item["name"], event, int(item["rounds"]), keys, counts)
-            )
+            key = key_of(DpEvent(item["event"], item["parameters"]))
+            table.add((item["name"], key), places, counts, int(item["rounds"]))
         return table
 
 
@@ -171,29 +128,6 @@ def by_event(spent: Mapping[Item, int]) -> dict[Key, int]:
     for (_, key), count in spent.items():
         totals[key] = totals.get(key, 0) + count
     return totals
-
-
-def write_numbers(
-    path: Path, magic: bytes, about: Mapping[str, Any], *parts: Rows
-) -> None:
-    """Write whole numbers side by side, after a line of JSON about them; the file
-    begins with a checksum of it all."""
-    rest = (
-        json.dumps(about).encode()
-        + b"\n"
-        + b"".join(part.astype("<i8").tobytes() for part in parts)
-    )
-    write_bytes(path, [magic, f"{zlib.crc32(rest):08x} ".encode(), rest])
-
-
-def read_numbers(path: Path, magic: bytes) -> tuple[dict[str, Any], Rows]:
-    """Read what `write_numbers` wrote; ValueError where the file is damaged."""
-    head, _, rest = path.read_bytes().partition(b" {")
-    rest = b"{" + rest
-    if head != magic + f"{zlib.crc32(rest):08x}".encode():
-        raise ValueError(path)
-    line, _, body = rest.partition(b"\n")
-    return json.loads(line), np.frombuffer(body, dtype="<i8").astype(np.int64)
 
 
 def keys_of(ids: Iterable[str]) -> Rows:

@@ -10,36 +10,27 @@ numbers as a row has, costs a row the least epsilon; where two cost the same, as
 ones do, the one for the purpose named. The account is charged for the rule that was
 applied.
 
-    colonnade-rows 1 5f0c91aa {"train": 318, "validation": 0, "test": 80}     a checksum of all that follows it
-    keys of the rows' ids, side by side                                       as the account knows rows
-
-The file is on the disk before a run answers; a site has one for all its runs. A damaged
-file is an error. Where it is missing, for runs before there was such a file, every row
-counts as used for everything.
+What rows were used for is kept in the organisation's store, on the disk before a run
+answers; a site has one store for all its runs. A store that has lost entries takes all
+rows as used for everything.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from colonnade.core.batches import Agreed
-from colonnade.core.files import alone
 from colonnade.core.release import Rule
-from colonnade.errors import CheckpointError
 from colonnade.privacy.accounting import key_of, known_batch
 from colonnade.privacy.budget import DELTA, rows_named
-from colonnade.privacy.counts import keys_of, read_numbers, write_numbers
+from colonnade.store import SiteStore, Word
 
-MAGIC = b"colonnade-rows 1 "
 SIDES = ("train", "validation", "test")
-Keys = dict[str, NDArray[np.int64]]
 
 
 class UsedRows:
@@ -58,29 +49,22 @@ class UsedRows:
         self.batches = batches
         self.ids = ids
         self.of_training = frozenset(of_training)
-        # None: there is no file, and only the uses of this run count
-        self._on_file: Keys | None = None
+        # None: only the uses of this run count
+        self._store: SiteStore | None = None
+        self._people = np.empty(0, dtype=np.int64)
+        self._known: dict[str, NDArray[np.bool_]] = {}
 
-    @cached_property
-    def _keys(self) -> NDArray[np.int64]:
-        """The keys of all rows, made when first needed: rows may be many, and most
-        organisations have one rule."""
-        return keys_of(self.ids().tolist())
-
-    @cached_property
-    def _in_this_run(self) -> Keys:
-        """The rows on each side of this run; none where rows are only predicted."""
-        splits = self.batches.splits
-        return {
-            side: self._keys[splits[side].numpy()] for side in SIDES if side in splits
-        }
-
-    @cached_property
-    def _ever(self) -> dict[str, NDArray[np.bool_]]:
-        """Which rows have ever been on each side."""
-        keys = self._in_this_run if self._on_file is None else self._on_file
-        none = np.empty(0, np.int64)
-        return {side: np.isin(self._keys, keys.get(side, none)) for side in SIDES}
+    def _ever(self, side: str) -> NDArray[np.bool_]:
+        """Which rows have ever been on a side."""
+        if self._store is None:
+            used = np.zeros(len(self.ids()), dtype=np.bool_)
+            splits = self.batches.splits
+            if side in splits:
+                used[splits[side].numpy()] = True
+            return used
+        if side not in self._known:
+            self._known[side] = self._store.were_used(self._people, side)
+        return self._known[side]
 
     def rule(
         self,
@@ -105,53 +89,24 @@ class UsedRows:
             return list(SIDES)
         rows = rows_named(self.batches, batch)
         return [
-            side for side in SIDES if rows is None or bool(self._ever[side][rows].any())
+            side for side in SIDES if rows is None or bool(self._ever(side)[rows].any())
         ]
 
-    def keep(self, path: Path) -> None:
-        """Count what the file says, and add the uses of this run to it."""
-        on_file = self._read(path)
-        used = self._in_this_run
-        none = np.empty(0, np.int64)
-        if used and (
-            on_file is None
-            or any(
-                not np.isin(keys, on_file[side]).all() for side, keys in used.items()
-            )
-        ):
-            with alone(path):
-                before = self._read(path) or {}
-                on_file = {
-                    side: np.union1d(before.get(side, none), used.get(side, none))
-                    for side in SIDES
-                }
-                write_numbers(
-                    path,
-                    MAGIC,
-                    {side: len(keys) for side, keys in on_file.items()},
-                    *on_file.values(),
-                )
-        self._on_file = dict.fromkeys(SIDES, self._keys) if on_file is None else on_file
-        self.__dict__.pop("_ever", None)
+    def keep(self, store: SiteStore, column: str, word: Word | None = None) -> None:
+        """Count what the store says, and add the uses of this run to it.
 
-    def _read(self, path: Path) -> Keys | None:
-        try:
-            sizes, numbers = read_numbers(path, MAGIC)
-            return dict(
-                zip(
-                    SIDES,
-                    np.split(numbers, np.cumsum([sizes[side] for side in SIDES])),
-                    strict=False,
-                )
-            )
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            raise CheckpointError(
-                f"{path} is damaged, and it has what rows of '{self.owner}' were used"
-                " for, by which rules are chosen. Put back a copy of it; without the"
-                " file every row is released by the strictest of its rules."
-            ) from None
+        Args:
+            store: The organisation's store.
+            column: The column that the rows' ids are of.
+            word: What the owner says about people whom the store does not know.
+        """
+        self._people = store.numbers_of(self.ids().tolist(), column, word)
+        splits = self.batches.splits
+        for side in SIDES:
+            if side in splits:
+                store.use(self._people[splits[side].numpy()], side)
+        self._store = store
+        self._known = {}
 
 
 def cost(rule: Rule, width: int = 1) -> float:

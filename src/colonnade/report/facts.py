@@ -465,7 +465,7 @@ def _privacy(folder: Path, summary: Plain | None, *, quick: bool) -> list[Plain]
 
 
 def _spent(folder: Path) -> list[Plain]:
-    """What a run has cost so far, by its last checkpoint and the parties' journals."""
+    """What a run has cost so far, by its last checkpoint and the parties' stores."""
     guarantees: list[Plain] = []
     with suppress(
         ColonnadeError,

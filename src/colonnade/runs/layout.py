@@ -15,7 +15,7 @@ runs. Each name stands here once.
     explain/                     explain.json, tsne.json and pictures: which parties matter
     audit/                       audit.json and pictures: what could be learned; between sites, of one's own
     signed/<name>/               statement.json, statement.sig, certificate.pem: what it signed (`colonnade sign`)
-    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  spent.journal  used.rows
+    parties/<name>/              columns.json  ledger.jsonl  ledger-after.jsonl  store/  store.anchor/
                                  quality.json (at a label owner: how well the model ranks and decides)
                                  checkpoint-<number>/  coefficients.json of a linear model
                                  importance.json (its own columns), trees.json (of trees, at a label owner)
@@ -28,12 +28,8 @@ explain, in ledger-after.jsonl.
 On one machine this is one folder; each `parties/<name>` belongs to that organisation
 alone. Between sites each has such a folder with its own part, and beside its runs:
 
-    spent.journal                what all its runs spent together
+    store/                       what all its runs spent together (`colonnade.store`); its anchor is beside the runs
     refused.jsonl                calls that it did not answer
-    used.rows                    which of its rows were training, validation or test rows in any run
-    drawn.labels                 at a label owner whose rule draws labels at random: what was drawn, for all runs
-    alignments.json              how often it aligned its ids with whom today, and took part in whose selections
-    orders.json                  which orders to begin it took in the last days
     failed.json                  why the last run ended, or could not begin
     draining                     there while it takes no new runs (`colonnade site drain`)
     signing-keys/                the keys by which statements are signed (`colonnade sign --make-key`)
@@ -54,16 +50,12 @@ PARTIES = "parties"
 COLUMNS = "columns.json"
 LEDGER = "ledger.jsonl"
 AFTER = "ledger-after.jsonl"
-JOURNAL = "spent.journal"
+STORE = "store"
 COEFFICIENTS = "coefficients.json"
 IMPORTANCE = "importance.json"
 TREES = "trees.json"
 REFUSED = "refused.jsonl"
 FAILURE = "failed.json"
-ALIGNED = "alignments.json"
-USED = "used.rows"
-ORDERS = "orders.json"
-DRAWN = "drawn.labels"
 DRAINING = "draining"
 SITE_LOG = "site.log"
 EXPLANATION = "explain"

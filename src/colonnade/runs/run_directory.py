@@ -1,6 +1,6 @@
 """A run on disk: what was asked, what was measured, and each party's own folder
-(`runs.layout` has every file). Nothing is written outside it, but at a site
-spent.journal, beside its runs (`budget_over_runs`)."""
+(`runs.layout` has every file). Nothing is written outside it, but at a site its store,
+beside its runs (`runs.stores`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from colonnade.core.batches import Progress
 from colonnade.core.files import hold, write_text
 from colonnade.errors import CheckpointError, ConfigError, InputError
 from colonnade.privacy import Account
+from colonnade.privacy.plain_count import PlainCount
 from colonnade.privacy.used_rows import UsedRows
 from colonnade.rows.making import SPLIT
-from colonnade.runs.budget_over_runs import SYNC_EVERY, BudgetOverRuns
 from colonnade.runs.layout import (
     AFTER,
     COLUMNS,
     IDENTITY,
-    JOURNAL,
     LEDGER,
     LOCK,
     MARK,
@@ -42,8 +41,8 @@ from colonnade.runs.layout import (
     PARTIES,
     QUALITY,
     SETTINGS,
+    STORE,
     SUMMARY,
-    USED,
     WIDTHS,
 )
 from colonnade.runs.run_identity import (
@@ -52,11 +51,20 @@ from colonnade.runs.run_identity import (
     read_identity,
     write_identity,
 )
+from colonnade.runs.stores import make_run_store, open_run_store
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import is_name
+from colonnade.store import SiteStore, Word
 
 TWO = "two would overwrite each other's checkpoints"
 CONTINUE = "--resume, or in Python fit(FOLDER, resume=True)"
+WORDS = {
+    "ask": None,
+    "new": Word.NEW_PEOPLE,
+    "same": Word.SAME_PEOPLE,
+    "renamed": Word.RENAMED,
+}
+"""By what [store] new_people says."""
 NEW_RUN = "Restore it from a copy, or start a new run"
 AGAIN = "Restore it from a copy, or remove it and resume the run, which writes it again"
 
@@ -84,16 +92,31 @@ class Trained(Protocol):
 class RunDirectory:
     """One run's folder. Where parties are elsewhere, `common` is the number of the last
     checkpoint that all of them are known to have: it is kept beside the newest, for a
-    run that breaks off while they save (`saves`)."""
+    run that breaks off while they save (`saves`).
+
+    Args:
+        path: The folder.
+        site: The store of an organisation's site, where this is its part of a run
+            between sites. None: each party's store is in the folder.
+        new_people: What its owner says of rows that were never counted before, as
+            [store] new_people does.
+    """
 
     common: int | None = None
 
     def __init__(
-        self, path: Path, budget: BudgetOverRuns | None = None, run_id: str = ""
+        self,
+        path: Path,
+        site: SiteStore | None = None,
+        run_id: str = "",
+        *,
+        new_people: str = "ask",
     ) -> None:
         self.path = path
         self.new_id = run_id or draw_id()  # that it has if it begins here
-        self.budget = budget
+        self.site = site
+        self.new_people = new_people
+        self._stores: dict[str, SiteStore] = {}
         self._held: IO[str] | None = None
 
     @property
@@ -119,6 +142,7 @@ class RunDirectory:
                 self.path / PARTIES,
                 *(self.path / PARTIES).rglob("*"),
             )
+            self._make_stores(federation)
             self.keep_accounts(federation)
 
     def check_free(self) -> None:
@@ -140,7 +164,7 @@ class RunDirectory:
                 " --out."
             )
         with self._saving():
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 rule = (
                     f"{self.path} is trained further by another process now, and {TWO}."
@@ -167,25 +191,43 @@ class RunDirectory:
         )
 
     def keep_accounts(self, federation: Trained) -> None:
-        """Every organisation writes down what it spends before it releases anything: in
-        its own folder, or, at a site, with what all its runs spent. Where its rules
-        differ by purpose, what its rows were used for is there, too."""
+        """Let every organisation write down what it spends before it releases anything:
+        in the store of its site, or in its own one of this run. Where its rules differ
+        by purpose, what its rows were used for is there, too."""
         for name, organisation in federation.organisations.items():
-            guard = organisation.outbox.guard
-            if isinstance(guard, UsedRows):
-                guard.keep(
-                    (self.party(name) if self.budget is None else self.budget.runs)
-                    / USED
-                )
-        if self.budget is not None:
-            self.budget.keep()
+            for remembering in _that_remember(organisation):
+                store = self._store_of(name)
+                column = column_of_people(federation.settings, name)
+                word = self._word_about_new_people(store, column)
+                remembering.keep(store, column, word)
+
+    def _make_stores(self, federation: Trained) -> None:
+        """Make a store for each party that counts, where the run is on this machine."""
+        if self.site is not None:
             return
-        for name, account in federation.accounts.items():
-            account.keep(
-                self.party(name) / JOURNAL,
-                ids=federation.settings.counted_by,
-                sync_every=SYNC_EVERY,
-            )
+        for name, organisation in federation.organisations.items():
+            is_needed = bool(_that_remember(organisation))
+            if is_needed and not (self.party(name) / STORE).exists():
+                column = column_of_people(federation.settings, name)
+                self._stores[name] = make_run_store(name, self.party(name), column)
+
+    def _store_of(self, name: str) -> SiteStore:
+        if self.site is not None:
+            return self.site
+        if name not in self._stores:
+            self._stores[name] = open_run_store(name, self.party(name))
+        return self._stores[name]
+
+    def _word_about_new_people(self, store: SiteStore, column: str) -> Word | None:
+        """What the owner says about people who were not counted before.
+
+        On one machine whoever gives a run new rows has all tables at hand. A site's
+        owner says it in its own file.
+        """
+        if self.site is not None:
+            return WORDS[self.new_people]
+        is_same_column = store.identity is not None and store.identity.column == column
+        return Word.NEW_PEOPLE if is_same_column else None
 
     def party(self, name: str) -> Path:
         """Give a party's folder. Its name must be no path: it may come from a run that
@@ -201,8 +243,6 @@ class RunDirectory:
     ) -> None:
         """Let every party save itself; only when all have, the mark moves and older
         checkpoints go."""
-        for account in federation.accounts.values():
-            account.claim()
         before = self.marks()
         number = number or (before[0]["number"] + 1 if before else 1)
         rows = _fingerprint(federation)
@@ -227,10 +267,8 @@ class RunDirectory:
         self.keep_mark(
             mark, *(file for pattern in fresh for file in self.path.glob(pattern))
         )
-        for account in federation.accounts.values():
-            account.settled()
-            if finished:
-                account.leave()
+        for store in self._stores.values():
+            store.settle()
         for name in federation.organisations:
             # by a run that was killed while it saved
             left_over = self.party(name).glob(".checkpoint-*.tmp")
@@ -526,7 +564,7 @@ class RunDirectory:
     def _check_links(self) -> None:
         """Refuse links: the run may be somebody else's, and who predicts would write
         out of its folder."""
-        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*"):
+        for pattern in ("*", f"{PARTIES}/*", f"{PARTIES}/*/*", f"{PARTIES}/*/*/*"):
             for path in self.path.glob(pattern):
                 if path.is_symlink():
                     raise CheckpointError(
@@ -638,11 +676,28 @@ class RunDirectory:
                     " cannot be written. Make it so."
                 )
             organisation.ledger.follow(self.party(name) / AFTER)
-        for account in federation.accounts.values():
-            account.sync_each()  # what is predicted leaves this process
+        for store in self._stores.values():
+            store.force_writes()  # what is predicted leaves this process
 
     def _checkpoint(self, name: str, mark: Mapping[str, Any]) -> Path:
         return self.party(name) / f"checkpoint-{mark['number']:06d}"
+
+
+def _that_remember(
+    organisation: Organisation,
+) -> list[Account | UsedRows | PlainCount]:
+    """What of an organisation must remember beyond this process."""
+    outbox = organisation.outbox
+    return [
+        one
+        for one in (outbox.guard, outbox.meter)
+        if isinstance(one, Account | UsedRows | PlainCount)
+    ]
+
+
+def column_of_people(settings: Settings, name: str) -> str:
+    """The column of an organisation's table by which it counts people."""
+    return settings.id_column_of(name)
 
 
 def _fingerprint(federation: Trained) -> str:

@@ -30,6 +30,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from colonnade.alignment.allowance import today
@@ -230,10 +231,10 @@ class Quota:
     """How many ids that nobody holds each caller may ask for in a day, and all together
     `ALL` times as many; 0: any."""
 
-    def __init__(self, most: int, day: Callable[[], str] = today) -> None:
+    def __init__(self, most: int, day: Callable[[], date] = today) -> None:
         self.most = most
         self.day = day
-        self._at = ""
+        self._at: date | None = None
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
         self._found: dict[str, None] = {}  # ids that were found once, the oldest first
@@ -243,7 +244,8 @@ class Quota:
         if not self.most:
             return frozenset()
         with self._lock:
-            if self._at != (day := self.day()):
+            day = self.day()
+            if self._at != day:
                 self._at = day
                 self._taken.clear()
             unseen = frozenset(id_ for id_ in ids if id_ not in self._found)

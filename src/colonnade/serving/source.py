@@ -208,16 +208,13 @@ class Source(PredictionSource):
         self.index = index
 
     def _load(self) -> Federation:
-        federation = load(
+        return load(
             self.folder,
             ids="all",
             owner=self.owner,
             tables=self.tables,
             allow_models=self.allow_models,
         )
-        for account in federation.accounts.values():
-            account.claim()
-        return federation
 
     def _files(self) -> list[tuple[int, int]]:
         """When each file was written, and its size."""

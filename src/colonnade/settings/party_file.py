@@ -36,6 +36,10 @@ organisation keeps to itself.
         tell = "verdict"                    # to who asks: nothing (unless said), verdict, or figures
         inversion_r2 = 0.5                  # limits of its own, by which it gives its verdict
 
+        [store]                             # what it remembers over all its runs (`colonnade site init` makes it)
+        anchor = "/mnt/other/lab.anchor"    # its key and newest mark; best on another disk
+        new_people = "new"                  # of rows never counted before: new or same people? by default it asks
+
         [peers]                             # whose certificate has which fingerprint (`colonnade party check` tells)
         clinic = "sha256:9f86d0..."
 
@@ -65,7 +69,13 @@ from typing import Any, TypeVar
 from colonnade import models
 from colonnade.algorithms import find
 from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.checks import did_you_mean, from_mapping, read_toml
+from colonnade.core.checks import (
+    Checked,
+    did_you_mean,
+    from_mapping,
+    one_of,
+    read_toml,
+)
 from colonnade.core.wire import MAX_FRAME, UNPACKED
 from colonnade.errors import ConfigError
 from colonnade.selection.settings import KEYS, SERVER, SelectionAllowance
@@ -112,6 +122,30 @@ COLUMNS_TO_FILL_IN = """\
 
 
 @dataclass(frozen=True)
+class StoreSettings:
+    """What an organisation says about its store (`colonnade.store`).
+
+    Args:
+        anchor: The folder of its key and its newest witness, relative to party.toml. By
+            default it lies beside the folder of runs.
+        new_people: What many rows are that were never counted before: "new" people, or
+            the "same" ones under other ids; or the column was "renamed". By default
+            the site refuses them until its owner says so.
+        draw_again: Whether labels may be drawn at random once more, where the store has
+            lost entries and does not know whether they were: that costs their epsilon
+            again.
+    """
+
+    anchor: str = Checked(  # type: ignore[assignment]
+        "a path", lambda v: v if isinstance(v, str) else None, ""
+    )
+    new_people: str = one_of("ask", "new", "same", "renamed", default="ask")
+    draw_again: bool = Checked(  # type: ignore[assignment]
+        "true or false", lambda v: v if isinstance(v, bool) else None, False
+    )
+
+
+@dataclass(frozen=True)
 class SiteConfig:
     """What one organisation's site is started with."""
 
@@ -130,6 +164,9 @@ class SiteConfig:
     selections: SelectionAllowance | None = None  # None: it takes part in none
     # its own limits, and what it tells of them
     audit: AuditSettings = field(default_factory=AuditSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    # of its store; None: beside its runs
+    anchor: Path | None = None
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -210,6 +247,7 @@ def read_own(path: Path) -> SiteConfig:
     selections = _table(SelectionAllowance, tables, "selections", path)
     audit = _table(AuditSettings, tables, "audit", path) or AuditSettings()
     alignments = _table(AllowanceSettings, tables, "alignments", path)
+    store = _table(StoreSettings, tables, "store", path) or StoreSettings()
     pinned = tables.pop("peers", None)
     if not isinstance(name, str):
         raise ConfigError(
@@ -247,7 +285,7 @@ def read_own(path: Path) -> SiteConfig:
         if key not in known:
             always = (
                 "memory_per_call name federation runs allow_models alignments"
-                " selections audit serve peers tracking"
+                " selections audit serve store peers tracking"
             )
             knows = [*always.split(), *known]
             raise ConfigError(
@@ -296,6 +334,7 @@ def read_own(path: Path) -> SiteConfig:
     serve = None if serve is None else serve.below(path.parent)
     alignments = alignments or AllowanceSettings()
     runs = (path.parent / runs).resolve()
+    anchor = (path.parent / store.anchor).resolve() if store.anchor else None
     return SiteConfig(
         name,
         settings,
@@ -308,6 +347,8 @@ def read_own(path: Path) -> SiteConfig:
         memory,
         selections,
         audit,
+        store,
+        anchor,
     )
 
 
@@ -652,7 +693,7 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     public = tables.get("data", {}).get("dataset") is not None
-    for section in ("tracking", "serve", "alignments", "selections", "audit"):
+    for section in ("tracking", "serve", "alignments", "selections", "audit", "store"):
         whose = "of who drives" if section in ("tracking", "serve") else "of each"
         if section in tables:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The files of a run that a statement covers, each with its size and SHA-256.
 
     models    each party's folder of the last checkpoint that all parties saved
-    ledgers   what crossed in training, what crossed since, and what was spent
+    ledgers   what crossed in training, and what crossed since
     records   settings, measurements, columns, the audit, and the report
 
 Files are read as they are, without following links, so that nobody can have another
@@ -23,7 +23,6 @@ from colonnade.runs.layout import (
     AUDIT,
     COLUMNS,
     IDENTITY,
-    JOURNAL,
     LEDGER,
     MARK,
     METRICS,
@@ -38,7 +37,7 @@ AUDIT_FILE = f"{AUDIT}/audit.json"
 REPORT = "report.html"
 RECORDS = (IDENTITY, SETTINGS, MARK, METRICS, SUMMARY, AUDIT_FILE, REPORT)
 PARTY_RECORDS = (COLUMNS, QUALITY)
-LEDGERS = (LEDGER, AFTER, JOURNAL)
+LEDGERS = (LEDGER, AFTER)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from __future__ import annotations
 from colonnade.alignment.allowance import Allowance
 from colonnade.core import Batches, Message, Organisation, Party, Request, serves
 from colonnade.rows.holdings import Holdings
-from colonnade.runs.budget_over_runs import A_RUN, is_run
-from colonnade.runs.layout import ALIGNED, DRAINING
+from colonnade.runs.layout import DRAINING
+from colonnade.runs.stores import A_RUN, is_run
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.choosing import as_columns
@@ -171,9 +171,8 @@ class SelectionHost(Party):
             not own.settings.rows_differ,
             "rows may differ by the agreed file, and a selection needs common ones",
         )
-        Allowance(own.name, own.runs / ALIGNED, own.alignments).select(
-            asker, allowed.per_day
-        )
+        allowance = Allowance(own.name, lambda: self.site.store, own.alignments)
+        allowance.select(asker, allowed.per_day)
         self.site.read()
         known = {} if self.site.table is None else {asker: self.site.common(asker).ids}
         holdings = own_columns(

@@ -34,10 +34,10 @@ from colonnade.datasets.table import Table
 from colonnade.errors import BoundaryError, ConfigError, DataError
 from colonnade.federation.federation import Federation
 from colonnade.rows.holdings import Holdings, Ids
-from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.runs.run_identity import RUN_ID, read_identity
+from colonnade.runs.stores import A_RUN, is_run
 from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import (
@@ -57,6 +57,7 @@ from colonnade.sites.messages import (
     TakeBest,
 )
 from colonnade.sites.participant import Participant, numbers
+from colonnade.store import SiteStore
 
 MOST_OUTPUTS = 1 << 14
 MOST_ROWS = 1 << 40
@@ -81,6 +82,8 @@ class Home(Protocol):
     # of an audit that it takes part in; none where it takes part in no audit
     moments: Collection[str]
 
+    @property
+    def store(self) -> SiteStore: ...
     def read(self) -> None: ...
     def take_part(self, folder: Path, resumed: int | None, asked: Prepare) -> None: ...
     def leave(self) -> None: ...
@@ -362,13 +365,13 @@ class LabelHost(TakingPart):
 
 
 MOST = 10 << 20
-"""Bytes of lines that are kept: whoever calls for ever must not fill the disk. Beyond,
-calls are only counted."""
+"""Bytes of lines in a file. Whoever calls for ever must not fill the disk, nor keep
+newer lines from being written: a full file takes the place of the one before it."""
 
 
 class Refusals:
     """Calls that an organisation did not answer, one line each in its own folder of
-    runs, for whoever runs it."""
+    runs, for whoever runs it. The newest lines are kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -380,6 +383,9 @@ class Refusals:
             self.count += 1
             self.folder.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"time": time.time(), "caller": caller[:80], "why": why})
-            with (self.folder / REFUSED).open("a", encoding="utf-8") as file:
-                if file.tell() < MOST:
-                    file.write(line + "\n")
+            path = self.folder / REFUSED
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+                is_full = file.tell() >= MOST
+            if is_full:
+                path.replace(path.with_name(f"{REFUSED}.1"))

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from colonnade.core import Message, Party, Peers, Request, Step, files
 from colonnade.core.files import write_text
 from colonnade.core.party import Bounds
 from colonnade.core.wire import Envelope
-from colonnade.errors import CheckpointError, NoAnswer
+from colonnade.errors import CheckpointError, ConfigError, NoAnswer, StoreError
 from colonnade.federation.coefficients import write_own
 from colonnade.federation.federation import Federation
 from colonnade.federation.fit import Outcome, Record, Watch, missing_of, pretrain
@@ -41,13 +42,15 @@ from colonnade.federation.organisation import check_affordable, models_told
 from colonnade.federation.soundness import say_nothing, silent
 from colonnade.federation.stopping import keep_best, take_best
 from colonnade.privacy import Account
+from colonnade.privacy.plain_count import PlainCount
 from colonnade.privacy.used_rows import UsedRows
-from colonnade.runs.budget_over_runs import BudgetOverRuns
-from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED, USED
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import HELD_OUT, SETTINGS, STARTED
+from colonnade.runs.run_directory import WORDS, RunDirectory, column_of_people
+from colonnade.runs.stores import A_RUN, is_run, open_site_store
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import SiteConfig
 from colonnade.sites.messages import Close, KeepBest, Kept, Save, TakeBest
+from colonnade.store import SiteStore
 
 
 def as_trained(settings: Settings, run: RunDirectory) -> Settings:
@@ -149,6 +152,16 @@ class Listener(Protocol):
     def answered(self, envelope: Envelope[Any], reply: Message) -> None: ...
 
 
+def open_own_store(own: SiteConfig) -> SiteStore:
+    """Open the store of this organisation's site. What is wrong with it, and the cure,
+    is for its owner's log; who asked is told that it failed."""
+    try:
+        return open_site_store(own.name, own.runs, own.anchor)
+    except StoreError as error:
+        log.error("%s", error)
+        raise
+
+
 class Participant:
     """One organisation while it takes part in a run that another drives, or answers for
     rows to predict."""
@@ -170,11 +183,19 @@ class Participant:
         self.listener: Listener | None = None
         self.organisation = federation.organisations[own.name]
         set_bounds(federation, own)
-        ids = federation.settings.counted_by
-        self.budget = BudgetOverRuns(
-            own.name, own.runs, folder.name, federation.accounts, ids
-        )
-        self.run = RunDirectory(folder, self.budget, run_id)
+        if not is_run(folder.name):
+            raise ConfigError(
+                f"'{own.name}' keeps no run called {folder.name!r}: a {A_RUN}. Rename"
+                " it."
+            )
+        outbox = self.organisation.outbox
+        if outbox.meter is None and own.name in own.feature_owners:
+            outbox.meter = PlainCount(federation.agreed, self.own_ids)
+        self.store: SiteStore | None = None
+        if own.name in own.feature_owners or federation.accounts:
+            self.store = open_own_store(own)
+        new_people = own.store.new_people
+        self.run = RunDirectory(folder, self.store, run_id, new_people=new_people)
         self.measured: dict[str, dict[str, float]] = {}
 
     @property
@@ -209,14 +230,19 @@ class Participant:
     def ids(self) -> NDArray[np.str_]:
         return self.federation.holdings.ids
 
+    def own_ids(self) -> NDArray[np.str_]:
+        """What this organisation calls each row, by which it counts people."""
+        return self.federation.holdings.own_ids(self.own.name)
+
     def begin(self, resumed: int | None) -> None:
         """Open this organisation's folder of the run: a new one, or as the checkpoint
         `resumed` left it, which is 0 where nobody had trained yet."""
         # its owner may have a rule for one purpose later
         if self.own.name in self.own.feature_owners:
-            UsedRows(self.own.name, self.federation.agreed, lambda: self.ids).keep(
-                self.own.runs / USED
-            )
+            used = UsedRows(self.own.name, self.federation.agreed, self.own_ids)
+            column = column_of_people(self.own.settings, self.own.name)
+            assert self.store is not None
+            used.keep(self.store, column, WORDS[self.own.store.new_people])
         if resumed is not None:
             self.run.back_to(resumed)
         if resumed:
@@ -300,7 +326,29 @@ class Participant:
         write_own(federation, {name: self.run.party(name)}, {})
         self.run.write_summary(summary)
         self.run.finish()
-        self.budget.leave()
+        self.leave()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let go of the store where what is done in here fails."""
+        try:
+            yield
+        except BaseException:
+            self.leave()
+            raise
+
+    def settle(self) -> None:
+        """Make the store short where it has grown, between two parts of a run."""
+        if self.store is not None:
+            self.store.settle()
+
+    def leave(self) -> None:
+        """Release nothing any more in this run."""
+        for account in self.accounts.values():
+            account.close()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
 
 
 log = logging.getLogger("colonnade.party")

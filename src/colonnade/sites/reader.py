@@ -413,7 +413,7 @@ class Reader(Party):
         """Write account and ledger; another may begin."""
         participant = self.site.participant
         if participant is not None and participant.predicts:
-            participant.budget.settle()
+            participant.settle()
             self.site.leave()
 
     @contextmanager

@@ -22,8 +22,8 @@ from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.sides import sides_to_tell
-from colonnade.runs.budget_over_runs import A_RUN, is_run
 from colonnade.runs.layout import ALIGNMENT, SELECTION
+from colonnade.runs.stores import A_RUN, is_run
 from colonnade.selection import choosing
 from colonnade.selection.choosing import as_labels, check_parties
 from colonnade.selection.leader import Leader

@@ -48,7 +48,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,8 @@ from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.holdings import Holdings, LabelledRows
 from colonnade.rows.matching import by_key
 from colonnade.rows.sides import sides_to_tell
-from colonnade.runs.layout import AFTER, ALIGNED, DRAWN, PARTIES
-from colonnade.runs.run_directory import RunDirectory
+from colonnade.runs.layout import AFTER, PARTIES
+from colonnade.runs.run_directory import WORDS, RunDirectory, column_of_people
 from colonnade.settings.party_file import SiteConfig
 from colonnade.settings.sections import EngineSettings
 from colonnade.sites.candidate import SelectionHost
@@ -96,6 +96,7 @@ from colonnade.sites.participant import (
     Listener,
     Participant,
     as_trained,
+    open_own_store,
     set_bounds,
     stand,
 )
@@ -109,6 +110,7 @@ from colonnade.sites.reader import (
     written,
 )
 from colonnade.sites.selecting import LeadingHost
+from colonnade.store import SiteStore
 from colonnade.transport.remote import Endpoint, Remote, Route
 
 log = logging.getLogger("colonnade.party")
@@ -165,6 +167,12 @@ class Site:
             device=self.device,
             refused=self.refused,
         )
+
+    @cached_property
+    def store(self) -> SiteStore:
+        """What this organisation remembers over all its runs, from when it is first
+        needed on. What is wrong with it, and the cure, is for its owner's log."""
+        return open_own_store(self.own)
 
     @property
     def holds_labels(self) -> bool:
@@ -359,8 +367,22 @@ class Site:
                     for name, owner in self.id_owners.items()
                 }
                 holdings = replace(holdings, matched=counts)
-        holdings.label_owners[own.name].drawn = DrawnLabels(own.name, own.runs / DRAWN)
+        holdings.label_owners[own.name].drawn = self._drawn_labels()
         return holdings
+
+    def _drawn_labels(self) -> DrawnLabels:
+        """What this label owner drew at random for its rows, over all its runs."""
+        own = self.own
+        settings = own.settings
+        labelled = settings.label_owners.get(own.name) or settings.parties.get(own.name)
+        label = None if labelled is None else labelled.label
+        return DrawnLabels(
+            lambda: self.store,
+            label or "label",  # a public data set has one, without a name
+            column_of_people(own.settings, own.name),
+            WORDS[own.store.new_people],
+            own.store.draw_again,
+        )
 
     def labels_alone(self) -> Holdings:
         """Build what a label owner holds, as far as it can tell without the other label
@@ -576,7 +598,7 @@ class Site:
         """Begin a run; or stand where a checkpoint left it, for a prediction or for an
         audit, which then listens. From here on, answer the algorithm's requests to
         these askers alone."""
-        with participant.budget.held():
+        with participant.held():
             if participant.trains:
                 participant.begin(resumed)
             else:
@@ -609,7 +631,7 @@ class Site:
         """End this run or prediction, so that another may begin."""
         if self.participant is not None:
             self.keep_crossed(self.participant.run.path)
-            self.participant.budget.leave()
+            self.participant.leave()
             self.roles.remove(self.participant.role)
             self.participant = None
 
@@ -674,7 +696,7 @@ class Site:
         ids = ids_of(table)
         if own.private and (advice := ids_with_zeros(own, table.ids)):
             log.warning(advice)
-        allowance = Allowance(own.name, own.runs / ALIGNED, own.alignments)
+        allowance = Allowance(own.name, lambda: self.store, own.alignments)
         among: dict[str, tuple[str, ...]]
         if own.settings.rows_differ:  # each partner with the label owner alone
             whom = own.feature_owners if self.holds_labels else own.label_owners
