@@ -133,11 +133,21 @@ def sites(base: Path, names: Collection[str] | None = None) -> dict[str, Site]:
 
 
 def line(site: Site, caller: str) -> Route:
+    """A line for calls that are made by hand, and say nothing of stores."""
     return lambda data, _deadline: site.endpoint(caller, data)
 
 
+def line_between(site: Site, caller: str) -> Route:
+    """A line as sites have it, over which they tell each other of their stores."""
+    return lambda data, _deadline: site.answer_call(caller, data)
+
+
 def lines_of(caller: str, every: Mapping[str, Site]) -> dict[str, Route]:
-    return {name: line(site, caller) for name, site in every.items() if name != caller}
+    return {
+        name: line_between(site, caller)
+        for name, site in every.items()
+        if name != caller
+    }
 
 
 def ask(site: Site, caller: str, request: Any) -> Any:

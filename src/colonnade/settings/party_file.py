@@ -131,6 +131,8 @@ class StoreSettings:
         new_people: What many rows are that were never counted before: "new" people, or
             the "same" ones under other ids; or the column was "renamed". By default
             the site refuses them until its owner says so.
+        new_peers: Whether a peer that keeps nothing of this store is taken as one that
+            was never met, though rows were released before and no other peer vouches.
         draw_again: Whether labels may be drawn at random once more, where the store has
             lost entries and does not know whether they were: that costs their epsilon
             again.
@@ -140,6 +142,9 @@ class StoreSettings:
         "a path", lambda v: v if isinstance(v, str) else None, ""
     )
     new_people: str = one_of("ask", "new", "same", "renamed", default="ask")
+    new_peers: bool = Checked(  # type: ignore[assignment]
+        "true or false", lambda v: v if isinstance(v, bool) else None, False
+    )
     draw_again: bool = Checked(  # type: ignore[assignment]
         "true or false", lambda v: v if isinstance(v, bool) else None, False
     )

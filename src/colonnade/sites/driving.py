@@ -101,7 +101,8 @@ def met(site: Site) -> Peers:
     """Meet the label owners, who then know which rows they share with data owners;
     there is no line to anybody else."""
     own = site.own
-    site.routes = {name: site.routes[name] for name in own.label_owners}
+    for name in set(site.routes) - set(own.label_owners):
+        del site.routes[name]
     others = site.peers(own.label_owners)
     others.ask(Join(own.agreed))
     others.ask(Align())

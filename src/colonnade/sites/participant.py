@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -164,7 +164,18 @@ def open_own_store(own: SiteConfig) -> SiteStore:
 
 class Participant:
     """One organisation while it takes part in a run that another drives, or answers for
-    rows to predict."""
+    rows to predict.
+
+    Args:
+        own: Its settings.
+        federation: Its part of the federation.
+        folder: Of the run.
+        predicts_for: Who asks for rows to predict; "" while it trains.
+        moment: Of which moment of the run an audit repeats some; "" where none does.
+        run_id: Of a run that begins.
+        store: Gives the site's store. By default it is opened here, and closed when
+            this organisation leaves.
+    """
 
     def __init__(
         self,
@@ -175,6 +186,7 @@ class Participant:
         predicts_for: str = "",
         moment: str = "",
         run_id: str = "",
+        store: Callable[[], SiteStore] | None = None,
     ) -> None:
         self.own = own
         self.federation = federation
@@ -193,7 +205,8 @@ class Participant:
             outbox.meter = PlainCount(federation.agreed, self.own_ids)
         self.store: SiteStore | None = None
         if own.name in own.feature_owners or federation.accounts:
-            self.store = open_own_store(own)
+            self.store = open_own_store(own) if store is None else store()
+        self._closes_store = store is None
         new_people = own.store.new_people
         self.run = RunDirectory(folder, self.store, run_id, new_people=new_people)
         self.measured: dict[str, dict[str, float]] = {}
@@ -346,9 +359,9 @@ class Participant:
         """Release nothing any more in this run."""
         for account in self.accounts.values():
             account.close()
-        if self.store is not None:
+        if self.store is not None and self._closes_store:
             self.store.close()
-            self.store = None
+        self.store = None
 
 
 log = logging.getLogger("colonnade.party")

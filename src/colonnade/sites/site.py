@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -110,6 +110,7 @@ from colonnade.sites.reader import (
     written,
 )
 from colonnade.sites.selecting import LeadingHost
+from colonnade.sites.witnessing import Witnessing
 from colonnade.store import SiteStore
 from colonnade.transport.remote import Endpoint, Remote, Route
 
@@ -123,7 +124,8 @@ class Site:
     def __init__(self, own: SiteConfig) -> None:
         self.own = own
         self.refused = Refusals(own.runs)
-        self.routes: dict[str, Route] = {}
+        self.witnessing = Witnessing(own, lambda: self.store)
+        self._routes: dict[str, Route] = {}
         self.device = device_of(own.settings.engine.device)
         self.participant: Participant | None = None
         self.table: Table | None = None
@@ -173,6 +175,22 @@ class Site:
         """What this organisation remembers over all its runs, from when it is first
         needed on. What is wrong with it, and the cure, is for its owner's log."""
         return open_own_store(self.own)
+
+    @property
+    def routes(self) -> dict[str, Route]:
+        """The lines to others, over which sites tell each other of their stores."""
+        return self._routes
+
+    @routes.setter
+    def routes(self, lines: Mapping[str, Route]) -> None:
+        self._routes = {
+            name: self.witnessing.line(name, line) for name, line in lines.items()
+        }
+
+    def answer_call(self, caller: str, data: bytes) -> bytes:
+        """Answer one call of another site's line. `caller` is who the line says is
+        calling."""
+        return self.witnessing.answer(caller, data, self.endpoint)
 
     @property
     def holds_labels(self) -> bool:
@@ -493,7 +511,12 @@ class Site:
         )
         self.serve(
             Participant(
-                own, federation, folder, moment=asked.moment, run_id=asked.run_id
+                own,
+                federation,
+                folder,
+                moment=asked.moment,
+                run_id=asked.run_id,
+                store=lambda: self.store,
             ),
             resumed,
             own.label_owners,
@@ -508,7 +531,14 @@ class Site:
         labels = self.own_labels()
         federation = self.prepare(folder, labels, resumed, step, moment, run_id=run_id)
         self.serve(
-            Participant(self.own, federation, folder, moment=moment, run_id=run_id),
+            Participant(
+                self.own,
+                federation,
+                folder,
+                moment=moment,
+                run_id=run_id,
+                store=lambda: self.store,
+            ),
             resumed,
             {self.own.driver},
         )
@@ -622,7 +652,13 @@ class Site:
             elsewhere=Elsewhere({own.name}),
         )
         self.serve(
-            Participant(own, federation, folder, predicts_for=asked.by),
+            Participant(
+                own,
+                federation,
+                folder,
+                predicts_for=asked.by,
+                store=lambda: self.store,
+            ),
             asked.number,
             {asked.by},
         )

@@ -10,6 +10,7 @@ older copy, and is refused.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +77,14 @@ class Keeper:
             lock.close()
         self.keep(peer, first)
 
-    def keep(self, peer: str, witness: Witness) -> None:
-        """Keep a witness, which is on the disk when this returns.
+    def keep(self, peer: str, witness: Witness, *, is_forced: bool = True) -> None:
+        """Keep a witness.
+
+        Args:
+            peer: The organisation.
+            witness: Of its store.
+            is_forced: Whether the witness is on the disk when this returns. Otherwise a
+                process that is killed loses nothing, and a power cut may.
 
         Raises:
             StoreError: It is not by the organisation, or it shows that its store is an
@@ -95,9 +102,36 @@ class Keeper:
         lock = LockFile(self._lock, self.owner)
         try:
             with lock.held():
-                self._advance(peer, witness, known)
+                self._replace(peer, witness, known, is_forced=is_forced)
         finally:
             lock.close()
+
+    def advance(self, peer: str, witness: Witness, since: Witness | None) -> None:
+        """Keep the witness of an answer, among answers that may overlap.
+
+        An answer was made after its call, so its witness is not older than what was
+        kept when the call was made. It may be older than what is kept now.
+
+        Args:
+            peer: The organisation.
+            witness: What came with its answer, or with its call.
+            since: What was kept when it was called. None where the organisation calls.
+
+        Raises:
+            StoreError: Its store is an older copy. What came with it must not be used.
+        """
+        kept = self.witness_of(peer)
+        is_older = kept is not None and witness.serial < kept.serial
+        if not is_older:
+            self.keep(peer, witness, is_forced=False)
+            return
+        known = self.known_store(peer)
+        assert known is not None
+        if witness.store != known.store:
+            raise self._is_another(peer)
+        self._check_signed(peer, witness, known)
+        if since is not None and witness.serial < since.serial:
+            raise self._is_older(peer, since, witness)
 
     def witness_of(self, peer: str) -> Witness | None:
         """The newest witness of another organisation's store. None means that nothing
@@ -142,20 +176,21 @@ class Keeper:
         fresh.replace(self.folder / f"{peer}{KNOWN_ENDING}")
         force_folder(self.folder)
 
-    def _advance(self, peer: str, witness: Witness, known: KnownStore) -> None:
+    def _replace(
+        self, peer: str, witness: Witness, known: KnownStore, *, is_forced: bool
+    ) -> None:
         mark = self._mark(peer)
         slot, _ = mark.read(known.store, [known.public_key])
         kept = slot.witness
         if witness.serial == kept.serial and witness.chain == kept.chain:
             return
         if witness.serial <= kept.serial or witness.charges < kept.charges:
-            raise StoreError(
-                f"The store of '{peer}' had come to entry {kept.serial}, as"
-                f" '{self.owner}' keeps it, and now shows another history at entry"
-                f" {witness.serial}: it is an older copy. Nothing of it is used."
-                f" '{peer}' has to recover its store."
-            )
-        mark.force_and_close(mark.write(witness, None, after=slot))
+            raise self._is_older(peer, kept, witness)
+        descriptor = mark.write(witness, None, after=slot)
+        if is_forced:
+            mark.force_and_close(descriptor)
+        else:
+            os.close(descriptor)
 
     def _mark(self, peer: str) -> Mark:
         return Mark(self.folder / f"{peer}{WITNESS_ENDING}", peer)
@@ -166,6 +201,13 @@ class Keeper:
                 f"The witness that came for the store of '{peer}' is not signed by its"
                 " key. Nothing of it is used."
             )
+
+    def _is_older(self, peer: str, kept: Witness, shown: Witness) -> StoreError:
+        return StoreError(
+            f"The store of '{peer}' had come to entry {kept.serial}, as '{self.owner}'"
+            f" keeps it, and now shows another history at entry {shown.serial}: it is"
+            f" an older copy. Nothing of it is used. '{peer}' has to recover its store."
+        )
 
     def _is_another(self, peer: str) -> StoreError:
         return StoreError(

@@ -91,6 +91,7 @@ class Log:
         self.entries_since_checkpoint = 0
         self.bytes_since_checkpoint = 0
         self.is_for_reading = False
+        self._newest_witness: Witness | None = None
         self._lock = lock
         self._mark = mark
         self._is_forced = is_forced
@@ -152,7 +153,13 @@ class Log:
     def witness(self) -> Witness:
         """A signed statement of how far this store has come."""
         state = self.state
-        return self.signer.witness(state.store, self.serial, state.charges, self.chain)
+        newest = self._newest_witness
+        if newest is None or newest.serial != self.serial:
+            newest = self.signer.witness(
+                state.store, self.serial, state.charges, self.chain
+            )
+            self._newest_witness = newest
+        return newest
 
     def check(self, witness: Witness) -> None:
         """Refuse to go on where a witness of this owner shows that entries are lost."""
@@ -360,6 +367,7 @@ class Log:
             raise self.database.damaged("somebody wrote to it past its lock")
 
     def _load(self) -> None:
+        self._newest_witness = None
         checkpoint = self.database.last_of_kind(CHECKPOINT)
         self.state = State()
         self.serial = 0

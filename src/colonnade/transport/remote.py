@@ -489,6 +489,10 @@ class Endpoint:
             Envelope(self.owner, number, failure_of(error, self.owner, request), caller)
         )
 
+    def refuse(self, error: ColonnadeError, caller: str) -> bytes:
+        """The answer to a call that is refused before it is read."""
+        return self._failed(error, caller, None, 0)
+
     def note(self, caller: str, why: str) -> None:
         """A call that was refused, in the log and to `refused`."""
         log.warning("%s: refused a call of %.80r: %s", self.owner, caller, why)
