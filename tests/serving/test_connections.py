@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,44 @@ def honest(address: tuple[str, int]) -> int:
     status = client.getresponse().status
     client.close()
     return status
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said", "believed"),
+    [
+        (False, "203.0.113.7", "127.0.0.1"),
+        (True, "203.0.113.7", "203.0.113.7"),
+        (True, "198.51.100.1, 203.0.113.7", "203.0.113.7"),
+    ],
+)
+def test_nobody_asks_in_the_name_of_another_address(
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    proxy: bool,
+    said: str,
+    believed: str,
+) -> None:
+    """Else one caller uses up a private service's day for everybody. A proxy's own line
+    is the last one."""
+    callers: list[str] = []
+    ask = Batcher.ask
+
+    def noted(self: Batcher, ids: Sequence[str], caller: str = "") -> Any:
+        callers.append(caller)
+        return ask(self, ids, caller)
+
+    monkeypatch.setattr(Batcher, "ask", noted)
+    with running(finished, proxy=proxy) as address:
+        client = http.client.HTTPConnection(*address, timeout=20)
+        headers = {
+            "Authorization": f"Bearer {TOKEN}",
+            "Content-Type": "application/json",
+            "X-Forwarded-For": said,
+        }
+        client.request("POST", "/predict", BODY, headers)
+        assert client.getresponse().status == 200
+        client.close()
+    assert callers == [believed]
 
 
 def answer_of(raw: socket.socket) -> tuple[int, dict[str, Any]]:

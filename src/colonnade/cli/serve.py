@@ -83,6 +83,16 @@ def serve(
             help="Tell callers which ids cannot be predicted, and predict the others.",
         ),
     ] = False,
+    proxy: Annotated[
+        bool,
+        typer.Option(
+            "--proxy",
+            help=(
+                "A proxy on this machine says whose address a request is from"
+                " (X-Forwarded-For)."
+            ),
+        ),
+    ] = False,
     table: Table = None,
     owner: Owner = None,
     model: Model = None,
@@ -112,7 +122,7 @@ def serve(
     """
     options: dict[str, Any] = {"host": host, "port": port, "limit": limit, "rate": rate}
     options |= {"connections": connections, "cache": cache, "window": window}
-    options |= {"name_missing": name_missing}
+    options |= {"name_missing": name_missing, "proxy": proxy}
     options |= {} if token_file is None else {"token_file": str(token_file.resolve())}
     if engine != "in-process":
         if table:
@@ -167,6 +177,5 @@ def serve(
         say(f"{source.label_owner} predicts {rows} at {url}", soft_wrap=True)
         if not quiet:
             say_how(url, token=token is not None)
-        service.serve(
-            batcher, Limits(limit, rate, token, connections=connections), listener
-        )
+        limits = Limits(limit, rate, token, connections=connections, proxy=proxy)
+        service.serve(batcher, limits, listener)

@@ -172,6 +172,8 @@ class Limits:
     token: str | None = None
     seconds: float = 10.0  # in which a whole request, header and body, must be here
     connections: int = 256  # of one address; 0: any
+    # whether a proxy on this machine says whose address a request is from
+    proxy: bool = False
 
     @property
     def body(self) -> int:

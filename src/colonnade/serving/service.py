@@ -440,6 +440,10 @@ def serve_until(
         server.run(sockets=[listener])
 
 
+THIS_MACHINE = "127.0.0.1,::1"
+"""Addresses whose X-Forwarded-For is believed, where there is a proxy."""
+
+
 def _server(batcher: Batcher, limits: Limits, grace: int) -> uvicorn.Server:
     connections = OpenConnections(limits, batcher.most_waiting + 100)
     config = uvicorn.Config(
@@ -450,5 +454,8 @@ def _server(batcher: Batcher, limits: Limits, grace: int) -> uvicorn.Server:
         access_log=False,  # it would log paths as they are sent; the gate has its own
         server_header=False,
         timeout_graceful_shutdown=grace,
+        # Anybody can send X-Forwarded-For. Of a proxy's, the last address is believed.
+        proxy_headers=limits.proxy,
+        forwarded_allow_ips=THIS_MACHINE,
     )
     return uvicorn.Server(config)

@@ -188,7 +188,13 @@ def serve_at(
             + "\n",
         )
         try:
-            limits = Limits(own.limit, own.rate, token, connections=own.connections)
+            limits = Limits(
+                own.limit,
+                own.rate,
+                token,
+                connections=own.connections,
+                proxy=own.proxy,
+            )
             presence = Presence(source)
 
             def ended() -> bool:

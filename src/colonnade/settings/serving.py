@@ -39,6 +39,8 @@ class ServeSettings:
     unknown: int = whole(default=100, least=0)
     # whether callers are told which ids cannot be predicted, and get the other rows
     name_missing: bool = False
+    # whether a proxy on this machine says whose address a request is from
+    proxy: bool = False
     # milliseconds in which requests become one question to the parties
     window: float = not_negative(default=5.0)
 
@@ -50,6 +52,10 @@ class ServeSettings:
         if not isinstance(self.name_missing, bool):
             raise ConfigError(
                 f"[serve] name_missing must be true or false; found {self.name_missing!r}."
+            )
+        if not isinstance(self.proxy, bool):
+            raise ConfigError(
+                f"[serve] proxy must be true or false; found {self.proxy!r}."
             )
         if self.port > MOST:
             raise ConfigError(
