@@ -27,6 +27,7 @@ from tests.federation.small import (
 from torch import Tensor
 
 from colonnade.core import Ledger, Peers, files
+from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
 from colonnade.runs.run_directory import column_of_people
 from colonnade.runs.stores import make_site_store, peek_site_store
@@ -83,7 +84,10 @@ def divided(
 def give_store(own_file: Path) -> None:
     """As `colonnade site init` does. A copy of a store that was made before is as good,
     and quicker: to make one waits for the disk several times."""
-    own = read_own(own_file)
+    try:
+        own = read_own(own_file)
+    except ConfigError:
+        return  # a test of what is wrong with it
     runs = made_store(own.name, column_of_people(own.settings, own.name))
     own.runs.mkdir(parents=True, exist_ok=True)
     shutil.copytree(runs / "store", own.runs / "store")
@@ -139,7 +143,7 @@ def line(site: Site, caller: str) -> Route:
 
 def line_between(site: Site, caller: str) -> Route:
     """A line as sites have it, over which they tell each other of their stores."""
-    return lambda data, _deadline: site.answer_call(caller, data)
+    return lambda data, _deadline: site.desk(caller, data)
 
 
 def lines_of(caller: str, every: Mapping[str, Site]) -> dict[str, Route]:

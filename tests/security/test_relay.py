@@ -51,7 +51,7 @@ class Relay:
 
         class Watched(Endpoint):
             def __call__(watched, caller: str, data: bytes) -> bytes:  # noqa: N805
-                reply = lab.answer_call(caller, data)
+                reply = lab.desk(caller, data)
                 self.plain += [data, reply]
                 return reply
 

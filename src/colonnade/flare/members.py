@@ -152,7 +152,7 @@ class Member:
         if not self.site.routes:  # a label owner may call others while it answers
             self.site.routes = self._lines(self.channel)
         if caller != SERVER:
-            return self.channel.answer(data, self.site.answer_call, caller)
+            return self.channel.answer(data, self.site.desk, caller)
         if data == ASK:
             return self.state
         if (

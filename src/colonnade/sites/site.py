@@ -118,8 +118,9 @@ log = logging.getLogger("colonnade.party")
 
 
 class Site:
-    """One organisation's site, with all that it holds. `endpoint` takes the calls of
-    others; `routes` go to them, and must be there before the first call is made."""
+    """One organisation's site, with all that it holds. `desk` takes the calls of others,
+    and passes them on to `endpoint`; `routes` go to others, and must be there before
+    the first call is made."""
 
     def __init__(self, own: SiteConfig) -> None:
         self.own = own
@@ -169,6 +170,7 @@ class Site:
             device=self.device,
             refused=self.refused,
         )
+        self.desk = self.witnessing.around(self.endpoint)
 
     @cached_property
     def store(self) -> SiteStore:
@@ -186,11 +188,6 @@ class Site:
         self._routes = {
             name: self.witnessing.line(name, line) for name, line in lines.items()
         }
-
-    def answer_call(self, caller: str, data: bytes) -> bytes:
-        """Answer one call of another site's line. `caller` is who the line says is
-        calling."""
-        return self.witnessing.answer(caller, data, self.endpoint)
 
     @property
     def holds_labels(self) -> bool:

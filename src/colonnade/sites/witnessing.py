@@ -107,6 +107,10 @@ class Witnessing:
         self._take(peer, statement, since)
         return rest
 
+    def around(self, endpoint: Endpoint) -> WitnessedEndpoint:
+        """Where calls arrive that come over such lines."""
+        return WitnessedEndpoint(self, endpoint)
+
     def answer(self, caller: str, data: bytes, endpoint: Endpoint) -> bytes:
         """Answer a call that came over such a line."""
         try:
@@ -183,6 +187,22 @@ class Witnessing:
         )
         store.hear(peer, kept, is_first_contact=is_first)
         self._heard.add(peer)
+
+
+@dataclass(frozen=True)
+class WitnessedEndpoint:
+    """An endpoint at which statements travel with calls and answers."""
+
+    witnessing: Witnessing
+    endpoint: Endpoint
+
+    def __call__(self, caller: str, data: bytes) -> bytes:
+        """Answer one call of a line. `caller` is who the line says is calling."""
+        return self.witnessing.answer(caller, data, self.endpoint)
+
+    def note(self, caller: str, why: str) -> None:
+        """Write down a call that was refused before it came here."""
+        self.endpoint.note(caller, why)
 
 
 @dataclass(frozen=True)

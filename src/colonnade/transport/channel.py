@@ -32,6 +32,7 @@ import struct
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -44,7 +45,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from colonnade.errors import BoundaryError, WireError
 from colonnade.transport.identity import Identity
-from colonnade.transport.remote import Endpoint, Route
+from colonnade.transport.remote import Route
 
 LABEL = b"Colonnade channel 2"
 BY_CALLER = LABEL + b", caller"
@@ -120,6 +121,18 @@ class Keys:
                 }
 
 
+class Desk(Protocol):
+    """Where the calls of one organisation's peers are answered."""
+
+    def __call__(self, caller: str, data: bytes) -> bytes:
+        """Answer one call of a peer."""
+        ...
+
+    def note(self, caller: str, why: str) -> None:
+        """Write down a call that was refused."""
+        ...
+
+
 @dataclass(frozen=True)
 class Opening:
     """What an answerer remembers of a channel that is half open."""
@@ -168,7 +181,7 @@ class Channel:
 
         return line
 
-    def answer(self, data: bytes, endpoint: Endpoint, said: str = "") -> bytes:
+    def answer(self, data: bytes, endpoint: Desk, said: str = "") -> bytes:
         """One call of the line, whoever sent it: nothing is done but what a peer
         sealed. `said` is who it is by the word of who carried it, and counts for
         nothing but the log."""
