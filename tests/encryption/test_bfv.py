@@ -9,15 +9,17 @@ import pytest
 import torch
 from scipy import stats
 
-from colonnade.encryption import SecretKey, make_keys, seal
-from colonnade.encryption.bfv import FRACTION
-from colonnade.encryption.scheme import wrap
+from colonnade.encryption import make_keys
+from colonnade.encryption.bfv import FRACTION_BITS, BfvSecretKey
+from colonnade.encryption.scheme import split_parts, wrap
 from colonnade.errors import ConfigError, WireError
 
 
 @functools.cache
-def keys(use: str) -> SecretKey:
-    return make_keys("bfv", use=use, limit=8.0)
+def keys(use: str) -> BfvSecretKey:
+    secret = make_keys("bfv", use=use, limit=8.0)
+    assert isinstance(secret, BfvSecretKey)
+    return secret
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -31,7 +33,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def rounded(values: torch.Tensor, use: str) -> torch.Tensor:
-    return (values * 2.0 ** FRACTION[use]).round() / 2.0 ** FRACTION[use]
+    return (values * 2.0 ** FRACTION_BITS[use]).round() / 2.0 ** FRACTION_BITS[use]
 
 
 def test_sums_are_exact_to_the_last_bit_in_any_order() -> None:
@@ -64,7 +66,7 @@ def test_under_the_mask_the_keys_holder_sees_uniform_numbers() -> None:
             public.encrypt(random(2), owner="a"), torch.ones(2, 9), owner="b"
         )
     )
-    (part,) = seal.parted(keys("products").open_blinded(blinded).data[8:])
+    (part,) = split_parts(keys("products").open_blinded(blinded).data[8:])
     assert (
         stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
         > 1e-6
@@ -80,10 +82,7 @@ def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
         public.encrypt(torch.full((64,), 8.0), owner="ada"), matrix, owner="bob"
     )
     blinded, mask = public.blind(product)
-    budgets = [
-        secret._decryptor.invariant_noise_budget(one)  # type: ignore[attr-defined]
-        for one in public._open(blinded)  # type: ignore[attr-defined]
-    ]
+    budgets = [secret.noise_budget(one) for one in public.ciphertexts_in(blinded)]
     assert min(budgets) >= 8
     assert torch.equal(
         public.unblind(secret.open_blinded(blinded), mask),
@@ -113,7 +112,7 @@ def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
     assert float((exact - x.T @ matrix).abs().max()) <= public.product_error(matrix)
     blinded, mask = public.blind(product)
     opened = secret.open_blinded(blinded)
-    assert sum(map(len, seal.parted(opened.data[8:]))) == 8 * outputs * columns
+    assert sum(map(len, split_parts(opened.data[8:]))) == 8 * outputs * columns
     assert torch.equal(public.unblind(opened, mask), secret.decrypt(product))
 
 
@@ -143,7 +142,7 @@ def test_of_columns_the_noise_drowns_and_what_is_under_the_mask_is_uniform() -> 
         secret.encrypt(torch.full((9000, 1), 8.0), owner="ada"), matrix, owner="bob"
     )
     before, after = (
-        [secret._decryptor.invariant_noise_budget(one) for one in public._open(x)]  # type: ignore[attr-defined]
+        [secret.noise_budget(one) for one in public.ciphertexts_in(x)]
         for x in (product, public.blind(product)[0])
     )
     assert min(before) >= 174 - 60 - 1 - 60
@@ -151,7 +150,7 @@ def test_of_columns_the_noise_drowns_and_what_is_under_the_mask_is_uniform() -> 
     many = public.product(
         secret.encrypt(random(2, 1), owner="a"), torch.ones(2, 4096), owner="b"
     )
-    (part,) = seal.parted(secret.open_blinded(public.blind(many)[0]).data[8:])
+    (part,) = split_parts(secret.open_blinded(public.blind(many)[0]).data[8:])
     assert (
         stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
         > 1e-6

@@ -10,14 +10,17 @@ import pytest
 import torch
 from scipy import stats
 
-from colonnade.encryption import SecretKey, ckks, make_keys, seal
-from colonnade.encryption.ckks import PRODUCTS
+from colonnade.encryption import ckks, make_keys, seal
+from colonnade.encryption.ckks import PRODUCTS, CkksSecretKey
+from colonnade.encryption.scheme import split_parts
 from colonnade.errors import WireError
 
 
 @functools.cache
-def keys(use: str = "products") -> SecretKey:
-    return make_keys("ckks", use=use, limit=1.0)
+def keys(use: str = "products") -> CkksSecretKey:
+    secret = make_keys("ckks", use=use, limit=1.0)
+    assert isinstance(secret, CkksSecretKey)
+    return secret
 
 
 def test_under_the_mask_the_keys_holder_sees_uniform_numbers() -> None:
@@ -29,7 +32,7 @@ def test_under_the_mask_the_keys_holder_sees_uniform_numbers() -> None:
         public.encrypt(torch.zeros(2), owner="ada"), torch.ones(2, 100), owner="bob"
     )
     blinded, _ = public.blind(product)
-    (part,) = seal.parted(keys().open_blinded(blinded).data[8:])
+    (part,) = split_parts(keys().open_blinded(blinded).data[8:])
     seen = np.frombuffer(part, dtype=np.uint64)
     assert len(seen) == 8192
     assert stats.kstest(seen / q, "uniform").pvalue > 1e-6
@@ -52,10 +55,10 @@ def test_what_is_opened_does_not_give_the_secret_key_away(
         blinded, _ = public.blind(product)
         opened = [
             np.frombuffer(part, dtype=np.uint64)
-            for part in seal.parted(keys().open_blinded(blinded).data[8:])
+            for part in split_parts(keys().open_blinded(blinded).data[8:])
         ]
         found = []
-        for one, seen in zip(public._open(blinded), opened, strict=True):  # type: ignore[attr-defined]
+        for one, seen in zip(public.ciphertexts_in(blinded), opened, strict=True):
             c0, c1 = ([one[half * 8192 + at] for at in range(64)] for half in (0, 1))
             found.append(
                 [

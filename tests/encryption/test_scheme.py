@@ -10,25 +10,37 @@ from torch import Generator
 
 from colonnade.core import Outbox
 from colonnade.encryption import make_keys
-from colonnade.encryption.scheme import fits, within
-from colonnade.errors import DataError
+from colonnade.encryption.scheme import check_capacity, checked_values, need_tenseal
+from colonnade.errors import ConfigError, DataError
+
+
+def test_without_tenseal_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
+        need_tenseal()
 
 
 def test_a_range_includes_its_ends() -> None:
     values = torch.tensor([-2.0, 0.0, 2.0])
-    assert within(values, 2.0, owner="ada", scheme="x").tolist() == [-2.0, 0.0, 2.0]
+    assert checked_values(values, 2.0, owner="ada", scheme="x").tolist() == [
+        -2.0,
+        0.0,
+        2.0,
+    ]
     with pytest.raises(
         DataError, match=r"'ada' has a value that it cannot add: .* from -1.5 to 1.5"
     ) as refused:
-        within(1.25 * values.abs(), 1.5, owner="ada", scheme="x", what="add")
+        checked_values(1.25 * values.abs(), 1.5, owner="ada", scheme="x", action="add")
     assert "2.5" not in str(refused.value)  # the text may travel to others
-    assert within(torch.empty(0), 1.0, owner="ada", scheme="x").numel() == 0
+    assert checked_values(torch.empty(0), 1.0, owner="ada", scheme="x").numel() == 0
 
 
 def test_a_bound_may_reach_the_capacity_and_no_further() -> None:
-    assert fits(4.0, 4.0, scheme="x", what="The sum") == 4.0
+    check_capacity(4.0, 4.0, scheme="x", what="The sum")
     with pytest.raises(DataError, match="The sum could reach 5"):
-        fits(5.0, 4.0, scheme="x", what="The sum")
+        check_capacity(5.0, 4.0, scheme="x", what="The sum")
 
 
 def test_it_warns_and_the_receipt_says_non_private() -> None:
