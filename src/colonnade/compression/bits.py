@@ -2,8 +2,8 @@
 
     row:   v_0 | v_1 | v_2 | ... | zeros to the next byte
 
-The least significant bit of a number comes first.
-[rows, P] numbers take rows * ceil(P * bits / 8) bytes.
+The least significant bit of a number comes first. Numbers [rows, P] take
+rows * ceil(P * bits / 8) bytes.
 
 Eight numbers of b bits take exactly b bytes. So numbers are packed in groups of eight,
 and the j-th numbers of all groups are read or written at once: each lies in a window of

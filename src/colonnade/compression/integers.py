@@ -103,9 +103,9 @@ class Integers:
     def _grid_numbers(self, rows: Tensor) -> Numbers:
         """The number of the grid point that each value lies on."""
         if _are_bytes(self.low, self.step, self.count):
-            numbers = _as_bytes(rows, self.count)
-            if numbers is not None:
-                return numbers
+            byte_numbers = _as_bytes(rows, self.count)
+            if byte_numbers is not None:
+                return byte_numbers
         values = rows.to(torch.float64).numpy()
         numbers = np.rint((values - self.low) / self.step)
         self._check_on_grid(values, numbers, rows.dtype)

@@ -5,9 +5,9 @@ A tensor [rows, P] takes rows * ceil(P * ceil(log2(k)) / 8) bytes. Values outsid
 owner's range become its ends. If the owner sets no range, the range is from the
 tensor's smallest to its largest value, and travels along.
 
-With step = (high - low) / (k - 1), a value in range that is rounded to the nearest level
-moves by at most step / 2. A value that is dithered moves up or down at random, by less
-than step, so that it is right on average.
+With step = (high - low) / (k - 1), a value in range that is rounded to the nearest
+level moves by at most step / 2. A value that is dithered moves up or down at random, by
+less than step, so that it is right on average.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ points than its share. After a ReLU, pairs of zeros, the most frequent of all, s
 zeros.
 
 A tensor [rows, P] takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair
-in range moves by at most side / sqrt(3). If the owner sets no range, the range is from the
-tensor's smallest to its largest value.
+in range moves by at most side / sqrt(3). If the owner sets no range, the range is from
+the tensor's smallest to its largest value.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Lattice(NamedTuple):
         is_above = to_below > to_above
         row = below + is_above
         place = np.where(is_above, place_above, place_below)
-        return (row * self.across + place).astype(np.uint32)
+        return np.asarray(row * self.across + place, dtype=np.uint32)
 
 
 @lru_cache(maxsize=64)
