@@ -56,6 +56,7 @@ def pack(values: Numbers, bits: int) -> Bytes:
         return values.astype(f"<u{bits // 8}").view(np.uint8)
     if _is_byte_per_row(count, bits):
         return values.astype(np.uint8)
+    # Each row is filled up with zeros to whole groups, of `bits` bytes each.
     groups_per_row = math.ceil(count / GROUP)
     groups = np.zeros((rows * groups_per_row, GROUP), dtype=np.uint32)
     groups.reshape(rows, -1)[:, :count] = values

@@ -49,6 +49,7 @@ class Half:
         tensor: Tensor,
         generator: Generator | None = None,  # noqa: ARG002
     ) -> Packed:
+        """Round values to half precision. Values beyond its range are refused."""
         rows = as_rows(tensor, self.name)
         halves = rows.to(TYPES[self.type]).contiguous()
         if not halves.numel():
@@ -63,6 +64,7 @@ class Half:
         return make_packed(self.name, data, tensor, {"type": self.type})
 
     def decode(self, packed: Packed) -> Tensor:
+        """Read values, in the type that the tensor had."""
         dtype = floating_dtype(packed)
         half_type = TYPES[setting_of(packed, "type", _is_type)]
         _, values = rows_and_values(packed.shape)

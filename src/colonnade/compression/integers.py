@@ -72,6 +72,7 @@ class Integers:
         tensor: Tensor,
         generator: Generator | None = None,  # noqa: ARG002
     ) -> Packed:
+        """Pack the numbers of grid points. Values off the grid are refused."""
         rows = tensor.detach().cpu().reshape(rows_and_values(tuple(tensor.shape)))
         data = pack_numbers(rows, bits_for(self.count), self._grid_numbers)
         settings = {
@@ -82,6 +83,7 @@ class Integers:
         return make_packed(self.name, data, tensor, settings)
 
     def decode(self, packed: Packed) -> Tensor:
+        """Give each number its grid point. The grid came with the tensor."""
         low = number_setting(packed, "low")
         step = number_setting(packed, "step")
         count = whole_setting(packed, "count", 2, MOST_POINTS)

@@ -73,6 +73,12 @@ class Quantize:
         check_range(self.name, self.low, self.high)
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
+        """Round each value to a level, and pack the numbers of the levels.
+
+        Args:
+            tensor: The values.
+            generator: Draws the dither.
+        """
         rows = as_rows(tensor, self.name)
         low, high = range_of(self.name, rows, self.low, self.high)
         last = self.levels - 1
@@ -95,6 +101,7 @@ class Quantize:
         return make_packed(self.name, data, tensor, settings)
 
     def decode(self, packed: Packed) -> Tensor:
+        """Give each number its level. The range came with the tensor."""
         dtype = floating_dtype(packed)
         levels = whole_setting(packed, "levels", 2, MOST_LEVELS)
         low, high = range_setting(packed)

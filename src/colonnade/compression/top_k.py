@@ -70,6 +70,7 @@ class TopK:
         tensor: Tensor,
         generator: Generator | None = None,  # noqa: ARG002
     ) -> Packed:
+        """Pack the largest entries of each row, and their places."""
         rows = as_rows(tensor, self.name)
         row_count, count = rows.shape
         k = self.kept_of(count)
@@ -85,6 +86,7 @@ class TopK:
         return make_packed(self.name, data, tensor, {"keep": k})
 
     def decode(self, packed: Packed) -> Tensor:
+        """Put the kept values in their places, among zeros."""
         dtype = floating_dtype(packed)
         row_count, count = rows_and_values(packed.shape)
         k = whole_setting(packed, "keep", 0, count)
@@ -93,6 +95,7 @@ class TopK:
                 f"A {packed.codec!r} tensor keeps {k} of {count} values, fewer than one"
                 f" in {SPARSEST}."
             )
+        # A row of the data is k values, and then their k places.
         value_bytes = k * dtype.itemsize
         bits = bits_for(max(count, 1))
         data = data_rows(packed, value_bytes + row_bytes(k, bits))

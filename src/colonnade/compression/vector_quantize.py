@@ -157,6 +157,7 @@ class VectorQuantize:
         tensor: Tensor,
         generator: Generator | None = None,  # noqa: ARG002
     ) -> Packed:
+        """Round pairs of values to points, and pack the numbers of the points."""
         rows = as_rows(tensor, self.name)
         low, high = range_of(self.name, rows, self.low, self.high)
         codebook = lattice(self.points)
@@ -170,6 +171,7 @@ class VectorQuantize:
         return make_packed(self.name, data, tensor, settings)
 
     def decode(self, packed: Packed) -> Tensor:
+        """Give each number the two values of its point."""
         dtype = floating_dtype(packed)
         points = whole_setting(packed, "points", FEWEST_POINTS, MOST_POINTS)
         low, high = range_setting(packed)

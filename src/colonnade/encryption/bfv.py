@@ -64,8 +64,11 @@ FLOOD_BITS = 100
 LIMB_BITS = 20
 """The flood is drawn in limbs of so many bits, to compute its remainders."""
 
-PRIMES_TO_DECRYPT = 2
-"""Of the four primes of a ciphertext, blinded products keep so many: half the bytes."""
+DROPPED_PRIMES = 2
+"""Of the four primes of a ciphertext, a blinded product does without so many.
+
+The others are enough to decrypt it, and take half the bytes.
+"""
 
 Whole = NDArray[np.int64]
 
@@ -108,6 +111,10 @@ class BfvPublicKey(SealPublicKey):
 
     @names_sender
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[Polynomial]]:
+        """Hide a product under a uniform mask, an encryption of zero, and noise.
+
+        Returns the hidden product, and the numbers of the mask that will come back.
+        """
         parts = self.ciphertexts_in(x, "product")
         masks = []
         for part in parts:
@@ -116,7 +123,7 @@ class BfvPublicKey(SealPublicKey):
             self._evaluator.add_plain_inplace(part, self._encoded(self.centred(mask)))
             self._evaluator.add_inplace(part, self._encrypted_zero(part))
             self._evaluator.add_inplace(part, self._flood(part.parms_id()))
-            for _ in range(PRIMES_TO_DECRYPT):
+            for _ in range(DROPPED_PRIMES):
                 self._evaluator.mod_switch_to_next_inplace(part)
         body = seal.ciphertexts_to_bytes(parts)
         blinded = wrap(self, x.shape, "product", x.bound, body, "blinded")
@@ -124,6 +131,7 @@ class BfvPublicKey(SealPublicKey):
 
     @names_sender
     def unblind(self, opened: Encrypted, mask: list[Polynomial]) -> Tensor:
+        """Take the mask off, modulo t, and read the product."""
         numbers = self._without_mask(opened, mask, self._modulus)
         centred = [self.centred(part) for part in numbers]
         return from_fixed_point(centred, self.product_bits, opened.shape)
@@ -312,6 +320,7 @@ class BfvSecretKey(SealSecretKey[BfvPublicKey]):
 
     @names_sender
     def decrypt(self, x: Encrypted) -> Tensor:
+        """Decrypt values in any layout but "spread", which only products are made of."""
         public = self.public
         plaintexts = self._plaintexts(x, "flat", "tiled", "product", "rows")
         numbers = [public.numbers_in(plaintext) for plaintext in plaintexts]

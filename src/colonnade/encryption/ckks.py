@@ -128,6 +128,10 @@ class CkksPublicKey(SealPublicKey):
 
     @names_sender
     def blind(self, x: Encrypted) -> tuple[Encrypted, list[Polynomial]]:
+        """Hide a product under a uniform mask, and under an encryption of zero.
+
+        Returns the hidden product, and the masks of its ciphertexts.
+        """
         parms_id = self._context.last_parms_id()
         masks = []
         parts = self.ciphertexts_in(x, "paired")
@@ -147,6 +151,7 @@ class CkksPublicKey(SealPublicKey):
 
     @names_sender
     def unblind(self, opened: Encrypted, mask: list[Polynomial]) -> Tensor:
+        """Take the mask off, and decode the product."""
         parms_id = self._context.last_parms_id()
         slots = []
         for numbers in self._without_mask(opened, mask, self.product_modulus):
@@ -236,6 +241,7 @@ class CkksSecretKey(SealSecretKey[CkksPublicKey]):
 
     @names_sender
     def decrypt(self, x: Encrypted) -> Tensor:
+        """Decrypt values in any layout."""
         plaintexts = self._plaintexts(x, "paired", "tiled", "rows")
         slots = [self.public.slots_in(plaintext) for plaintext in plaintexts]
         if x.layout == "rows":

@@ -65,6 +65,7 @@ class PlainPublicKey:
 
     @names_sender
     def add(self, *parts: Encrypted) -> Encrypted:
+        """Add values of the same shape."""
         bound = sum(part.bound for part in parts)
         check_capacity(bound, CAPACITY, scheme=self.scheme, what="The sum")
         first, *others = parts
@@ -86,6 +87,7 @@ class PlainPublicKey:
 
     @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
+        """Multiply a vector by a matrix, with the checks that encryption would need."""
         if math.prod(x.shape) != len(matrix):
             raise WireError(
                 f"Encrypted values of shape {list(x.shape)} do not fit a matrix with"
@@ -102,6 +104,7 @@ class PlainPublicKey:
         return self._wrap(self.read(x).flatten() @ exact, CAPACITY)
 
     def product_error(self, matrix: Tensor) -> float:
+        """Bound the rounding error of `product`."""
         if not matrix.numel():
             return 0.0
         largest_column = float(matrix.abs().sum(0).max())
@@ -109,6 +112,7 @@ class PlainPublicKey:
 
     @names_sender
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
+        """Add weighted rows, with the checks that encryption would need."""
         exact = checked_values(
             weights, CAPACITY, owner=owner, scheme=self.scheme, action="weigh by"
         )

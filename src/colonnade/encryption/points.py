@@ -39,6 +39,9 @@ NOTHING = -1
 DIGITS = 256
 """The values of a scalar's byte."""
 
+TABLE_POINTS = DIGITS * SCALAR_BYTES
+"""The points of a `digit_table`."""
+
 DIGIT_SHIFT = sum(DIGITS**place for place in range(SCALAR_BYTES)) % ORDER
 """A scalar s has in `digit_table` the digits of s - DIGIT_SHIFT, each plus 1."""
 
@@ -268,22 +271,32 @@ def blind(points: Points, places: Places, bases: Points) -> Points:
     if not points.any(1).all():  # the library would end the process
         raise IndexError("a sum of what is no point")
     lines, width, term_count = places.shape
+    # The multiples of the bases and the points stand in one array, so that the library
+    # adds up both kinds of terms in one call.
     digit_tables = [digit_table(base.tobytes()) for base in bases]
     table = np.concatenate([*digit_tables, points])
     points_start = len(table) - len(points)
-
-    random = np.frombuffer(os.urandom(SCALAR_BYTES * lines), dtype=np.uint8)
-    digits = random.reshape(lines, 1, SCALAR_BYTES)
-    table_starts = np.arange(0, points_start, points_start // width)[:, None]
-    random_places = digits + DIGIT_PLACES + table_starts
+    random_places = _random_multiples(lines, width)
     term_places = np.where(places == NOTHING, NOTHING, places + points_start)
 
     all_places = np.concatenate([random_places, term_places], axis=2)
-    all_places = all_places.reshape(-1, SCALAR_BYTES + term_count)
+    all_places = all_places.reshape(lines * width, SCALAR_BYTES + term_count)
     is_term = all_places != NOTHING
-    ends = np.cumsum(is_term.sum(1))
+    ends = np.cumsum(is_term.sum(axis=1))
     starts = np.concatenate([[0], ends]).astype(np.int64)
     return group_sums(table, all_places[is_term], starts).all_points()
+
+
+def _random_multiples(lines: int, bases: int) -> Places:
+    """Draw a random scalar for each line, and find its multiple of each base.
+
+    Returns the places of the terms in the digit tables of the bases, which stand one
+    after the other: [lines, bases, SCALAR_BYTES].
+    """
+    random = np.frombuffer(os.urandom(SCALAR_BYTES * lines), dtype=np.uint8)
+    digits = random.reshape(lines, 1, SCALAR_BYTES)
+    table_starts = TABLE_POINTS * np.arange(bases)[:, None]
+    return np.asarray(table_starts + DIGIT_PLACES + digits, dtype=np.int64)
 
 
 # Questions to a process beside this one (`core.workers`)

@@ -97,6 +97,7 @@ class SealPublicKey(ABC):
         return key_to_bytes(self, *self._parts)
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
+        """Encrypt values, in the layout that the use of these keys needs."""
         exact = checked_values(values, self.limit, owner=owner, scheme=self.scheme)
         layout = self._layout_of(exact)
         arranged = self._arranged(exact, layout)
@@ -105,18 +106,19 @@ class SealPublicKey(ABC):
 
     @names_sender
     def add(self, *parts: Encrypted) -> Encrypted:
+        """Add ciphertexts of the same shape."""
         everything = range(len(parts))
         return next(self.add_groups(parts, [everything]))
 
     def add_groups(
         self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]
     ) -> Iterator[Encrypted]:
+        """Add several groups of ciphertexts. Each is read once, whatever the groups.
+
+        All checks come first, so that nothing is computed if one group is wrong.
+        """
+        bounds = [self._bound_of([parts[place] for place in group]) for group in groups]
         first = parts[0]
-        bounds = []
-        for group in groups:
-            bound = sum(parts[place].bound for place in group)
-            check_capacity(bound, self.capacity, scheme=self.scheme, what="The sum")
-            bounds.append(bound)
         for part in parts[1:]:
             if (part.shape, part.layout) != (first.shape, first.layout):
                 raise WireError(
@@ -128,6 +130,12 @@ class SealPublicKey(ABC):
             total = self._sum([opened[place] for place in group])
             body = seal.ciphertexts_to_bytes(total)
             yield wrap(self, first.shape, first.layout, bound, body, first.hides)
+
+    def _bound_of(self, terms: Sequence[Encrypted]) -> float:
+        """The largest size of a sum, or an error if it could overflow."""
+        bound = sum(term.bound for term in terms)
+        check_capacity(bound, self.capacity, scheme=self.scheme, what="The sum")
+        return bound
 
     def _sum(self, terms: Sequence[list[Any]]) -> list[Any]:
         """Add lists of ciphertexts, place by place, and leave them as they are."""
@@ -146,6 +154,11 @@ class SealPublicKey(ABC):
 
     @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
+        """Multiply an encrypted vector by a plain matrix.
+
+        A vector too long for one ciphertext is in several tiles. Each tile is
+        multiplied by its own rows of the matrix, and the products are added.
+        """
         self._check_use("products", "A product with a matrix")
         self._check_product(x, math.prod(x.shape), matrix, owner)
         exact = matrix.detach().to("cpu", torch.float64)
@@ -164,21 +177,27 @@ class SealPublicKey(ABC):
             matrix: As many rows as the vector has values.
             total: A ciphertext for each run of columns. It is empty at first.
         """
-        padded = np.zeros((period_of(len(matrix)), matrix.shape[1]), matrix.dtype)
-        padded[: len(matrix)] = matrix
-        runs = self._columns_in_slots(padded)
-        period = len(runs)
+        # The vector is repeated with this period. Rows of zeros fill the matrix up.
+        period = period_of(len(matrix))
+        padded = np.pad(matrix, ((0, period - len(matrix)), (0, 0)))
+        columns = self._columns_in_slots(padded)
         slot = np.arange(self.slots)
         for step in range(period):
             if step:
                 self._rotate_by_one(tile)
-            factor = self._multiplicand(tile)
-            for run in range(runs.shape[1]):
-                diagonal = runs[(slot + step) % period, run, slot]
-                self._accumulate(total, run, self._times(factor, diagonal))
+            multiplicand = self._multiplicand(tile)
+            value_in_slot = (slot + step) % period
+            for run in range(columns.shape[1]):
+                diagonal = columns[value_in_slot, run, slot]
+                self._accumulate(total, run, self._times(multiplicand, diagonal))
 
     @names_sender
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
+        """Add encrypted rows, each times its plain weight.
+
+        A row may need several ciphertexts. Those of the same place in their rows are
+        added.
+        """
         self._check_use("combinations", "A weighted sum of rows")
         numbers = self._numbers(self._checked_weights(weights, rows, owner))
         width = rows.shape[1]
@@ -292,11 +311,16 @@ class SealPublicKey(ABC):
     def _without_mask(
         self, opened: Encrypted, mask: Sequence[Polynomial], modulus: int
     ) -> list[Polynomial]:
-        """Subtract a mask from the numbers that came back under it."""
+        """Subtract a mask from the numbers that came back under it.
+
+        The numbers are the key holder's, and are checked: they must be as many as the
+        mask has, and below the modulus.
+        """
         body = unwrap(self, opened, "opened")
         parts = [np.frombuffer(part, dtype="<u8") for part in split_parts(body)]
         same_sizes = [len(part) for part in parts] == [len(hidden) for hidden in mask]
-        if not same_sizes or any((part >= modulus).any() for part in parts):
+        too_large = any((part >= modulus).any() for part in parts)
+        if too_large or not same_sizes:
             raise WireError(
                 "What came back under the mask does not have the mask's size."
             )
@@ -392,6 +416,11 @@ class SealSecretKey(StaysInProcess, ABC, Generic[K]):
 
     @names_sender
     def open_blinded(self, x: Encrypted) -> Encrypted:
+        """Decrypt values under a mask, for the party that has the mask.
+
+        Without the check, a party could have this key's holder decrypt what is not
+        masked, and send it back.
+        """
         if x.hides != "blinded":
             raise WireError("This ciphertext is under no mask; decrypt it.")
         plaintexts = self._plaintexts(x, self.public.product_layout)
