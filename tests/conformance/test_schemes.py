@@ -252,7 +252,7 @@ def test_what_could_overflow_is_refused_before_it_does(scheme: str) -> None:
         sums.public.add(one, one, one)
     public = remote(scheme, "products")
     with pytest.raises(
-        DataError, match="'bob' has a value that it cannot multiply by in a column"
+        DataError, match="'bob' cannot multiply by a column of a matrix"
     ):
         public.product(
             public.encrypt(random(2), owner="ada"),

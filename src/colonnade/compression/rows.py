@@ -149,7 +149,7 @@ def unpack_numbers(
     table = tensor.view(len(data), -1)
     values_per_number = math.ceil(table.shape[1] / per_row)
     for rows in pieces(len(data), per_row):
-        for first in range(0, per_row, PIECE):
+        for first in range(0, per_row, PIECE):  # more than once for a long row only
             count = min(PIECE, per_row - first)
             start_byte = first * bits // 8
             end_byte = start_byte + row_bytes(count, bits)

@@ -35,7 +35,12 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import names_sender, need_tenseal, wrap
+from colonnade.encryption.scheme import (
+    checked_matrix,
+    names_sender,
+    need_tenseal,
+    wrap,
+)
 from colonnade.encryption.seal import Polynomial
 from colonnade.encryption.seal_keys import (
     SealPublicKey,
@@ -230,9 +235,16 @@ class BfvColumnsPublicKey(BfvPublicKey):
     @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         """Multiply each output of x [rows, outputs] by each column of a matrix."""
-        self._check_product(x, x.shape[0], matrix, owner)
-        exact = self._numbers(matrix.detach().to("cpu", torch.float64))
+        exact = checked_matrix(
+            matrix,
+            x,
+            vector_size=x.shape[0],
+            largest_sum=self._largest_factor_sum(x),
+            owner=owner,
+            scheme=self.scheme,
+        )
         rows, columns = exact.shape
+        fixed_point = self._numbers(exact)
         starts = range(0, rows, SLOTS)
         values = self.ciphertexts_in(x, "spread")
         for value in values:
@@ -244,7 +256,7 @@ class BfvColumnsPublicKey(BfvPublicKey):
         totals: list[list[Any]] = [[] for _ in range(outputs)]
         for group, first in enumerate(range(0, columns, group_size)):
             for run, start in enumerate(starts):
-                entries = exact[start : start + SLOTS, first : first + group_size]
+                entries = fixed_point[start : start + SLOTS, first : first + group_size]
                 polynomial = columns_polynomial(entries, stride_of(rows))
                 encoded = self._encoded_factor(polynomial, values[0])
                 for output, total in enumerate(totals):
@@ -320,7 +332,7 @@ class BfvSecretKey(SealSecretKey[BfvPublicKey]):
 
     @names_sender
     def decrypt(self, x: Encrypted) -> Tensor:
-        """Decrypt values in any layout but "spread", which only products are made of."""
+        """Decrypt values in any layout but "spread", which is only multiplied."""
         public = self.public
         plaintexts = self._plaintexts(x, "flat", "tiled", "product", "rows")
         numbers = [public.numbers_in(plaintext) for plaintext in plaintexts]

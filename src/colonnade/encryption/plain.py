@@ -20,7 +20,9 @@ from colonnade.core.cipher import NOT_ENCRYPTED, Encrypted
 from colonnade.encryption.scheme import (
     StaysInProcess,
     check_capacity,
+    checked_matrix,
     checked_values,
+    checked_weights,
     key_id,
     key_to_bytes,
     names_sender,
@@ -88,19 +90,14 @@ class PlainPublicKey:
     @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
         """Multiply a vector by a matrix, with the checks that encryption would need."""
-        if math.prod(x.shape) != len(matrix):
-            raise WireError(
-                f"Encrypted values of shape {list(x.shape)} do not fit a matrix with"
-                f" {len(matrix)} rows."
-            )
-        checked_values(
-            matrix.abs().sum(0),
-            CAPACITY / x.bound,
+        exact = checked_matrix(
+            matrix,
+            x,
+            vector_size=math.prod(x.shape),
+            largest_sum=CAPACITY / x.bound,
             owner=owner,
             scheme=self.scheme,
-            action="multiply by in a column",
         )
-        exact = matrix.detach().to("cpu", torch.float64)
         return self._wrap(self.read(x).flatten() @ exact, CAPACITY)
 
     def product_error(self, matrix: Tensor) -> float:
@@ -113,19 +110,13 @@ class PlainPublicKey:
     @names_sender
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
         """Add weighted rows, with the checks that encryption would need."""
-        exact = checked_values(
-            weights, CAPACITY, owner=owner, scheme=self.scheme, action="weigh by"
-        )
-        if tuple(exact.shape) != rows.shape[:1]:
-            raise WireError(
-                f"{exact.numel()} weights do not fit {rows.shape[0]} encrypted rows."
-            )
-        checked_values(
-            exact.abs().sum(),
-            CAPACITY / rows.bound,
+        exact = checked_weights(
+            weights,
+            rows,
+            largest=CAPACITY,
+            largest_sum=CAPACITY / rows.bound,
             owner=owner,
             scheme=self.scheme,
-            action="weigh by in all",
         )
         return self._wrap(exact @ self.read(rows), CAPACITY)
 

@@ -242,6 +242,78 @@ def checked_values(
     return exact
 
 
+def checked_matrix(
+    matrix: Tensor,
+    x: Encrypted,
+    *,
+    vector_size: int,
+    largest_sum: float,
+    owner: str,
+    scheme: str,
+) -> Tensor:
+    """Give a matrix as float64, checked to fit the encrypted values that it multiplies.
+
+    Args:
+        matrix: The plain matrix.
+        x: The encrypted values.
+        vector_size: How many values are multiplied by a column of the matrix.
+        largest_sum: The largest sum of a column's sizes with which nothing overflows.
+        owner: Who holds the matrix, for errors.
+        scheme: The scheme of the keys, for errors.
+    """
+    if vector_size != len(matrix):
+        raise WireError(
+            f"Encrypted values of shape {list(x.shape)} do not fit a matrix with"
+            f" {len(matrix)} rows."
+        )
+    exact = matrix.detach().to("cpu", torch.float64)
+    _check_factors(exact, largest_sum, owner, scheme, "a column of a matrix")
+    return exact
+
+
+def checked_weights(
+    weights: Tensor,
+    rows: Encrypted,
+    *,
+    largest: float,
+    largest_sum: float,
+    owner: str,
+    scheme: str,
+) -> Tensor:
+    """Give weights as float64, checked to fit the encrypted rows that they multiply.
+
+    Args:
+        weights: The plain weights.
+        rows: The encrypted rows.
+        largest: The largest size of a weight.
+        largest_sum: The largest sum of the weights' sizes with which nothing overflows.
+        owner: Who holds the weights, for errors.
+        scheme: The scheme of the keys, for errors.
+    """
+    exact = checked_values(
+        weights, largest, owner=owner, scheme=scheme, action="weigh by"
+    )
+    if tuple(exact.shape) != rows.shape[:1]:
+        raise WireError(
+            f"{exact.numel()} weights do not fit {rows.shape[0]} encrypted rows."
+        )
+    _check_factors(exact, largest_sum, owner, scheme, "weights")
+    return exact
+
+
+def _check_factors(
+    factors: Tensor, largest_sum: float, owner: str, scheme: str, what: str
+) -> None:
+    """Raise if a product could overflow, without telling the factors."""
+    sums = factors.abs().sum(0)
+    if not bool((sums <= largest_sum).all()):  # also for NaN
+        raise DataError(
+            f"'{owner}' cannot multiply by {what} whose absolute values add up to more"
+            f" than {largest_sum:g}: with these {scheme} keys the product could come"
+            " out as another one. Scale the factors, or make keys for a smaller limit."
+        )
+
+
 def check_capacity(bound: float, capacity: float, *, scheme: str, what: str) -> None:
     """Raise before something is computed that could overflow.
 

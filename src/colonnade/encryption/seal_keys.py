@@ -32,7 +32,9 @@ from colonnade.encryption import seal
 from colonnade.encryption.scheme import (
     StaysInProcess,
     check_capacity,
+    checked_matrix,
     checked_values,
+    checked_weights,
     join_parts,
     key_id,
     key_to_bytes,
@@ -160,8 +162,14 @@ class SealPublicKey(ABC):
         multiplied by its own rows of the matrix, and the products are added.
         """
         self._check_use("products", "A product with a matrix")
-        self._check_product(x, math.prod(x.shape), matrix, owner)
-        exact = matrix.detach().to("cpu", torch.float64)
+        exact = checked_matrix(
+            matrix,
+            x,
+            vector_size=math.prod(x.shape),
+            largest_sum=self._largest_factor_sum(x),
+            owner=owner,
+            scheme=self.scheme,
+        )
         blocks = torch.split(exact, self.tile_values)
         tiles = self._factors(x, "tiled")
         total: list[Any] = []
@@ -199,12 +207,19 @@ class SealPublicKey(ABC):
         added.
         """
         self._check_use("combinations", "A weighted sum of rows")
-        numbers = self._numbers(self._checked_weights(weights, rows, owner))
+        exact = checked_weights(
+            weights,
+            rows,
+            largest=self.capacity,
+            largest_sum=self._largest_factor_sum(rows),
+            owner=owner,
+            scheme=self.scheme,
+        )
         width = rows.shape[1]
         parts = self._factors(rows, "rows")
         parts_per_row = math.ceil(width / self.row_values)
         total: list[Any] = []
-        for row, weight in enumerate(numbers):
+        for row, weight in enumerate(self._numbers(exact)):
             same_weight = np.full(self.slots, weight)
             for chunk in range(parts_per_row):
                 part = parts[row * parts_per_row + chunk]
@@ -345,43 +360,8 @@ class SealPublicKey(ABC):
                 f' use="{needed}").'
             )
 
-    def _check_product(
-        self, x: Encrypted, vector_size: int, matrix: Tensor, owner: str
-    ) -> None:
-        """Raise where x does not fit the matrix, or their product could overflow."""
-        if vector_size != len(matrix):
-            raise WireError(
-                f"Encrypted values of shape {list(x.shape)} do not fit a matrix with"
-                f" {len(matrix)} rows."
-            )
-        checked_values(
-            matrix.abs().sum(0),
-            self._largest_factor(x),
-            owner=owner,
-            scheme=self.scheme,
-            action="multiply by in a column",
-        )
-
-    def _checked_weights(self, weights: Tensor, rows: Encrypted, owner: str) -> Tensor:
-        """The weights of encrypted rows as float64, checked to fit the rows."""
-        exact = checked_values(
-            weights, self.capacity, owner=owner, scheme=self.scheme, action="weigh by"
-        )
-        if tuple(exact.shape) != rows.shape[:1]:
-            raise WireError(
-                f"{exact.numel()} weights do not fit {rows.shape[0]} encrypted rows."
-            )
-        checked_values(
-            exact.abs().sum(),
-            self._largest_factor(rows),
-            owner=owner,
-            scheme=self.scheme,
-            action="weigh by in all",
-        )
-        return exact
-
-    def _largest_factor(self, x: Encrypted) -> float:
-        """The largest sum of factors that does not overflow.
+    def _largest_factor_sum(self, x: Encrypted) -> float:
+        """The largest sum of factors with which a product of x does not overflow.
 
         It follows from the key alone. If it followed from the ciphertext's own bound,
         its sender could learn the size of the plain factors: they are refused, or not,
