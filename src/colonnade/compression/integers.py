@@ -119,6 +119,8 @@ class Integers:
         """Refuse values that lie further off the grid than rounding explains."""
         float_type = dtype if dtype.is_floating_point else torch.float64
         last = self.low + (self.count - 1) * self.step
+        # The tensor's type cannot hold each grid point exactly, least of all large
+        # ones.
         largest = max(abs(self.low), abs(last))
         tolerance = ROUNDING_UNITS * torch.finfo(float_type).eps * largest
         if not tolerance < self.step / 2:

@@ -86,24 +86,27 @@ class Lattice(NamedTuple):
     def nearest(self, x: Floats, y: Floats, low: float, high: float) -> Numbers:
         """The number of the point nearest to each (x, y).
 
-        It lies in the row of points below (x, y), or in the row above.
+        The nearest point is in the row of points below (x, y), or in the row above. So
+        the nearest point of each of the two rows is found, and the two are compared.
         """
-        if not high > low:
+        if not high > low:  # all values are equal, and so are all points
             return np.zeros(x.shape, dtype=np.uint32)
         side = self.side * (high - low)
         height = (y - low) / (side * ROW_DISTANCE)
         below = np.clip(np.floor(height), 0, self.down - 2)
         height -= below  # above the row below, in distances of rows
 
-        # x in sides from the first point of each of the two rows
+        # x from the first point of each of the two rows, in sides. Of two rows that
+        # follow each other, one is odd and begins half a side to the right.
         odd_shift = below % 2 / 2
         x_below = (x - low) / side - odd_shift
         x_above = x_below + (2 * odd_shift - 0.5)
         place_below = np.clip(np.rint(x_below), 0, self.across - 1)
         place_above = np.clip(np.rint(x_above), 0, self.across - 1)
 
-        # Squared distances in sides. Both lack (1 - height)^2 ROW_DISTANCE^2, which
-        # leaves height^2 - (1 - height)^2 = 2 height - 1 for the row below.
+        # Squared distances in sides, both less ((1 - height) ROW_DISTANCE)^2. Of the
+        # vertical part, height^2 - (1 - height)^2 = 2 height - 1 is left for the row
+        # below, and nothing for the row above.
         to_above = (x_above - place_above) ** 2
         to_below = (x_below - place_below) ** 2 + (2 * height - 1) * ROW_DISTANCE**2
         is_above = to_below > to_above

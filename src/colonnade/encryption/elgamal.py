@@ -242,7 +242,8 @@ class ElGamalSecretKey(StaysInProcess):
         lines = _read_points(self.public, x, width)
         if len(lines) % len(blocks):
             raise WireError(
-                f"A ciphertext of {len(lines)} lines cannot be of {len(blocks)} nodes."
+                f"A ciphertext of {len(lines)} lines cannot be cut into {len(blocks)}"
+                " blocks of equal size."
             )
         opened = self._opened(lines, blocks)
         points = opened.points.reshape(len(lines), width, POINT_BYTES)
