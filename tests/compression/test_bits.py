@@ -1,5 +1,4 @@
-"""Numbers of any width come back, and take the bytes they must: against Python's own
-whole numbers."""
+"""Packed numbers come back, and have the bytes that Python's own arithmetic gives."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from colonnade.compression.bits import MOST_BITS, bits_for, pack, row_bytes, unp
 
 
 def by_hand(row: list[int], bits: int) -> bytes:
-    """One long number, least significant bit first."""
+    """Pack a row as one long number, least significant bit first."""
     whole = sum(value << (place * bits) for place, value in enumerate(row))
     return whole.to_bytes(-(-len(row) * bits // 8), "little")
 

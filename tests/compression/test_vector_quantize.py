@@ -51,7 +51,7 @@ def test_no_pair_moves_further_than_the_lattice_allows(x: Tensor, points: int) -
 
 @pytest.mark.parametrize("points", [4, 16, 256])
 def test_each_pair_goes_to_the_nearest_point(points: int) -> None:
-    """Against all points, also for pairs outside the range near its border."""
+    """All points are tried, for pairs outside the range, too."""
     x = torch.rand(2000, 2, generator=generator(), dtype=torch.float64) * 2 - 1
     codebook = all_points(points, -1.0, 1.0)
     nearest = torch.cdist(x, codebook).min(dim=1).values
@@ -91,7 +91,7 @@ def test_the_lattice_is_hexagonal_and_the_finest_of_so_many_points(points: int) 
 
 
 def test_with_many_points_it_beats_a_scalar_quantizer_of_equal_bytes() -> None:
-    """In the limit by 3.8 %: 5/(36 sqrt(3)) against 1/12 per cell."""
+    """In the limit it is better by 3.8 %: 5/(36 sqrt(3)) against 1/12 for a cell."""
     x = torch.rand(400, 100, generator=generator(), dtype=torch.float64)
     errors = {}
     for codec in (Quantize(256, 0.0, 1.0), VectorQuantize(2**16, 0.0, 1.0)):
@@ -108,8 +108,10 @@ def test_an_odd_last_value_is_quantized_too() -> None:
 
 
 def test_pairs_at_the_lower_end_stay_what_they_are() -> None:
-    """After a ReLU most are pairs of zeros: a lattice that lies elsewhere would move
-    them all in one direction."""
+    """After a ReLU, most pairs are zeros.
+
+    A lattice that begins elsewhere would move them all in one direction.
+    """
     x = torch.randn(50, 20, generator=generator()).relu()
     _, back = trip(VectorQuantize(16), x)
     zeros = (x.reshape(50, 10, 2) == 0).all(-1)

@@ -1,5 +1,5 @@
-"""Additive ElGamal: sums come out exactly, leave blinded, and what is no point or no
-sum is refused."""
+"""Additive ElGamal: sums are exact and leave blinded, and bytes that are no points are
+refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from colonnade.encryption.elgamal import (
     ElGamalSecretKey,
     logarithms,
 )
-from colonnade.encryption.points import NotAPoint
-from colonnade.encryption.scheme import wrap
+from colonnade.encryption.points import NOTHING, NotAPoint
+from colonnade.encryption.scheme import unwrap, wrap
 from colonnade.errors import BoundaryError, DataError, WireError
 
 
@@ -38,7 +38,7 @@ def key() -> ElGamalSecretKey:
 
 
 def public() -> ElGamalPublicKey:
-    """As another party has it."""
+    """The public key as another party has it."""
     return ElGamalPublicKey(key().public.to_bytes())
 
 
@@ -47,18 +47,17 @@ def rows(*values: tuple[int, int]) -> Tensor:
 
 
 def summed(encrypted: Encrypted, groups: list[list[int]]) -> Encrypted:
-    """Of each group of rows, as a party with columns adds them up."""
+    """Add up groups of rows, and blind the sums, as a party with columns does."""
     points = public().read(encrypted)
     order = np.array([row for group in groups for row in group], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(
-        np.int64
-    )
+    ends = np.cumsum([len(group) for group in groups])
+    starts = np.concatenate([[0], ends]).astype(np.int64)
     sums = public().group_sums(points, order, starts, (0, 1), owner="lab")
-    places = np.where(
-        np.diff(starts)[:, None] > 0, np.arange(3 * len(groups)).reshape(-1, 3), -1
-    )
-    made = public().blind(sums.reshape(-1, 64), places[:, :, None], (0, 1), owner="lab")
-    return public().wrap_lines(made, (len(groups), 2))
+    is_filled = np.diff(starts)[:, None] > 0
+    own_places = np.arange(3 * len(groups)).reshape(-1, 3)
+    places = np.where(is_filled, own_places, NOTHING)[:, :, None]
+    lines = public().blind(sums.reshape(-1, 64), places, (0, 1), owner="lab")
+    return public().wrap_lines(lines, (len(groups), 2))
 
 
 @settings(max_examples=20, deadline=None)
@@ -79,17 +78,18 @@ def test_sums_of_groups_are_exact_and_none_is_the_same_twice() -> None:
     expected = torch.stack([values[group].sum(0) for group in groups])
     for made in (one, other):
         assert torch.equal(key().decrypt_sums(made, [(0, 1)]), expected)
-    points = [
-        made.data[8:][at : at + 33]
-        for made in (one, other)
-        for at in range(0, len(made.data) - 8, 33)
-    ]
+    points = []
+    for made in (one, other):
+        body = unwrap(key().public, made)
+        points += [body[at : at + 33] for at in range(0, len(body), 33)]
     assert len(set(points)) == len(points)
 
 
 def test_who_knows_every_r_cannot_tell_which_rows_a_sum_is_of() -> None:
-    """Without blinding the first point of a sum is the sum of the rows' own first
-    points, which their maker knows."""
+    """Without blinding, the first point of a sum is the sum of its rows' first points.
+
+    The maker of the rows knows these.
+    """
     encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
     first = public().read(encrypted)[:, 0]
     total = curve.row_sums(first, np.arange(len(first))[None, :]).points
@@ -109,28 +109,17 @@ def test_a_value_beyond_what_it_may_be_is_refused() -> None:
 
 
 def test_fixed_multiples_are_the_librarys() -> None:
-    scalars = [
-        1,
-        2,
-        255,
-        256,
-        257,
-        curve.ORDER - 1,
-        curve.DIGIT_SHIFT,
-        curve.DIGIT_SHIFT + 1,
-        2**255 + 12345,
-    ]
-    assert (
-        curve.base_multiples(scalars)
-        == np.concatenate([curve.base_multiple(scalar) for scalar in scalars])
-    ).all()
+    scalars = [1, 2, 255, 256, 257, curve.ORDER - 1, 2**255 + 12345]
+    scalars += [curve.DIGIT_SHIFT, curve.DIGIT_SHIFT + 1]
+    expected = [curve.base_multiple(scalar) for scalar in scalars]
+    assert np.array_equal(curve.base_multiples(scalars), np.concatenate(expected))
 
 
 def test_what_is_no_point_is_refused() -> None:
     encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
-    body = bytearray(encrypted.data[8:])
-    for bad in (b"\x00" * 33, b"\x05" + bytes(body[1:33]), b"\x02" + b"\xff" * 32):
-        spoilt = wrap(key().public, (2, 2), "rows", LARGEST_SUM, bad + bytes(body[33:]))
+    body = unwrap(key().public, encrypted)
+    for bad in (b"\x00" * 33, b"\x05" + body[1:33], b"\x02" + b"\xff" * 32):
+        spoilt = wrap(key().public, (2, 2), "rows", LARGEST_SUM, bad + body[33:])
         with pytest.raises(
             WireError, match="something else than points: point 0 is not on the curve"
         ):
@@ -143,9 +132,8 @@ def test_points_that_cancel_out_name_who_was_sent_them() -> None:
     """A label owner that sends r and -r would make sums without bytes."""
     first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
     minus = np.frombuffer(curve.scalar_bytes(-1) * 3, np.uint8).reshape(-1, 32)
-    rows_ = np.concatenate(
-        [first, curve.multiply(first.reshape(-1, 64), minus).reshape(first.shape)]
-    )
+    negative = curve.multiply(first.reshape(-1, 64), minus).reshape(first.shape)
+    rows_ = np.concatenate([first, negative])
     with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
         public().group_sums(
             rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab"
@@ -186,8 +174,7 @@ def test_an_empty_sum_is_not_added() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 8, 41])
 def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is cut into pieces: lines, groups of which some are empty, blocks of
-    lines."""
+    """Lines, blocks of lines, and groups, some of them empty, are cut into pieces."""
     alone = of_many(count)
     monkeypatch.setattr(workers, "START", 1e-9)
     monkeypatch.setattr(workers, "GRAIN", 4 * elgamal.SECONDS_TO_ADD)
@@ -200,8 +187,7 @@ def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def of_many(count: int) -> list[np.ndarray]:
-    """Points and sums of so many rows in groups of all sizes, and what is read of as
-    many lines in two blocks."""
+    """Everything that is computed in pieces: decrypted rows, and sums in groups."""
     values = torch.tensor(
         [[row - 5, row % 3] for row in range(count)], dtype=torch.float64
     ).reshape(-1, 2)
@@ -240,7 +226,9 @@ def test_where_nothing_was_divided_nothing_is_sent() -> None:
 
 def test_who_sent_what_cannot_be_read_is_named() -> None:
     encrypted = key().encrypt(rows((1, 1)), owner="bank")
-    wide = wrap(key().public, (1, 5), "rows", LARGEST_SUM, encrypted.data[8:] * 2)
+    wide = wrap(
+        key().public, (1, 5), "rows", LARGEST_SUM, unwrap(key().public, encrypted) * 2
+    )
     spoilt = wrap(key().public, (1, 2), "rows", LARGEST_SUM, b"\0" * 99)
     for bad in (wide, spoilt):
         for read in (public().read, key().decrypt):
@@ -263,7 +251,9 @@ def test_what_has_another_size_key_or_checksum_is_refused() -> None:
                 encrypted.data + b"0",
             )
         )
-    lying = wrap(key().public, (7, 2), "rows", LARGEST_SUM, encrypted.data[8:])
+    lying = wrap(
+        key().public, (7, 2), "rows", LARGEST_SUM, unwrap(key().public, encrypted)
+    )
     with pytest.raises(
         WireError, match=r"says \[7, 2\], and rows of 2 values were expected"
     ):

@@ -1,4 +1,4 @@
-"""Keys by name."""
+"""Keys by the name of their scheme, and public keys from strangers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
 
@@ -40,7 +41,7 @@ def test_keys_that_cannot_be_made_are_refused(
         make_keys(**settings)
 
 
-def test_no_public_key_is_no_public_key() -> None:
+def test_bytes_that_are_no_public_key_are_refused() -> None:
     with pytest.raises(WireError, match="no public key"):
         read_public_key(b"\x02\0\0\0\0\0\0\0{}", scheme="bfv", use="sums")
 
@@ -80,10 +81,12 @@ def test_a_limit_that_is_none_is_refused(limit: str) -> None:
         read_public_key(join_parts([about, b"12345678"]), scheme="plain", use="sums")
 
 
-STANDARD = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
-"""Bits of the coefficient modulus at most, by degree: 128 bits against classical
-attacks with ternary secrets (Albrecht et al., Homomorphic Encryption Security Standard,
-2018, Table 1)."""
+MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
+"""The most bits of the coefficient modulus, by degree.
+
+They give 128 bits of security against classical attacks with ternary secrets (Albrecht
+et al., Homomorphic Encryption Security Standard, 2018, Table 1).
+"""
 
 
 @pytest.mark.parametrize(
@@ -92,13 +95,12 @@ attacks with ternary secrets (Albrecht et al., Homomorphic Encryption Security S
 def test_all_parameters_have_128_bits_by_the_standard(
     parameters: seal.Parameters,
 ) -> None:
-    assert sum(parameters.bits) <= STANDARD[parameters.degree]
+    assert sum(parameters.bits) <= MOST_BITS[parameters.degree]
 
 
 @pytest.mark.parametrize("degree", [1024, 4096])
 def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
-    """Its sender says "bfv", and made it for a ring in which its ciphertexts can be
-    broken, or for another modulus."""
+    """A sender may say "bfv", and make a key for a ring that can be broken."""
     weak = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     weak.set_poly_modulus_degree(degree)
     weak.set_coeff_modulus(sealapi.CoeffModulus.Create(degree, [40, 40]))
@@ -116,8 +118,10 @@ def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
 
 
 def test_a_key_that_is_zero_encrypts_nothing_and_is_refused() -> None:
-    """With it a ciphertext is the encoded plaintext and a little noise, to be read
-    without any secret key."""
+    """With such a key, a ciphertext can be read without any secret key.
+
+    It is the encoded plaintext and a little noise.
+    """
     context = seal.context_for(ckks.SUMS)
     real = sealapi.PublicKey()
     sealapi.KeyGenerator(context).create_public_key(real)
@@ -130,13 +134,13 @@ def test_a_key_that_is_zero_encrypts_nothing_and_is_refused() -> None:
 
 
 def zeroed(context: Any, parms_id: Any) -> bytes:
-    """A public key of zeros in SEAL's format: that of a ciphertext of two polynomials
-    over all primes, in NTT form."""
+    """A public key of zeros in SEAL's format.
+
+    It is a ciphertext of two polynomials over all primes, in NTT form.
+    """
     primes = len(ckks.SUMS.bits)
     degree = ckks.SUMS.degree
-    array = seal.seal_file(
-        struct.pack("<Q", 2 * primes * degree) + bytes(8 * 2 * primes * degree)
-    )
+    array = seal.seal_array(np.zeros(2 * primes * degree, dtype=np.uint64))
     return seal.seal_file(
         struct.pack("<4QBQQQdQ", *parms_id, 1, 2, degree, primes, 1.0, 1) + array
     )

@@ -1,5 +1,6 @@
-"""What all schemes share; the rest is in tests/conformance/test_schemes.py. The scheme
-that encrypts nothing says so, wherever it is seen.
+"""The checks that all schemes share, and the scheme that encrypts nothing.
+
+Other laws of all schemes are in tests/conformance/test_schemes.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def test_a_bound_may_reach_the_capacity_and_no_further() -> None:
         check_capacity(5.0, 4.0, scheme="x", what="The sum")
 
 
-def test_it_warns_and_the_receipt_says_non_private() -> None:
+def test_plain_keys_warn_and_the_receipt_says_non_private() -> None:
     with pytest.warns(UserWarning, match='"plain" encrypts nothing'):
         secret = make_keys("plain")
     sent = Outbox("ada", Generator()).encrypt(

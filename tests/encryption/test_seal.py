@@ -50,7 +50,7 @@ def test_joined_parts_come_apart_and_bad_lengths_are_refused() -> None:
     "data",
     [b"", b"junk", b"\x5e\xa1\x10\x04\x03\x00\x00\x00" + b"\xff" * 8 + b"x" * 99],
 )
-def test_what_is_no_ciphertext_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_ciphertext_are_refused(data: bytes) -> None:
     with pytest.raises(WireError, match="not what SEAL would write"):
         seal.from_bytes(need_tenseal().Ciphertext(), seal.context_for(SUMS), data)
 
@@ -65,7 +65,7 @@ def test_uniform_numbers_are_below_the_modulus_and_uniform(modulus: int) -> None
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_differences_are_taken_modulo() -> None:
+def test_differences_are_modulo_the_modulus() -> None:
     q = (1 << 60) - 93
     a = seal.uniform(q, 100)
     b = seal.uniform(q, 100)
@@ -85,11 +85,11 @@ def test_where_there_are_no_files_in_memory_temporary_ones_do(
     assert np.array_equal(seal.numbers_in(again), seal.numbers_in(plain))
 
 
-def test_a_ciphertext_that_would_only_be_large_once_unpacked_is_refused_unread() -> (
-    None
-):
-    """SEAL packs what it writes: zeros of half a megabyte have a hundred bytes, and a
-    frame has room for many."""
+def test_a_ciphertext_that_would_unpack_to_much_more_is_refused_unread() -> None:
+    """SEAL packs what it writes: half a megabyte of zeros takes a hundred bytes.
+
+    A frame has room for many of them.
+    """
     secret = make_keys("bfv", use="sums", limit=10.0)
     x = secret.encrypt(torch.ones(4), owner="ada")
     small = seal.to_bytes(need_tenseal().Ciphertext())
