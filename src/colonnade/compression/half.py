@@ -57,8 +57,8 @@ class Half:
         if not torch.isfinite(halves.abs().max()):
             raise ConfigError(
                 f"half: {self.type} reaches up to {torch.finfo(halves.dtype).max:g};"
-                f" found a value of {float(rows.abs().max()):g}.\n    Use bfloat16,"
-                " or 'quantize' with a range."
+                f" found a value of {float(rows.abs().max()):g}.\n"
+                "    Use bfloat16, or 'quantize' with a range."
             )
         data = halves.view(torch.uint8).numpy().tobytes()
         return make_packed(self.name, data, tensor, {"type": self.type})

@@ -95,9 +95,10 @@ class Integers:
         dtype = DTYPES[packed.dtype]
 
         def values_of(numbers: Numbers) -> Tensor:
-            if _are_bytes(low, step, count):
+            if _are_bytes(low, step, count):  # the numbers are the values themselves
                 return torch.from_numpy(numbers.view(np.int32)).to(dtype)
-            return torch.from_numpy(low + numbers.astype(np.float64) * step).to(dtype)
+            values = low + numbers.astype(np.float64) * step
+            return torch.from_numpy(values).to(dtype)
 
         _, per_row = rows_and_values(packed.shape)
         return unpack_numbers(packed, per_row, bits_for(count), count, values_of)

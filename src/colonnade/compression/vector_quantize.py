@@ -120,12 +120,12 @@ def lattice(points: int) -> Lattice:
     """The finest lattice of at most so many points."""
 
     def side(across: int) -> float:
-        """The smallest side with which so many points in a row cover the square."""
+        """The smallest side with which rows of so many points cover the square."""
         covers_width = 1 / (across - 1)
         covers_height = 1 / (ROW_DISTANCE * (points // across - 1))
         return max(covers_width, covers_height)
 
-    # The best number is near that of a lattice without a border.
+    # The best number is within 2 or so of that of a lattice without a border.
     estimate = math.isqrt(int(points * ROW_DISTANCE))
     candidates = range(max(estimate - 2, 2), min(estimate + 3, points // 2) + 1)
     across = min(candidates, key=side)

@@ -51,16 +51,17 @@ PRODUCTS = seal.Parameters("ckks", 8192, (60, 40, 60))
 
 
 class Use(NamedTuple):
-    """The constants of keys for one use."""
+    """The constants of CKKS keys for one use."""
 
     parameters: seal.Parameters
     scale: float
-    """Of encrypted values. They have noise, so that it is larger than the next."""
+    """The scale of encrypted values. It is the larger one, because they have noise."""
     factor_scale: float
-    """Of the plain factors that they are multiplied by."""
+    """The scale of the plain factors that encrypted values are multiplied by."""
     capacity: float
+    """The largest size of a value that can be decrypted."""
     error: float
-    """The error of fresh encryptions.
+    """The largest error of a fresh encryption.
 
     Noise has a standard deviation of about 3.2 sqrt(4/3 degree) for a coefficient, and
     sqrt(degree) times that for a slot. This is more than eight of those.

@@ -139,19 +139,22 @@ class ElGamalPublicKey:
         Returns:
             [groups, 1 + values, 64]; zeros for an empty group.
         """
-        columns = np.array([0, *(1 + value for value in values)])
-        groups = len(starts) - 1
+        columns = _columns_of(values)
+        group_count = len(starts) - 1
 
-        def question(piece: slice) -> Sequence[Any]:
-            bounds = starts[piece.start : piece.stop + 1]
-            needed, places = _renumbered(order[bounds[0] : bounds[-1]], len(rows))
-            points = rows[needed, columns[:, None]]
-            return points, np.array(columns.shape), places, bounds - bounds[0]
+        def arguments_for(groups: slice) -> Sequence[Any]:
+            """The points of some groups, and the places of each group's terms."""
+            own_starts = starts[groups.start : groups.stop + 1]
+            own_order = order[own_starts[0] : own_starts[-1]]
+            used_rows, places = _renumbered(own_order, len(rows))
+            points = rows[used_rows, columns[:, None]]
+            shape = np.array([len(columns)])
+            return points, shape, places, own_starts - own_starts[0]
 
-        terms_per_group = len(columns) * len(order) / max(groups, 1)
+        terms_per_group = len(columns) * len(order) / max(group_count, 1)
         seconds = SECONDS_TO_ADD * terms_per_group
-        sums = _computed(curve.ADD, groups, seconds, question, owner)
-        return sums.reshape(groups, len(columns), POINT_BYTES)
+        sums = _computed(curve.ADD, group_count, seconds, arguments_for, owner)
+        return sums.reshape(group_count, len(columns), POINT_BYTES)
 
     def blind(
         self, points: Points, places: Places, values: Sequence[int], *, owner: str
@@ -168,16 +171,21 @@ class ElGamalPublicKey:
         Returns:
             The lines as they are sent, for `wrap_lines`.
         """
-        bases = self._bases[[0, *(1 + value for value in values)]]
-        _, width, term_count = places.shape
+        bases = self._bases[_columns_of(values)]
+        line_count, width, term_count = places.shape
 
-        def question(piece: slice) -> Sequence[Any]:
-            needed, own_places = _renumbered(places[piece], len(points))
-            return points[needed], np.array([width, term_count]), own_places, bases
+        def arguments_for(lines: slice) -> Sequence[Any]:
+            """The points of some lines, and the places of each sum's terms."""
+            used, own_places = _renumbered(places[lines], len(points))
+            shape = np.array([width, term_count])
+            return points[used], shape, own_places, bases
 
-        additions = width * (term_count / 2 + SCALAR_BYTES)  # half the terms are there
-        seconds = SECONDS_TO_ADD * additions
-        return _computed(curve.BLIND, len(places), seconds, question, owner).tobytes()
+        # About half the terms are NOTHING. To blind a sum takes a term for each byte of
+        # a scalar.
+        terms_per_line = width * (term_count / 2 + SCALAR_BYTES)
+        seconds = SECONDS_TO_ADD * terms_per_line
+        lines = _computed(curve.BLIND, line_count, seconds, arguments_for, owner)
+        return lines.tobytes()
 
     def wrap_lines(self, lines: bytes, shape: tuple[int, ...]) -> Encrypted:
         """Make a ciphertext of blinded lines."""
@@ -280,11 +288,11 @@ class ElGamalSecretKey(StaysInProcess):
         firsts = np.repeat(lines[:, 0], width, axis=0)
         others = lines[:, 1:].reshape(-1, POINT_BYTES)
 
-        def question(piece: slice) -> Sequence[Any]:
-            return firsts[piece], factors[piece], others[piece]
+        def arguments_for(places: slice) -> Sequence[Any]:
+            return firsts[places], factors[places], others[places]
 
         answers = workers.spread(
-            curve.work, curve.OPEN, len(firsts), SECONDS_TO_OPEN, question
+            curve.work, curve.OPEN, len(firsts), SECONDS_TO_OPEN, arguments_for
         )
         points = _concatenated(answers).reshape(-1, POINT_BYTES)
         return curve.Sums(points, _concatenated(answers, part=1) > 0)
@@ -380,6 +388,11 @@ def table_reach(largest: float) -> int:
 # Many points at once
 
 
+def _columns_of(values: Sequence[int]) -> Places:
+    """The columns of points that belong to some values of a row: r G, and theirs."""
+    return np.array([0, *(1 + value for value in values)], dtype=np.int64)
+
+
 def _read_points(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
     """The points of rows of so many values, [rows, 1 + values, 64].
 
@@ -395,12 +408,13 @@ def _read_points(key: ElGamalPublicKey, x: Encrypted, values: int) -> Points:
         )
     compressed = np.frombuffer(body, dtype=np.uint8).reshape(-1, COMPRESSED_BYTES)
 
-    def question(piece: slice) -> Sequence[Any]:
-        return (compressed[piece],)
+    def arguments_for(places: slice) -> Sequence[Any]:
+        return (compressed[places],)
 
+    count = len(compressed)
     try:
         answers = workers.spread(
-            curve.work, curve.DECOMPRESS, len(compressed), SECONDS_TO_READ, question
+            curve.work, curve.DECOMPRESS, count, SECONDS_TO_READ, arguments_for
         )
     except workers.Wrong as wrong:
         raise WireError(
@@ -428,7 +442,7 @@ def _computed(
     kind: bytes,
     count: int,
     seconds: float,
-    question: Callable[[slice], Sequence[Any]],
+    arguments_for: Callable[[slice], Sequence[Any]],
     owner: str,
 ) -> NDArray[np.uint8]:
     """Let several processes compute sums of points that others sent.
@@ -437,16 +451,17 @@ def _computed(
         kind: The question, as `points.work` knows it.
         count: How many items there are.
         seconds: How long an item takes.
-        question: Gives the arguments for a piece of the items.
+        arguments_for: Gives the arguments of the question about some of the items.
         owner: Who was sent the points, for the error.
     """
     try:
-        return _concatenated(workers.spread(curve.work, kind, count, seconds, question))
+        answers = workers.spread(curve.work, kind, count, seconds, arguments_for)
     except workers.Wrong:
         raise WireError(
             f"'{owner}' was sent points that cancel out, which no honest encryption"
             " makes."
         ) from None
+    return _concatenated(answers)
 
 
 def _concatenated(answers: Sequence[Sequence[Any]], part: int = 0) -> NDArray[np.uint8]:

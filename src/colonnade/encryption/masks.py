@@ -83,6 +83,7 @@ class Shares:
         tensor: Tensor,
         generator: Generator,  # noqa: ARG002 - masks come from keys
     ) -> Packed:
+        """Mask values, if this is the codec of a party that has masks."""
         if self.masks is None:
             raise BoundaryError(
                 "Only a party that agreed on keys can mask; release through its own"
@@ -91,6 +92,7 @@ class Shares:
         return self.masks.share(tensor, self.batch)
 
     def decode(self, packed: Packed) -> Tensor:
+        """Read a share, which a stranger may have sent, as int64. It stays masked."""
         count = math.prod(packed.shape)
         has_size = len(packed.data) == ELEMENT_BYTES * count
         if packed.dtype != "int64" or not has_size:
