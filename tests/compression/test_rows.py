@@ -78,16 +78,17 @@ def test_length_and_shape_must_agree() -> None:
         with pytest.raises(
             WireError, match=rf"6 bytes as it is packed, and {len(data)}"
         ):
-            rows.data_rows(packed(data, shape), 2)
+            rows.data_rows(packed(data, (3, 9)), 2)
+    with pytest.raises(WireError, match="more values than can be counted"):
+        rows.data_rows(packed(b"", (0, 2**61, 2**61)), 2)
     assert rows.data_rows(packed(b"", (0, 2**40)), 2).shape == (0, 2)
 
 
-def test_a_tensor_that_is_too_large_is_refused_with_its_size_the_bound_and_a_cure() -> (
-    None
-):
-    """However few bytes it has as it is packed."""
+def test_a_tensor_that_is_too_large_is_refused_with_its_size_and_a_cure() -> None:
+    """The size in memory counts, however few bytes the tensor has as it is packed."""
+    large = packed(bytes(14_000 * 10_702), (14_000, 85_613))
     with pytest.raises(WireError) as refused:
-        rows.rows_in(packed(bytes(14_000 * 10_702), (14_000, 85_613)), 10_702)
+        rows.data_rows(large, 10_702)
     for word in ("[14000, 85613]", "4,794,328,000", "2,147,483,648", "fewer rows"):
         assert word in str(refused.value)
 

@@ -11,16 +11,8 @@ from torch import Generator
 
 from colonnade.core import Outbox
 from colonnade.encryption import make_keys
-from colonnade.encryption.scheme import check_capacity, checked_values, need_tenseal
-from colonnade.errors import ConfigError, DataError
-
-
-def test_without_tenseal_the_error_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
-    with pytest.raises(ConfigError, match=r'pip install "colonnade\[crypto\]"'):
-        need_tenseal()
+from colonnade.encryption.scheme import check_capacity, checked_values
+from colonnade.errors import DataError
 
 
 def test_a_range_includes_its_ends() -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from colonnade.encryption import make_keys, seal
 from colonnade.encryption.ckks import PRODUCTS, SUMS
-from colonnade.encryption.scheme import join_parts, need_tenseal, split_parts, wrap
+from colonnade.encryption.scheme import join_parts, split_parts, wrap
 from colonnade.errors import ConfigError, WireError
 
 
@@ -52,7 +52,7 @@ def test_joined_parts_come_apart_and_bad_lengths_are_refused() -> None:
 )
 def test_bytes_that_are_no_ciphertext_are_refused(data: bytes) -> None:
     with pytest.raises(WireError, match="not what SEAL would write"):
-        seal.from_bytes(need_tenseal().Ciphertext(), seal.context_for(SUMS), data)
+        seal.from_bytes(seal.sealapi().Ciphertext(), seal.context_for(SUMS), data)
 
 
 @pytest.mark.parametrize("modulus", [3, 1000, (1 << 60) - 93, (1 << 63) + 1])
@@ -81,7 +81,7 @@ def test_where_there_are_no_files_in_memory_temporary_ones_do(
     plain = seal.make_plaintext(
         seal.uniform(1000, 4096), where, where.last_parms_id(), 2.0**20
     )
-    again = seal.from_bytes(need_tenseal().Plaintext(), where, seal.to_bytes(plain))
+    again = seal.from_bytes(seal.sealapi().Plaintext(), where, seal.to_bytes(plain))
     assert np.array_equal(seal.numbers_in(again), seal.numbers_in(plain))
 
 
@@ -92,7 +92,7 @@ def test_a_ciphertext_that_would_unpack_to_much_more_is_refused_unread() -> None
     """
     secret = make_keys("bfv", use="sums", limit=10.0)
     x = secret.encrypt(torch.ones(4), owner="ada")
-    small = seal.to_bytes(need_tenseal().Ciphertext())
+    small = seal.to_bytes(seal.sealapi().Ciphertext())
     bad = replace(
         wrap(secret.public, x.shape, x.layout, x.bound, join_parts([small] * 1000)),
         sender="eve",

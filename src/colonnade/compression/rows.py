@@ -104,22 +104,28 @@ def pack_numbers(
 
 
 def data_rows(packed: Packed, bytes_per_row: int) -> Bytes:
-    """The data as [rows, bytes_per_row], or WireError if length and shape differ."""
+    """The data as [rows, bytes_per_row].
+
+    Raises WireError where the shape is too large to decode, and where the length is not
+    that of the shape.
+    """
     rows, values = rows_and_values(packed.shape)
+    tensor = f"A {packed.codec!r} tensor of shape {list(packed.shape)}"
+    if math.prod(max(length, 1) for length in packed.shape) >= MOST_VALUES:
+        raise WireError(f"{tensor} has more values than can be counted.")
     decoded_bytes = rows * values * DTYPES[packed.dtype].itemsize
-    countable = math.prod(max(length, 1) for length in packed.shape) < MOST_VALUES
-    has_length = len(packed.data) == rows * bytes_per_row
-    if not has_length or decoded_bytes > MAX_FRAME or not countable:
+    if decoded_bytes > MAX_FRAME:
         raise WireError(
-            f"{what} would take {unpacked:,} bytes of memory, and one tensor may take"
-            f" {MAX_FRAME:,}. Ask for fewer rows at once, or let a row have fewer"
+            f"{tensor} would take {decoded_bytes:,} bytes of memory, and one tensor may"
+            f" take {MAX_FRAME:,}. Ask for fewer rows at once, or let a row have fewer"
             " numbers."
         )
-    if len(packed.data) != rows * bytes_per_row:
+    packed_bytes = rows * bytes_per_row
+    if len(packed.data) != packed_bytes:
         raise WireError(
-            f"{what} has {rows * bytes_per_row:,} bytes as it is packed, and"
-            f" {len(packed.data):,} came. The sender's codec does not fit the receiver's:"
-            " let both run the same version of Colonnade."
+            f"{tensor} has {packed_bytes:,} bytes as it is packed, and"
+            f" {len(packed.data):,} came. The sender's codec does not fit the"
+            " receiver's: let both run the same version of Colonnade."
         )
     return np.frombuffer(packed.data, dtype=np.uint8).reshape(rows, bytes_per_row)
 

@@ -38,7 +38,6 @@ from colonnade.encryption import seal
 from colonnade.encryption.scheme import (
     checked_matrix,
     names_sender,
-    need_tenseal,
     wrap,
 )
 from colonnade.encryption.seal import Polynomial
@@ -98,7 +97,7 @@ class BfvPublicKey(SealPublicKey):
         self.capacity = 2.0 ** (WHOLE_BITS - largest_fraction)
         self.error = 2.0 ** -(self.fraction_bits + 1)
         super().__init__(use, limit, key, rotation_key, PARAMETERS)
-        self._encoder = need_tenseal().BatchEncoder(self._context)
+        self._encoder = seal.sealapi().BatchEncoder(self._context)
         settings = self._context.first_context_data().parms()
         self._modulus: int = settings.plain_modulus().value()
 
@@ -174,7 +173,7 @@ class BfvPublicKey(SealPublicKey):
         return arranged
 
     def _encoded(self, slots: Whole) -> Any:
-        encoded = need_tenseal().Plaintext()
+        encoded = seal.sealapi().Plaintext()
         self._encoder.encode(slots.tolist(), encoded)
         return encoded
 
@@ -197,12 +196,12 @@ class BfvPublicKey(SealPublicKey):
 
     def _multiplicand(self, x: Any) -> Any:
         """Give x in NTT form, which is computed once for all columns of a matrix."""
-        in_ntt_form = need_tenseal().Ciphertext()
+        in_ntt_form = seal.sealapi().Ciphertext()
         self._evaluator.transform_to_ntt(x, in_ntt_form)
         return in_ntt_form
 
     def _encrypted_zero(self, x: Any) -> Any:
-        zero = need_tenseal().Ciphertext()
+        zero = seal.sealapi().Ciphertext()
         self._encryptor.encrypt_zero(x.parms_id(), zero)
         if x.is_ntt_form():
             self._evaluator.transform_to_ntt_inplace(zero)

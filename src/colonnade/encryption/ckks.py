@@ -35,7 +35,7 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import names_sender, need_tenseal, wrap
+from colonnade.encryption.scheme import names_sender, wrap
 from colonnade.encryption.seal import Polynomial
 from colonnade.encryption.seal_keys import (
     SealPublicKey,
@@ -101,7 +101,7 @@ class CkksPublicKey(SealPublicKey):
         self.row_values = 2 * self.slots
         self.tile_values = self.slots
         super().__init__(use, limit, key, rotation_key, constants.parameters)
-        self._encoder = need_tenseal().CKKSEncoder(self._context)
+        self._encoder = seal.sealapi().CKKSEncoder(self._context)
 
     @property
     def product_scale(self) -> float:
@@ -139,7 +139,7 @@ class CkksPublicKey(SealPublicKey):
         for part in parts:
             if part.parms_id() != parms_id:
                 raise WireError("Only the result of a product can be blinded.")
-            zero = need_tenseal().Ciphertext()
+            zero = seal.sealapi().Ciphertext()
             self._encryptor.encrypt_zero(parms_id, zero)
             zero.scale = part.scale
             self._evaluator.add_inplace(part, zero)
@@ -168,7 +168,7 @@ class CkksPublicKey(SealPublicKey):
 
     def encode(self, slots: Slots, parms_id: Any, scale: float) -> Any:
         """Encode slots at a scale, for the moduli that SEAL calls `parms_id`."""
-        encoded = need_tenseal().Plaintext()
+        encoded = seal.sealapi().Plaintext()
         self._encoder.encode(slots.tolist(), parms_id, scale, encoded)
         return encoded
 
@@ -206,7 +206,7 @@ class CkksPublicKey(SealPublicKey):
         return x
 
     def _encrypted_zero(self, x: Any) -> Any:
-        zero = need_tenseal().Ciphertext()
+        zero = seal.sealapi().Ciphertext()
         self._encryptor.encrypt_zero(x.parms_id(), zero)
         zero.scale = x.scale * self._factor_scale
         return zero

@@ -95,7 +95,6 @@ class ElGamalPublicKey:
                 "An ElGamal key has 33 bytes for each value of a row; found"
                 f" {len(data)} bytes."
             )
-        _need_coincurve()
         compressed = np.frombuffer(data, dtype=np.uint8)
         try:
             points = curve.decompress(compressed.reshape(count, COMPRESSED_BYTES))
@@ -202,7 +201,6 @@ class ElGamalSecretKey(StaysInProcess):
     __slots__ = ("_scalars", "public")
 
     def __init__(self, values: int) -> None:
-        _need_coincurve()
         self._scalars = [1 + secrets.randbelow(ORDER - 1) for _ in range(values)]
         points = [curve.base_multiple(scalar) for scalar in self._scalars]
         self.public = ElGamalPublicKey(curve.compress(np.concatenate(points)).tobytes())
@@ -468,13 +466,3 @@ def _concatenated(answers: Sequence[Sequence[Any]], part: int = 0) -> NDArray[np
     """One part of several answers, one answer after the other."""
     parts = [np.frombuffer(answer[part], dtype=np.uint8) for answer in answers]
     return np.concatenate(parts)
-
-
-def _need_coincurve() -> None:
-    try:
-        curve.library()
-    except ImportError:
-        raise ConfigError(
-            "ElGamal encryption needs the package coincurve: pip install"
-            ' "colonnade[crypto]".'
-        ) from None

@@ -300,13 +300,8 @@ def _quoted(parties: Collection[str]) -> str:
 
 def fresh_private_key() -> Any:
     """Draw a private key for X25519."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    except ImportError:
-        raise ConfigError(
-            "Secure aggregation needs the package cryptography: pip install"
-            ' "colonnade[crypto]".'
-        ) from None
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
     return X25519PrivateKey.generate()
 
 

@@ -23,7 +23,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -203,19 +202,6 @@ def _with_senders(error: Exception, senders: Sequence[str]) -> str:
     if not senders or marker in text:
         return text
     return f"{text} {marker} {', '.join(senders)}."
-
-
-def need_tenseal() -> ModuleType:
-    """Import TenSEAL's binding of Microsoft SEAL."""
-    try:
-        import tenseal.sealapi as sealapi
-    except ImportError:
-        raise ConfigError(
-            "Encryption with ckks or bfv needs TenSEAL, which is not installed: pip"
-            ' install "colonnade[crypto]".'
-        ) from None
-    module: ModuleType = sealapi
-    return module
 
 
 def checked_values(

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.encryption.scheme import join_parts, need_tenseal, split_parts
+from colonnade.encryption.scheme import join_parts, split_parts
 from colonnade.errors import ConfigError, WireError
 
 Polynomial = NDArray[np.uint64]
@@ -71,22 +72,31 @@ class NewKeys(NamedTuple):
     """Rotates encrypted slots. Empty where nothing is rotated."""
 
 
+def sealapi() -> ModuleType:
+    """TenSEAL's binding of SEAL, which is imported only when something is encrypted."""
+    import tenseal.sealapi
+
+    module: ModuleType = tenseal.sealapi
+    return module
+
+
 @functools.cache
 def context_for(parameters: Parameters) -> Any:
     """The SEAL context for these parameters, which are constants of this package.
 
     A peer cannot choose them.
     """
-    sealapi = need_tenseal()
-    scheme = getattr(sealapi.SCHEME_TYPE, parameters.scheme.upper())
-    settings = sealapi.EncryptionParameters(scheme)
+    scheme = getattr(sealapi().SCHEME_TYPE, parameters.scheme.upper())
+    settings = sealapi().EncryptionParameters(scheme)
     degree = parameters.degree
     settings.set_poly_modulus_degree(degree)
-    settings.set_coeff_modulus(sealapi.CoeffModulus.Create(degree, [*parameters.bits]))
+    settings.set_coeff_modulus(
+        sealapi().CoeffModulus.Create(degree, [*parameters.bits])
+    )
     if parameters.plain_bits:
-        plain_modulus = sealapi.PlainModulus.Batching(degree, parameters.plain_bits)
+        plain_modulus = sealapi().PlainModulus.Batching(degree, parameters.plain_bits)
         settings.set_plain_modulus(plain_modulus)
-    context = sealapi.SEALContext(settings, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    context = sealapi().SEALContext(settings, True, sealapi().SEC_LEVEL_TYPE.TC128)
     # SEAL itself would raise only when something is encrypted.
     if not context.parameters_set():
         raise ConfigError(
@@ -106,17 +116,16 @@ def primes(parameters: Parameters) -> tuple[int, ...]:
 
 def generate_keys(parameters: Parameters, *, rotations: bool) -> NewKeys:
     """Draw a secret key, and make its public keys."""
-    sealapi = need_tenseal()
     context = context_for(parameters)
-    generator = sealapi.KeyGenerator(context)
-    public_key = sealapi.PublicKey()
+    generator = sealapi().KeyGenerator(context)
+    public_key = sealapi().PublicKey()
     generator.create_public_key(public_key)
     rotation_bytes = b""
     if rotations:
-        rotation_key = sealapi.GaloisKeys()
+        rotation_key = sealapi().GaloisKeys()
         generator.create_galois_keys([ROTATE_BY_ONE], rotation_key)
         rotation_bytes = to_bytes(rotation_key)
-    decryptor = sealapi.Decryptor(context, generator.secret_key())
+    decryptor = sealapi().Decryptor(context, generator.secret_key())
     return NewKeys(decryptor, to_bytes(public_key), rotation_bytes)
 
 
@@ -126,7 +135,7 @@ def read_public_key(context: Any, data: bytes) -> Any:
     A key whose second polynomial is zero is refused: its ciphertexts can be read
     without the secret key, and values that it blinds are not blinded.
     """
-    key = from_bytes(need_tenseal().PublicKey(), context, data)
+    key = from_bytes(sealapi().PublicKey(), context, data)
     if key.data().is_transparent():
         raise WireError(
             "A public key whose second polynomial is zero encrypts nothing."
@@ -198,7 +207,7 @@ def ciphertexts_from_bytes(data: bytes, context: Any) -> list[Any]:
             raise WireError(
                 f"A ciphertext of degree {degree} cannot have {len(part)} bytes."
             )
-        ciphertext = from_bytes(need_tenseal().Ciphertext(), context, part)
+        ciphertext = from_bytes(sealapi().Ciphertext(), context, part)
         if ciphertext.size() != 2:
             raise WireError("A ciphertext must have two polynomials.")
         ciphertexts.append(ciphertext)
@@ -227,7 +236,7 @@ def make_plaintext(
     """
     header = struct.pack("<4QQd", *parms_id, len(numbers), scale)
     data = seal_file(header + seal_array(numbers))
-    return from_bytes(need_tenseal().Plaintext(), context, data)
+    return from_bytes(sealapi().Plaintext(), context, data)
 
 
 def make_open_ciphertext(
@@ -260,7 +269,7 @@ def make_open_ciphertext(
         correction_factor,
     )
     data = seal_file(header + seal_array(polynomials))
-    return from_bytes(need_tenseal().Ciphertext(), context, data)
+    return from_bytes(sealapi().Ciphertext(), context, data)
 
 
 def seal_array(numbers: NDArray[np.uint64]) -> bytes:
@@ -290,7 +299,7 @@ def seal_file(body: bytes) -> bytes:
 @functools.cache
 def _seal_version() -> tuple[int, int]:
     """SEAL's major and minor version, from the header of a file that it wrote."""
-    written = to_bytes(need_tenseal().Plaintext("1"))
+    written = to_bytes(sealapi().Plaintext("1"))
     return written[3], written[4]
 
 

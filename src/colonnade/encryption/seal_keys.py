@@ -39,7 +39,6 @@ from colonnade.encryption.scheme import (
     key_id,
     key_to_bytes,
     names_sender,
-    need_tenseal,
     split_parts,
     unwrap,
     wrap,
@@ -81,17 +80,16 @@ class SealPublicKey(ABC):
         parameters: seal.Parameters,
     ) -> None:
         check_capacity(limit, self.capacity, scheme=self.scheme, what="A value")
-        sealapi = need_tenseal()
         self.use = use
         self.limit = limit
         self._parts = (key, rotation_key)
         self._context = seal.context_for(parameters)
-        self._evaluator = sealapi.Evaluator(self._context)
+        self._evaluator = seal.sealapi().Evaluator(self._context)
         public_key = seal.read_public_key(self._context, key)
-        self._encryptor = sealapi.Encryptor(self._context, public_key)
+        self._encryptor = seal.sealapi().Encryptor(self._context, public_key)
         self._rotation_key = None
         if rotation_key:
-            empty = sealapi.GaloisKeys()
+            empty = seal.sealapi().GaloisKeys()
             self._rotation_key = seal.from_bytes(empty, self._context, rotation_key)
         self.id = key_id(self.to_bytes())
 
@@ -147,7 +145,7 @@ class SealPublicKey(ABC):
         total = []
         for place, ciphertext in enumerate(first):
             # Other groups may have the same terms, so the sum is a new ciphertext.
-            place_sum = need_tenseal().Ciphertext()
+            place_sum = seal.sealapi().Ciphertext()
             self._evaluator.add(ciphertext, others[0][place], place_sum)
             for other in others[1:]:
                 self._evaluator.add_inplace(place_sum, other[place])
@@ -285,7 +283,7 @@ class SealPublicKey(ABC):
     # Steps that they share
 
     def _encrypted(self, slots: Slots) -> Any:
-        ciphertext = need_tenseal().Ciphertext()
+        ciphertext = seal.sealapi().Ciphertext()
         self._encryptor.encrypt(self._encoded(slots), ciphertext)
         return ciphertext
 
@@ -305,7 +303,7 @@ class SealPublicKey(ABC):
         """
         if encoded.is_zero():
             return self._encrypted_zero(x)
-        product = need_tenseal().Ciphertext()
+        product = seal.sealapi().Ciphertext()
         self._evaluator.multiply_plain(x, encoded, product)
         return product
 
@@ -425,7 +423,7 @@ class SealSecretKey(StaysInProcess, ABC, Generic[K]):
         plaintexts = []
         for ciphertext in self.public.ciphertexts_in(x, *layouts):
             self._check_noise(ciphertext)
-            plaintext = need_tenseal().Plaintext()
+            plaintext = seal.sealapi().Plaintext()
             self._decryptor.decrypt(ciphertext, plaintext)
             plaintexts.append(plaintext)
         return plaintexts
