@@ -76,12 +76,13 @@ def unpack(data: Bytes, count: int, bits: int) -> Numbers:
         return (data & np.uint8((1 << bits) - 1)).astype(np.uint32)
     groups_per_row = math.ceil(count / GROUP)
     group_count = rows * groups_per_row
-    # The last windows reach beyond the last group.
+    # Each row is filled up with zeros to whole groups, of `bits` bytes each. A word of
+    # zeros follows, because the last windows reach beyond the last group.
     padded = np.zeros(group_count * bits + WORD_BYTES, dtype=np.uint8)
     packed = padded[:-WORD_BYTES].reshape(rows, -1)
     packed[:, : data.shape[1]] = data
     groups = np.empty((group_count, GROUP), dtype=np.uint32)
-    mask = np.uint64((1 << bits) - 1)
+    mask = np.uint64((1 << bits) - 1)  # the other bits of a word are the neighbours'
     for place, (window, shift) in enumerate(_windows(padded, bits)):
         groups[:, place] = (window >> shift) & mask
     return groups.reshape(rows, -1)[:, :count]

@@ -279,6 +279,7 @@ def blind(points: Points, places: Places, bases: Points) -> Points:
     random_places = _random_multiples(lines, width)
     term_places = np.where(places == NOTHING, NOTHING, places + points_start)
 
+    # A sum is of all terms of its row that are not NOTHING.
     all_places = np.concatenate([random_places, term_places], axis=2)
     all_places = all_places.reshape(lines * width, SCALAR_BYTES + term_count)
     is_term = all_places != NOTHING

@@ -117,7 +117,7 @@ class SealPublicKey(ABC):
 
         All checks come first, so that nothing is computed if one group is wrong.
         """
-        bounds = [self._bound_of([parts[place] for place in group]) for group in groups]
+        bounds = [self._bound_of(parts, group) for group in groups]
         first = parts[0]
         for part in parts[1:]:
             if (part.shape, part.layout) != (first.shape, first.layout):
@@ -131,9 +131,9 @@ class SealPublicKey(ABC):
             body = seal.ciphertexts_to_bytes(total)
             yield wrap(self, first.shape, first.layout, bound, body, first.hides)
 
-    def _bound_of(self, terms: Sequence[Encrypted]) -> float:
-        """The largest size of a sum, or an error if it could overflow."""
-        bound = sum(term.bound for term in terms)
+    def _bound_of(self, parts: Sequence[Encrypted], group: Sequence[int]) -> float:
+        """The largest size of a group's sum, or an error if it could overflow."""
+        bound = sum(parts[place].bound for place in group)
         check_capacity(bound, self.capacity, scheme=self.scheme, what="The sum")
         return bound
 
