@@ -26,8 +26,8 @@ from colonnade.algorithms import logistic_regression
 from colonnade.algorithms.encrypted_columns import Multiply, Product, UseKey
 from colonnade.algorithms.logistic_regression import Config, Move
 from colonnade.core import Ciphertext, Released
-from colonnade.encryption import make_keys, seal
-from colonnade.encryption.scheme import wrap
+from colonnade.encryption import make_keys
+from colonnade.encryption.scheme import join_parts, split_parts, wrap
 from colonnade.errors import BoundaryError, ConfigError, PartyError, WireError
 from colonnade.planning.plan import plan
 from colonnade.settings.federation_file import Settings
@@ -111,7 +111,7 @@ def test_nothing_of_labels_reaches_a_partner_readable_but_its_own_sums() -> None
         )
         sums = [item for item in seen if item.receipt.name == "column_gradient"]
         assert {
-            len(b"".join(seal.parted(item.encrypted.data[8:]))) for item in sums
+            len(b"".join(split_parts(item.encrypted.data[8:]))) for item in sums
         } <= {8 * 3}, "a number per column"
 
 
@@ -297,7 +297,7 @@ def test_a_lying_partner_gets_no_more_numbers_opened_than_it_has_columns() -> No
     with pytest.raises(WireError, match="under no mask"):
         opening.opened("ada", g, unmasked)
     body = key.blind(key.product(g.encrypted, identity[:, :3], owner="ada"))[0].data[8:]
-    many = seal.joined([part for part in seal.parted(body) for _ in range(4)])
+    many = join_parts([part for part in split_parts(body) for _ in range(4)])
     stuffed = wrap(key, (1, 3), "product", 1.0, many, "blinded")
     with pytest.raises(
         WireError, match="4 ciphertexts are not the products of 1 values with 3 columns"

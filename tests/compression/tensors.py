@@ -1,4 +1,4 @@
-"""Tensors for codecs, and the same codec by the three ways a tensor can take."""
+"""Tensors for codecs, and the way of a tensor through a codec."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ def generator(seed: int = 0) -> Generator:
 
 
 def trip(codec: Codec, tensor: Tensor, seed: int = 0) -> tuple[Packed, Tensor]:
-    """Packed, and back."""
+    """The packed tensor, and the tensor that a receiver decodes."""
     packed = codec.encode(tensor, generator(seed))
     return packed, codec.decode(packed)
 
 
 def changed(packed: Packed, **settings: Any) -> Packed:
-    """With other settings, as an outsider would send it."""
+    """A packed tensor with other settings, as a stranger could send it."""
     return dataclasses.replace(packed, settings={**packed.settings, **settings})
 
 
 @st.composite
 def tensors(draw: st.DrawFn, largest: float = 1e6) -> Tensor:
-    """[rows, P] of float32 or float64 at any scale, with equal entries, zeros and
-    extremes among them."""
+    """Draw tensors [rows, P] of float32 or float64, at any scale.
+
+    There are equal entries, zeros and extremes among them.
+    """
     rows = draw(st.integers(1, 6))
     values = draw(st.integers(1, 12))
     seed = draw(st.integers(0, 10**6))

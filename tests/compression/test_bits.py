@@ -1,5 +1,4 @@
-"""Numbers of any width come back, and take the bytes they must: against Python's own
-whole numbers."""
+"""Packed numbers come back, and have the bytes that Python's own arithmetic gives."""
 
 from __future__ import annotations
 
@@ -8,17 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.compression.bits import WIDEST, pack, row_bytes, unpack, width_of
+from colonnade.compression.bits import MOST_BITS, bits_for, pack, row_bytes, unpack
 
 
 def by_hand(row: list[int], bits: int) -> bytes:
-    """One long number, least significant bit first."""
+    """Pack a row as one long number, least significant bit first."""
     whole = sum(value << (place * bits) for place, value in enumerate(row))
     return whole.to_bytes(-(-len(row) * bits // 8), "little")
 
 
 @given(
-    st.integers(1, WIDEST), st.integers(0, 5), st.integers(0, 40), st.integers(0, 10**6)
+    st.integers(1, MOST_BITS),
+    st.integers(0, 5),
+    st.integers(0, 40),
+    st.integers(0, 10**6),
 )
 @settings(max_examples=100)
 def test_rows_are_packed_side_by_side_and_come_back(
@@ -37,7 +39,7 @@ def test_rows_are_packed_side_by_side_and_come_back(
     assert np.array_equal(back, array)
 
 
-@pytest.mark.parametrize("bits", range(1, WIDEST + 1))
+@pytest.mark.parametrize("bits", range(1, MOST_BITS + 1))
 def test_the_largest_number_does_not_run_into_its_neighbours(bits: int) -> None:
     values = np.zeros((3, 19), dtype=np.uint32)
     values[:, ::2] = 2**bits - 1
@@ -59,4 +61,4 @@ def test_what_is_packed_need_not_lie_in_one_piece(bits: int) -> None:
     [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (256, 8), (257, 9), (2**32, 32)],
 )
 def test_so_many_bits_tell_so_many_values_apart(count: int, bits: int) -> None:
-    assert width_of(count) == bits
+    assert bits_for(count) == bits

@@ -45,11 +45,9 @@ def test_no_value_moves_further_than_it_may(
 def test_what_was_quantized_stays_as_it_is(
     x: Tensor, levels: int, rounding: str, fixed: bool
 ) -> None:
-    codec = (
-        Quantize(levels, -10.0, 20.0, rounding)
-        if fixed
-        else Quantize(levels, rounding=rounding)
-    )
+    codec = Quantize(levels, rounding=rounding)
+    if fixed:
+        codec = Quantize(levels, -10.0, 20.0, rounding)
     _, once = trip(codec, x, seed=1)
     _, twice = trip(codec, once, seed=2)
     assert torch.equal(once, twice)
@@ -75,8 +73,7 @@ def test_values_outside_the_owners_range_become_its_ends() -> None:
 
 @pytest.mark.parametrize("levels", [2, 5])
 def test_dithered_is_right_on_average_and_up_with_the_right_chance(levels: int) -> None:
-    """20,000 draws per value: the mean lies within five of its own standard deviations
-    of the value."""
+    """The mean of 20,000 draws is within five of its standard deviations."""
     values = torch.tensor([0.0, 0.1, 0.25, 0.4999, 0.77, 1.0], dtype=torch.float64)
     draws = 20_000
     _, back = trip(Quantize(levels, 0.0, 1.0, "dithered"), values.expand(draws, -1))
@@ -85,10 +82,8 @@ def test_dithered_is_right_on_average_and_up_with_the_right_chance(levels: int) 
     deviation = step * (share * (1 - share) / draws).sqrt()
     assert ((back.mean(0) - values).abs() <= 5 * deviation + 1e-12).all()
     for column, value in zip(back.T, values, strict=True):
-        assert set(column.tolist()) <= {
-            math.floor(float(value) / step) * step,
-            min(math.floor(float(value) / step) * step + step, 1.0),
-        }
+        below = math.floor(float(value) / step) * step
+        assert set(column.tolist()) <= {below, min(below + step, 1.0)}
 
 
 def test_nearest_uses_no_random_numbers_and_dithered_the_owners() -> None:

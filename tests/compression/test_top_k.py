@@ -24,7 +24,7 @@ from colonnade.errors import ConfigError, WireError
 def test_the_k_largest_stay_and_the_error_is_the_rest(x: Tensor, keep: float) -> None:
     codec = TopK(keep)
     rows, values = x.shape
-    k = codec.kept(values)
+    k = codec.kept_of(values)
     packed, back = trip(codec, x)
     places = math.ceil(math.log2(values))
     assert len(packed.data) == rows * (k * x.element_size() + math.ceil(k * places / 8))
@@ -55,7 +55,7 @@ def test_the_k_largest_stay_and_the_error_is_the_rest(x: Tensor, keep: float) ->
 def test_a_share_is_rounded_and_a_number_is_taken_as_it_is(
     keep: float, values: int, k: int
 ) -> None:
-    assert TopK(keep).kept(values) == k
+    assert TopK(keep).kept_of(values) == k
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""What every codec must do. A codec joins by a line in CODECS_UNDER_TEST, with the
-error it may make."""
+"""The laws of every codec. A codec joins by a line in CODECS_UNDER_TEST, with the error
+that it may make."""
 
 from __future__ import annotations
 
@@ -50,17 +50,14 @@ class CodecBatteryMessage(Message):
 def random(
     shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> Tensor:
-    """Quarters, since a codec may ask for values on a grid."""
-    values = (
-        torch.randn(shape, generator=Generator().manual_seed(seed)) * 200
-    ).round() / 4
-    return (
-        values > 0
-        if dtype == torch.bool
-        else values.abs().to(dtype)
-        if dtype == torch.uint8
-        else values.to(dtype)
-    )
+    """Multiples of a quarter, since a codec may ask for values on a grid."""
+    generator = Generator().manual_seed(seed)
+    values = (torch.randn(shape, generator=generator) * 200).round() / 4
+    if dtype == torch.bool:
+        return values > 0
+    if dtype == torch.uint8:
+        return values.abs().to(dtype)
+    return values.to(dtype)
 
 
 @every_codec

@@ -1,4 +1,4 @@
-"""What every encryption scheme must do. A scheme joins by a line in
+"""The laws of every encryption scheme. A scheme joins by a line in
 `encryption.SCHEMES`."""
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class Crossing(Message):
 
 
 def keys(scheme: str, use: str = "sums", number: int = 0) -> SecretKey:
-    return made(scheme, use, number)
+    """Keys that are made once, since that takes long. Another number is another key."""
+    return cached_keys(scheme, use, number)
 
 
 @functools.cache
-def made(scheme: str, use: str, number: int) -> SecretKey:
+def cached_keys(scheme: str, use: str, number: int) -> SecretKey:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of "plain"
         return make_keys(scheme, use=use, limit=LIMIT)
@@ -65,11 +66,9 @@ def remote(scheme: str, use: str = "sums") -> PublicKey:
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
-    return (
-        torch.rand(shape, generator=Generator().manual_seed(seed), dtype=torch.float64)
-        * 2
-        - 1
-    ) * LIMIT
+    """Numbers from -LIMIT to LIMIT."""
+    generator = Generator().manual_seed(seed)
+    return (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1) * LIMIT
 
 
 def largest(values: Tensor) -> float:
@@ -252,7 +251,7 @@ def test_what_could_overflow_is_refused_before_it_does(scheme: str) -> None:
         sums.public.add(one, one, one)
     public = remote(scheme, "products")
     with pytest.raises(
-        DataError, match="'bob' has a value that it cannot multiply by in a column"
+        DataError, match="'bob' cannot multiply by a column of a matrix"
     ):
         public.product(
             public.encrypt(random(2), owner="ada"),

@@ -232,7 +232,7 @@ def test_a_process_has_packages_of_this_one_and_nothing_else(
     monkeypatch.setenv("PASSWORD", "swordfish")
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     one = workers.Worker(many.__file__)
-    assert one.ask(many.PARSE, [BLINDED])[0] == many.parsed(BLINDED).tobytes()  # type: ignore[index]
+    assert one.ask(many.DECOMPRESS, [BLINDED])[0] == many.decompress(BLINDED).tobytes()  # type: ignore[index]
     assert b"swordfish" not in Path(f"/proc/{one.process.pid}/environ").read_bytes()
     one.end()
 

@@ -1,4 +1,4 @@
-"""BFV beyond what all schemes must do: it is exact, and its masks are uniform."""
+"""BFV, beyond what all schemes must do: it is exact, and its masks are uniform."""
 
 from __future__ import annotations
 
@@ -7,88 +7,98 @@ import functools
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy import stats
+from torch import Generator, Tensor
 
-from colonnade.encryption import SecretKey, make_keys, seal
-from colonnade.encryption.bfv import FRACTION
-from colonnade.encryption.scheme import wrap
+from colonnade.core import Encrypted
+from colonnade.encryption import make_keys
+from colonnade.encryption.bfv import FRACTION_BITS, BfvPublicKey, BfvSecretKey
+from colonnade.encryption.scheme import split_parts, unwrap, wrap
 from colonnade.errors import ConfigError, WireError
+
+LIMIT = 8.0
+PLAIN_MODULUS = 2.0**60
+MODULUS_BITS = 174
+"""Bits of a ciphertext's modulus, which its values and its noise share."""
 
 
 @functools.cache
-def keys(use: str) -> SecretKey:
-    return make_keys("bfv", use=use, limit=8.0)
+def keys(use: str) -> BfvSecretKey:
+    secret = make_keys("bfv", use=use, limit=LIMIT)
+    assert isinstance(secret, BfvSecretKey)
+    return secret
 
 
-def random(*shape: int) -> torch.Tensor:
-    return (
-        torch.rand(
-            shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
-        * 4
-        - 2
-    )
+def random(*shape: int) -> Tensor:
+    """Numbers from -2 to 2."""
+    generator = Generator().manual_seed(0)
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * 4 - 2
 
 
-def rounded(values: torch.Tensor, use: str) -> torch.Tensor:
-    return (values * 2.0 ** FRACTION[use]).round() / 2.0 ** FRACTION[use]
+def rounded(values: Tensor, use: str) -> Tensor:
+    """Values as keys for this use encrypt them."""
+    scale = 2.0 ** FRACTION_BITS[use]
+    return (values * scale).round() / scale
+
+
+def opened_numbers(public: BfvPublicKey, opened: Encrypted) -> list[NDArray[np.uint64]]:
+    """The numbers under a mask, as the secret key's holder sees them."""
+    parts = split_parts(unwrap(public, opened, "opened"))
+    return [np.frombuffer(part, dtype=np.uint64) for part in parts]
+
+
+def smallest_noise_budget(secret: BfvSecretKey, x: Encrypted) -> int:
+    return min(secret.noise_budget(part) for part in secret.public.ciphertexts_in(x))
+
+
+def assert_uniform(numbers: NDArray[np.uint64]) -> None:
+    """A test that fails once in 10^6 where numbers are uniform modulo t."""
+    assert stats.kstest(numbers / PLAIN_MODULUS, "uniform").pvalue > 1e-6
 
 
 def test_sums_are_exact_to_the_last_bit_in_any_order() -> None:
-    public = keys("sums").public
-    parts = [random(5) / (k + 1) for k in range(4)]
-    encrypted = [public.encrypt(part, owner="ada") for part in parts]
+    secret = keys("sums")
+    parts = [random(5) / (number + 1) for number in range(4)]
+    encrypted = [secret.encrypt(part, owner="ada") for part in parts]
     expected = torch.stack([rounded(part, "sums") for part in parts]).sum(0)
-    assert torch.equal(keys("sums").decrypt(public.add(*encrypted)), expected)
-    assert torch.equal(keys("sums").decrypt(public.add(*encrypted[::-1])), expected)
+    for order in (encrypted, encrypted[::-1]):
+        assert torch.equal(secret.decrypt(secret.public.add(*order)), expected)
 
 
 def test_a_product_is_the_product_of_the_rounded_numbers() -> None:
-    public = keys("products").public
+    secret = keys("products")
+    public = secret.public
     x = random(5)
     matrix = random(5, 30)
-    product = public.product(public.encrypt(x, owner="ada"), matrix, owner="bob")
-    # 2^-44 steps below 2^9: float64 holds them
+    product = public.product(secret.encrypt(x, owner="ada"), matrix, owner="bob")
+    # Its values are below 2^9, in steps of 2^-44: float64 holds them exactly.
     exact = rounded(x, "products") @ rounded(matrix, "products")
-    assert torch.equal(keys("products").decrypt(product), exact)
+    assert torch.equal(secret.decrypt(product), exact)
     blinded, mask = public.blind(product)
-    assert torch.equal(
-        public.unblind(keys("products").open_blinded(blinded), mask), exact
-    )
+    assert torch.equal(public.unblind(secret.open_blinded(blinded), mask), exact)
 
 
 def test_under_the_mask_the_keys_holder_sees_uniform_numbers() -> None:
-    public = keys("products").public
-    blinded, _ = public.blind(
-        public.product(
-            public.encrypt(random(2), owner="a"), torch.ones(2, 9), owner="b"
-        )
-    )
-    (part,) = seal.parted(keys("products").open_blinded(blinded).data[8:])
-    assert (
-        stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
-        > 1e-6
-    )
-
-
-def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
-    """At the largest values that the keys allow, and for many rows."""
-    public = keys("products").public
     secret = keys("products")
-    matrix = torch.full((64, 5), public.capacity / 64 / 8.0, dtype=torch.float64)
-    product = public.product(
-        public.encrypt(torch.full((64,), 8.0), owner="ada"), matrix, owner="bob"
-    )
-    blinded, mask = public.blind(product)
-    budgets = [
-        secret._decryptor.invariant_noise_budget(one)  # type: ignore[attr-defined]
-        for one in public._open(blinded)  # type: ignore[attr-defined]
-    ]
-    assert min(budgets) >= 8
-    assert torch.equal(
-        public.unblind(secret.open_blinded(blinded), mask),
-        torch.full((5,), public.capacity).double(),
-    )
+    public = secret.public
+    x = secret.encrypt(random(2), owner="ada")
+    blinded, _ = public.blind(public.product(x, torch.ones(2, 9), owner="bob"))
+    (numbers,) = opened_numbers(public, secret.open_blinded(blinded))
+    assert_uniform(numbers)
+
+
+def test_a_blinded_product_of_the_largest_values_can_still_be_decrypted() -> None:
+    secret = keys("products")
+    public = secret.public
+    rows = 64
+    largest = public.capacity / rows / LIMIT
+    matrix = torch.full((rows, 5), largest, dtype=torch.float64)
+    x = secret.encrypt(torch.full((rows,), LIMIT), owner="ada")
+    blinded, mask = public.blind(public.product(x, matrix, owner="bob"))
+    assert smallest_noise_budget(secret, blinded) >= 8
+    product = public.unblind(secret.open_blinded(blinded), mask)
+    assert torch.equal(product, torch.full((5,), public.capacity).double())
 
 
 @pytest.mark.parametrize(
@@ -98,69 +108,71 @@ def test_what_is_blinded_can_still_be_decrypted_with_bits_to_spare() -> None:
 def test_values_of_rows_times_columns_are_exact_and_nothing_else_is_opened(
     rows: int, columns: int, outputs: int
 ) -> None:
-    """Whether columns share a ciphertext, or rows need two. Of what is under the mask a
-    number per product is given back, and no other coefficient, which a party could have
-    filled with the values themselves."""
-    public = keys("columns").public
+    """It holds where columns share a ciphertext, and where rows need two.
+
+    One number for each product is given back from under the mask. No other coefficient
+    is: a party could have filled it with the values themselves.
+    """
     secret = keys("columns")
+    public = secret.public
     x = random(rows, outputs)
     matrix = random(rows, columns) / 8
     matrix[:, 0] = 0
     product = public.product(secret.encrypt(x, owner="ada"), matrix, owner="bob")
-    exact = rounded(x, "columns").T @ rounded(matrix, "columns")
     assert product.shape == (outputs, columns)
-    assert float((secret.decrypt(product) - exact).abs().max()) < 1e-10  # of float64
+    exact = rounded(x, "columns").T @ rounded(matrix, "columns")
+    rounding_of_float64 = 1e-10
+    assert float((secret.decrypt(product) - exact).abs().max()) < rounding_of_float64
     assert float((exact - x.T @ matrix).abs().max()) <= public.product_error(matrix)
+
     blinded, mask = public.blind(product)
     opened = secret.open_blinded(blinded)
-    assert sum(map(len, seal.parted(opened.data[8:]))) == 8 * outputs * columns
+    count = sum(len(numbers) for numbers in opened_numbers(public, opened))
+    assert count == outputs * columns
     assert torch.equal(public.unblind(opened, mask), secret.decrypt(product))
 
 
-@pytest.mark.parametrize("said", [(1, 1), (3, 1), (1, 8193 * 2)])
-def test_ciphertexts_that_do_not_fit_what_is_said_of_them_are_not_opened(
-    said: tuple[int, int],
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 8193 * 2)])
+def test_more_ciphertexts_than_a_product_of_the_shape_has_are_not_opened(
+    shape: tuple[int, int],
 ) -> None:
-    """Each of the two could hold 8192 values of somebody's choice."""
-    public = keys("columns").public
+    """Each of the two ciphertexts could hold 8192 values of somebody's choice."""
     secret = keys("columns")
-    product = public.product(
-        secret.encrypt(random(9000, 1), owner="ada"),
-        torch.ones(9000, 2) / 8,
-        owner="bob",
-    )
-    body = public.blind(product)[0].data[8:]
+    public = secret.public
+    x = secret.encrypt(random(9000, 1), owner="ada")
+    product = public.product(x, torch.ones(9000, 2) / 8, owner="bob")
+    blinded, _ = public.blind(product)
+    body = unwrap(public, blinded)
     with pytest.raises(WireError, match="2 ciphertexts are not the products of"):
-        secret.open_blinded(wrap(public, said, "product", 1.0, body, "blinded"))
+        secret.open_blinded(wrap(public, shape, "product", 1.0, body, "blinded"))
 
 
-def test_of_columns_the_noise_drowns_and_what_is_under_the_mask_is_uniform() -> None:
-    """At the largest values that the keys allow: 2^60 in 2^100, and bits to spare."""
-    public = keys("columns").public
+def test_the_flood_drowns_the_noise_of_the_largest_columns() -> None:
+    """The noise of a product is below 2^60, that of the flood 2^100."""
     secret = keys("columns")
-    matrix = torch.full((9000, 1), public.capacity / 9000 / 8.0, dtype=torch.float64)
-    product = public.product(
-        secret.encrypt(torch.full((9000, 1), 8.0), owner="ada"), matrix, owner="bob"
-    )
-    before, after = (
-        [secret._decryptor.invariant_noise_budget(one) for one in public._open(x)]  # type: ignore[attr-defined]
-        for x in (product, public.blind(product)[0])
-    )
-    assert min(before) >= 174 - 60 - 1 - 60
-    assert min(after) >= 8
-    many = public.product(
-        secret.encrypt(random(2, 1), owner="a"), torch.ones(2, 4096), owner="b"
-    )
-    (part,) = seal.parted(secret.open_blinded(public.blind(many)[0]).data[8:])
-    assert (
-        stats.kstest(np.frombuffer(part, dtype=np.uint64) / 2.0**60, "uniform").pvalue
-        > 1e-6
-    )
+    public = secret.public
+    rows = 9000
+    largest = public.capacity / rows / LIMIT
+    matrix = torch.full((rows, 1), largest, dtype=torch.float64)
+    x = secret.encrypt(torch.full((rows, 1), LIMIT), owner="ada")
+    product = public.product(x, matrix, owner="bob")
+    value_bits = 60
+    noise_bits = 60
+    least = MODULUS_BITS - value_bits - noise_bits - 1
+    assert smallest_noise_budget(secret, product) >= least
+    blinded, _ = public.blind(product)
+    assert smallest_noise_budget(secret, blinded) >= 8
+
+
+def test_under_the_mask_products_with_columns_are_uniform() -> None:
+    secret = keys("columns")
+    public = secret.public
+    x = secret.encrypt(random(2, 1), owner="ada")
+    blinded, _ = public.blind(public.product(x, torch.ones(2, 4096), owner="bob"))
+    (numbers,) = opened_numbers(public, secret.open_blinded(blinded))
+    assert_uniform(numbers)
 
 
 def test_only_bfv_has_keys_for_columns() -> None:
-    with pytest.raises(
-        ConfigError,
-        match="no use of keys 'columns'; there are sums, products, combinations",
-    ):
+    with pytest.raises(ConfigError, match="no use of keys 'columns'; there are sums"):
         make_keys("ckks", use="columns")

@@ -1,5 +1,5 @@
-"""Additive ElGamal: sums come out exactly, leave blinded, and what is no point or no
-sum is refused."""
+"""Additive ElGamal: sums are exact and leave blinded, and bytes that are no points are
+refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from colonnade.core.cipher import Encrypted
 from colonnade.encryption import elgamal
 from colonnade.encryption import points as curve
 from colonnade.encryption.elgamal import (
-    LARGEST,
+    LARGEST_SUM,
     ElGamalPublicKey,
     ElGamalSecretKey,
     logarithms,
 )
-from colonnade.encryption.points import NotAPoint
-from colonnade.encryption.scheme import wrap
+from colonnade.encryption.points import NOTHING, NotAPoint
+from colonnade.encryption.scheme import unwrap, wrap
 from colonnade.errors import BoundaryError, DataError, WireError
 
 
@@ -38,7 +38,7 @@ def key() -> ElGamalSecretKey:
 
 
 def public() -> ElGamalPublicKey:
-    """As another party has it."""
+    """The public key as another party has it."""
     return ElGamalPublicKey(key().public.to_bytes())
 
 
@@ -47,20 +47,17 @@ def rows(*values: tuple[int, int]) -> Tensor:
 
 
 def summed(encrypted: Encrypted, groups: list[list[int]]) -> Encrypted:
-    """Of each group of rows, as a party with columns adds them up."""
+    """Add up groups of rows, and blind the sums, as a party with columns does."""
     points = public().read(encrypted)
     order = np.array([row for group in groups for row in group], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(
-        np.int64
-    )
-    sums = public().sums_of(points, order, starts, (0, 1), owner="lab")
-    places = np.where(
-        np.diff(starts)[:, None] > 0, np.arange(3 * len(groups)).reshape(-1, 3), -1
-    )
-    made = public().blinded(
-        sums.reshape(-1, 64), places[:, :, None], (0, 1), owner="lab"
-    )
-    return public().written(made, (len(groups), 2))
+    ends = np.cumsum([len(group) for group in groups])
+    starts = np.concatenate([[0], ends]).astype(np.int64)
+    sums = public().group_sums(points, order, starts, (0, 1), owner="lab")
+    is_filled = np.diff(starts)[:, None] > 0
+    own_places = np.arange(3 * len(groups)).reshape(-1, 3)
+    places = np.where(is_filled, own_places, NOTHING)[:, :, None]
+    lines = public().blind(sums.reshape(-1, 64), places, (0, 1), owner="lab")
+    return public().wrap_lines(lines, (len(groups), 2))
 
 
 @settings(max_examples=20, deadline=None)
@@ -81,75 +78,66 @@ def test_sums_of_groups_are_exact_and_none_is_the_same_twice() -> None:
     expected = torch.stack([values[group].sum(0) for group in groups])
     for made in (one, other):
         assert torch.equal(key().decrypt_sums(made, [(0, 1)]), expected)
-    points = [
-        made.data[8:][at : at + 33]
-        for made in (one, other)
-        for at in range(0, len(made.data) - 8, 33)
-    ]
+    points = []
+    for made in (one, other):
+        body = unwrap(key().public, made)
+        points += [body[at : at + 33] for at in range(0, len(body), 33)]
     assert len(set(points)) == len(points)
 
 
 def test_who_knows_every_r_cannot_tell_which_rows_a_sum_is_of() -> None:
-    """Without blinding the first point of a sum is the sum of the rows' own first
-    points, which their maker knows."""
+    """Without blinding, the first point of a sum is the sum of its rows' first points.
+
+    The maker of the rows knows these.
+    """
     encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
     first = public().read(encrypted)[:, 0]
-    total, _ = curve.row_sums(first, np.arange(len(first))[None, :])
+    total = curve.row_sums(first, np.arange(len(first))[None, :]).points
     sent = summed(encrypted, [[0, 1]])
-    assert curve.formatted(total).tobytes() not in sent.data
+    assert curve.compress(total).tobytes() not in sent.data
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(-(2**25), 2**25).filter(bool))
 def test_a_logarithm_is_found_wherever_it_lies(value: int) -> None:
-    assert logarithms(curve.base(value), 2.0**25).tolist() == [value]
+    assert logarithms(curve.base_multiple(value), 2.0**25).tolist() == [value]
 
 
 def test_a_value_beyond_what_it_may_be_is_refused() -> None:
     with pytest.raises(WireError, match="no whole number from -1000 to 1000"):
-        logarithms(curve.base(10**6), 1000)
+        logarithms(curve.base_multiple(10**6), 1000)
 
 
 def test_fixed_multiples_are_the_librarys() -> None:
-    scalars = [
-        1,
-        2,
-        255,
-        256,
-        257,
-        curve.ORDER - 1,
-        curve.SHIFT,
-        curve.SHIFT + 1,
-        2**255 + 12345,
-    ]
-    assert (
-        curve.bases(scalars)
-        == np.concatenate([curve.base(scalar) for scalar in scalars])
-    ).all()
+    scalars = [1, 2, 255, 256, 257, curve.ORDER - 1, 2**255 + 12345]
+    scalars += [curve.DIGIT_SHIFT, curve.DIGIT_SHIFT + 1]
+    expected = [curve.base_multiple(scalar) for scalar in scalars]
+    assert np.array_equal(curve.base_multiples(scalars), np.concatenate(expected))
 
 
 def test_what_is_no_point_is_refused() -> None:
     encrypted = key().encrypt(rows((1, 1), (2, 2)), owner="bank")
-    body = bytearray(encrypted.data[8:])
-    for bad in (b"\x00" * 33, b"\x05" + bytes(body[1:33]), b"\x02" + b"\xff" * 32):
-        spoilt = wrap(key().public, (2, 2), "rows", LARGEST, bad + bytes(body[33:]))
+    body = unwrap(key().public, encrypted)
+    for bad in (b"\x00" * 33, b"\x05" + body[1:33], b"\x02" + b"\xff" * 32):
+        spoilt = wrap(key().public, (2, 2), "rows", LARGEST_SUM, bad + body[33:])
         with pytest.raises(
             WireError, match="something else than points: point 0 is not on the curve"
         ):
             public().read(spoilt)
     with pytest.raises(NotAPoint):
-        curve.parsed(np.zeros((1, 33), dtype=np.uint8))
+        curve.decompress(np.zeros((1, 33), dtype=np.uint8))
 
 
 def test_points_that_cancel_out_name_who_was_sent_them() -> None:
     """A label owner that sends r and -r would make sums without bytes."""
     first = public().read(key().encrypt(rows((3, 3)), owner="bank"))
     minus = np.frombuffer(curve.scalar_bytes(-1) * 3, np.uint8).reshape(-1, 32)
-    rows_ = np.concatenate(
-        [first, curve.multiplied(first.reshape(-1, 64), minus).reshape(first.shape)]
-    )
+    negative = curve.multiply(first.reshape(-1, 64), minus).reshape(first.shape)
+    rows_ = np.concatenate([first, negative])
     with pytest.raises(WireError, match="'lab' was sent points that cancel out"):
-        public().sums_of(rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab")
+        public().group_sums(
+            rows_, np.array([0, 1]), np.array([0, 2]), (0, 1), owner="lab"
+        )
 
 
 @pytest.mark.parametrize(
@@ -166,29 +154,30 @@ def test_points_that_cancel_out_name_who_was_sent_them() -> None:
 def test_no_memory_is_read_but_that_of_points(
     places: list[int], starts: list[int]
 ) -> None:
-    points = np.concatenate([curve.base(1), curve.base(2)])
+    points = np.concatenate([curve.base_multiple(1), curve.base_multiple(2)])
     with pytest.raises(IndexError, match="points that are not there"):
-        curve.sums(points, np.array(places), np.array(starts))
+        curve.group_sums(points, np.array(places), np.array(starts))
     for short in (np.zeros((2, 63), np.uint8), np.zeros(64, np.uint8), points[:, :33]):
         with pytest.raises(AssertionError):
-            curve.multiplied(short, np.ones((len(short), 32), np.uint8))
+            curve.multiply(short, np.ones((len(short), 32), np.uint8))
         with pytest.raises(AssertionError):
-            curve.parsed(short[:, :-1] if short.ndim == 2 else short)
+            curve.decompress(short[:, :-1] if short.ndim == 2 else short)
 
 
 def test_an_empty_sum_is_not_added() -> None:
     """It has no bytes, and the library ends a process that is given it."""
     with pytest.raises(IndexError, match="what is no point"):
-        curve.blinded(curve.empty(1), np.zeros((1, 1, 1), np.int64), curve.base(1))
+        curve.blind(
+            curve.zeros(1), np.zeros((1, 1, 1), np.int64), curve.base_multiple(1)
+        )
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 41])
 def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is cut into pieces: lines, groups of which some are empty, blocks of
-    lines."""
+    """Lines, blocks of lines, and groups, some of them empty, are cut into pieces."""
     alone = of_many(count)
     monkeypatch.setattr(workers, "START", 1e-9)
-    monkeypatch.setattr(workers, "GRAIN", 4 * elgamal.ADDING)
+    monkeypatch.setattr(workers, "GRAIN", 4 * elgamal.SECONDS_TO_ADD)
     monkeypatch.setattr(workers, "cores", lambda: 3)
     monkeypatch.setattr(workers, "POOL", workers.Pool())
     together = of_many(count)
@@ -198,17 +187,16 @@ def test_processes_change_nothing(count: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def of_many(count: int) -> list[np.ndarray]:
-    """Points and sums of so many rows in groups of all sizes, and what is read of as
-    many lines in two blocks."""
+    """Everything that is computed in pieces: decrypted rows, and sums in groups."""
     values = torch.tensor(
         [[row - 5, row % 3] for row in range(count)], dtype=torch.float64
     ).reshape(-1, 2)
     encrypted = key().encrypt(values, owner="bank")
-    ones = np.concatenate([curve.base(1)] * 3 * count or [curve.empty(0)]).reshape(
-        -1, 3, 64
-    )
+    ones = np.concatenate(
+        [curve.base_multiple(1)] * 3 * count or [curve.zeros(0)]
+    ).reshape(-1, 3, 64)
     starts = np.array([0, *(min(at * at, count) for at in range(9))])
-    sums = public().sums_of(
+    sums = public().group_sums(
         ones, np.arange(min(64, count)), starts, (0, 1), owner="lab"
     )
     found = [key().decrypt(encrypted).numpy(), sums, public().read(encrypted)[:0]]
@@ -238,8 +226,10 @@ def test_where_nothing_was_divided_nothing_is_sent() -> None:
 
 def test_who_sent_what_cannot_be_read_is_named() -> None:
     encrypted = key().encrypt(rows((1, 1)), owner="bank")
-    wide = wrap(key().public, (1, 5), "rows", LARGEST, encrypted.data[8:] * 2)
-    spoilt = wrap(key().public, (1, 2), "rows", LARGEST, b"\0" * 99)
+    wide = wrap(
+        key().public, (1, 5), "rows", LARGEST_SUM, unwrap(key().public, encrypted) * 2
+    )
+    spoilt = wrap(key().public, (1, 2), "rows", LARGEST_SUM, b"\0" * 99)
     for bad in (wide, spoilt):
         for read in (public().read, key().decrypt):
             with pytest.raises(WireError, match="was sent by 'mallory'"):
@@ -253,10 +243,17 @@ def test_what_has_another_size_key_or_checksum_is_refused() -> None:
     with pytest.raises(WireError, match="damaged"):
         public().read(
             Encrypted(
-                "elgamal", encrypted.key, (1, 2), "rows", LARGEST, encrypted.data + b"0"
+                "elgamal",
+                encrypted.key,
+                (1, 2),
+                "rows",
+                LARGEST_SUM,
+                encrypted.data + b"0",
             )
         )
-    lying = wrap(key().public, (7, 2), "rows", LARGEST, encrypted.data[8:])
+    lying = wrap(
+        key().public, (7, 2), "rows", LARGEST_SUM, unwrap(key().public, encrypted)
+    )
     with pytest.raises(
         WireError, match=r"says \[7, 2\], and rows of 2 values were expected"
     ):

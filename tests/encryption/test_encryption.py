@@ -1,4 +1,4 @@
-"""Keys by name."""
+"""Keys by the name of their scheme, and public keys from strangers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
 
 from colonnade.encryption import bfv, ckks, make_keys, read_public_key, seal
+from colonnade.encryption.scheme import join_parts
 from colonnade.errors import BoundaryError, ConfigError, WireError
 
 
@@ -39,7 +41,7 @@ def test_keys_that_cannot_be_made_are_refused(
         make_keys(**settings)
 
 
-def test_no_public_key_is_no_public_key() -> None:
+def test_bytes_that_are_no_public_key_are_refused() -> None:
     with pytest.raises(WireError, match="no public key"):
         read_public_key(b"\x02\0\0\0\0\0\0\0{}", scheme="bfv", use="sums")
 
@@ -76,28 +78,29 @@ def test_a_key_is_read_by_the_readers_own_settings(
 def test_a_limit_that_is_none_is_refused(limit: str) -> None:
     about = f'{{"scheme": "plain", "use": "sums", "limit": {limit}}}'.encode()
     with pytest.raises(WireError, match=r"a limit above 0|no public key"):
-        read_public_key(seal.joined([about, b"12345678"]), scheme="plain", use="sums")
+        read_public_key(join_parts([about, b"12345678"]), scheme="plain", use="sums")
 
 
-STANDARD = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
-"""Bits of the coefficient modulus at most, by degree: 128 bits against classical
-attacks with ternary secrets (Albrecht et al., Homomorphic Encryption Security Standard,
-2018, Table 1)."""
+MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
+"""The most bits of the coefficient modulus, by degree.
+
+They give 128 bits of security against classical attacks with ternary secrets (Albrecht
+et al., Homomorphic Encryption Security Standard, 2018, Table 1).
+"""
 
 
 @pytest.mark.parametrize(
-    "parameters", [bfv.PARAMETERS, *ckks.PARAMETERS.values()], ids=str
+    "parameters", [bfv.PARAMETERS, ckks.SUMS, ckks.PRODUCTS], ids=str
 )
 def test_all_parameters_have_128_bits_by_the_standard(
     parameters: seal.Parameters,
 ) -> None:
-    assert sum(parameters.bits) <= STANDARD[parameters.degree]
+    assert sum(parameters.bits) <= MOST_BITS[parameters.degree]
 
 
 @pytest.mark.parametrize("degree", [1024, 4096])
 def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
-    """Its sender says "bfv", and made it for a ring in which its ciphertexts can be
-    broken, or for another modulus."""
+    """A sender may say "bfv", and make a key for a ring that can be broken."""
     weak = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     weak.set_poly_modulus_degree(degree)
     weak.set_coeff_modulus(sealapi.CoeffModulus.Create(degree, [40, 40]))
@@ -110,32 +113,34 @@ def test_a_key_of_other_parameters_is_no_key_of_the_scheme(degree: int) -> None:
         WireError, match="not what SEAL would write with these parameters"
     ):
         read_public_key(
-            seal.joined([about, seal.to_bytes(key), b""]), scheme="bfv", use="sums"
+            join_parts([about, seal.to_bytes(key), b""]), scheme="bfv", use="sums"
         )
 
 
 def test_a_key_that_is_zero_encrypts_nothing_and_is_refused() -> None:
-    """With it a ciphertext is the encoded plaintext and a little noise, to be read
-    without any secret key."""
-    context = seal.context(ckks.SUMS)
+    """With such a key, a ciphertext can be read without any secret key.
+
+    It is the encoded plaintext and a little noise.
+    """
+    context = seal.context_for(ckks.SUMS)
     real = sealapi.PublicKey()
     sealapi.KeyGenerator(context).create_public_key(real)
     written = seal.to_bytes(real)
     about = json.dumps({"scheme": "ckks", "use": "sums", "limit": 4.0}).encode()
-    read_public_key(seal.joined([about, written, b""]), scheme="ckks", use="sums")
-    zero = seal.joined([about, zeroed(context, real.parms_id()), b""])
+    read_public_key(join_parts([about, written, b""]), scheme="ckks", use="sums")
+    zero = join_parts([about, zeroed(context, real.parms_id()), b""])
     with pytest.raises(WireError, match="second polynomial is zero"):
         read_public_key(zero, scheme="ckks", use="sums")
 
 
 def zeroed(context: Any, parms_id: Any) -> bytes:
-    """A public key of zeros in SEAL's format: that of a ciphertext of two polynomials
-    over all primes, in NTT form."""
+    """A public key of zeros in SEAL's format.
+
+    It is a ciphertext of two polynomials over all primes, in NTT form.
+    """
     primes = len(ckks.SUMS.bits)
     degree = ckks.SUMS.degree
-    array = seal._stream(
-        struct.pack("<Q", 2 * primes * degree) + bytes(8 * 2 * primes * degree)
-    )
-    return seal._stream(
+    array = seal.seal_array(np.zeros(2 * primes * degree, dtype=np.uint64))
+    return seal.seal_file(
         struct.pack("<4QBQQQdQ", *parms_id, 1, 2, degree, primes, 1.0, 1) + array
     )

@@ -1,5 +1,5 @@
-"""Shares add up to the sum exactly and say nothing by themselves; whatever does not
-belong together is refused."""
+"""Shares add up to the sum exactly, and say nothing by themselves. Shares that do not
+belong together are refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
@@ -34,7 +35,7 @@ class MaskedValues(Message):
 
 
 def agreed(count: int) -> dict[str, Masks]:
-    """So many parties that agreed on keys."""
+    """Parties that agreed on keys: "p0", "p1", and so on."""
     parties = {f"p{number}": Masks(f"p{number}") for number in range(count)}
     keys = {name: masks.public_key() for name, masks in parties.items()}
     for masks in parties.values():
@@ -64,6 +65,12 @@ def random(
     ]
 
 
+def assert_uniform(elements: NDArray[np.int64]) -> None:
+    """A test that fails once in 10^6 where elements of the ring are uniform."""
+    shares_of_ring = (elements.astype(np.float64) + 2.0**63) / 2.0**64
+    assert stats.kstest(shares_of_ring, "uniform").pvalue > 1e-6
+
+
 # The sum
 
 
@@ -73,7 +80,7 @@ def random(
 def test_the_sum_of_the_shares_is_the_sum_of_the_values(
     count: int, scale: float, dtype: torch.dtype
 ) -> None:
-    """To half a unit of the fixed point per party, and one rounding of float64."""
+    """Each party adds half a unit of the fixed point, and float64 rounds once."""
     parties = agreed(count)
     values = random(count, (33, 7), scale, dtype)
     total = open_sum(shares_of(parties, values), parties)
@@ -145,15 +152,14 @@ def test_two_parties_masks_are_each_others_negative() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -1000.0])
 def test_a_share_of_a_constant_is_uniform_over_the_ring(value: float) -> None:
-    """By its highest and lowest byte (chi-square), and as a whole (Kolmogorov-Smirnov);
-    a mask fails once in 10^6."""
+    """The highest and lowest byte are uniform, and so is the whole number.
+
+    A right mask fails each test once in 10^6.
+    """
     share = shares_of(agreed(3), [torch.full((200_000,), value)] * 3)["p1"].numpy()
     for byte in (share >> 56 & 0xFF, share & 0xFF):
         assert stats.chisquare(np.bincount(byte, minlength=256)).pvalue > 1e-6
-    assert (
-        stats.kstest((share.astype(np.float64) + 2.0**63) / 2.0**64, "uniform").pvalue
-        > 1e-6
-    )
+    assert_uniform(share)
     assert len(np.unique(share)) == len(share)
 
 
@@ -170,15 +176,12 @@ def test_a_share_does_not_correlate_with_its_values_nor_with_another_share() -> 
 
 
 def test_all_but_one_of_the_shares_are_still_noise() -> None:
-    """Who lacks one share cannot tell the others' sum."""
+    """A party that lacks one share cannot tell the sum of the others."""
     parties = agreed(4)
     values = random(4, (20_000,))
     shares = shares_of(parties, values)
     partial = (shares["p0"] + shares["p1"] + shares["p2"]).numpy()
-    assert (
-        stats.kstest((partial.astype(np.float64) + 2.0**63) / 2.0**64, "uniform").pvalue
-        > 1e-6
-    )
+    assert_uniform(partial)
 
 
 # No mask is used twice

@@ -104,7 +104,7 @@ def seen(
         "id\nidcanary0001x\nidcanary0007x\n", encoding="utf-8"
     )
     encode = wire.encode
-    new_key = masks._new_key
+    new_key = masks.fresh_private_key
     fresh = curve.fresh_secret
     start = roles.FeatureOwner.__init__
 
@@ -123,7 +123,7 @@ def seen(
 
     monkeypatch.setattr(roles.FeatureOwner, "__init__", owner)
     monkeypatch.setattr(wire, "encode", kept)
-    monkeypatch.setattr(masks, "_new_key", key)
+    monkeypatch.setattr(masks, "fresh_private_key", key)
     monkeypatch.setattr(curve, "fresh_secret", lambda: canaries.key(fresh()))
     monkeypatch.chdir(tmp_path)
     root = logging.getLogger()

@@ -634,7 +634,7 @@ def _values(
     blocks = [(2 * place, 2 * place + 1) for place in places]
     most = len(grown.sampled) * 2.0**driver.config.gradient_bits
     both = driver.secret.decrypt_sums(
-        sums.encrypted, blocks, most=most, negative=(True, False)
+        sums.encrypted, blocks, largest=most, may_be_negative=(True, False)
     )
     return both.numpy().reshape(shape)
 

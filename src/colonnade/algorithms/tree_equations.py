@@ -110,7 +110,7 @@ def _level(
         assert secret is not None
         blocks = [(2 * tree, 2 * tree + 1) for _, tree in nodes]
         both = secret.decrypt_sums(
-            reply.sums.encrypted, blocks, negative=(True, False)
+            reply.sums.encrypted, blocks, may_be_negative=(True, False)
         ).numpy()
         sums = both.reshape(len(nodes), -1, 2)
     else:

@@ -149,21 +149,23 @@ class SealedSlopes:
             if before is None or before[0].cells is not part.cells:
                 before = part, *_sorted(part, growing)
             blinded += self._of_tree(growing, *before[1:], part)
-        return self.key.written(b"".join(blinded), (lines, 2))
+        return self.key.wrap_lines(b"".join(blinded), (lines, 2))
 
     def _of_tree(
         self, growing: Growing, order: Whole, starts: Whole, part: TreePart
     ) -> list[bytes]:
         """Sums for all nodes of a tree, blinded in pieces that memory can hold."""
         values = 2 * part.tree, 2 * part.tree + 1
-        sums = self.key.sums_of(self.points, order, starts, values, owner=self.owner)
+        sums = self.key.group_sums(self.points, order, starts, values, owner=self.owner)
         candidates = growing.candidates
         goes_left = candidates.left_bins(growing.width)
         places = np.where(
             np.diff(starts) > 0, np.arange(sums[..., 0].size).reshape(-1, 3).T, -1
         )
         by_bin = places.reshape(3, -1, len(part.nodes), growing.width)
-        points = np.concatenate([sums.reshape(-1, curve.MEMORY), curve.base(-1)])
+        points = np.concatenate(
+            [sums.reshape(-1, curve.POINT_BYTES), curve.base_multiple(-1)]
+        )
         offers = np.stack([growing.open[node].offered for node in part.nodes])
         size = max(1, LINES // max(len(candidates), 1))
         blinded = []
@@ -177,7 +179,7 @@ class SealedSlopes:
             )
             terms[:, :, 2, 0][~offered] = len(points) - 1  # a sum of Hessians of -1
             blinded.append(
-                self.key.blinded(
+                self.key.blind(
                     points,
                     terms.reshape(-1, 3, growing.width),
                     values,

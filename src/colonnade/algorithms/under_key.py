@@ -23,10 +23,10 @@ from colonnade.core import (
     roles,
 )
 from colonnade.encryption import PublicKey, SecretKey
-from colonnade.encryption.scheme import Named
+from colonnade.encryption.scheme import Key
 from colonnade.errors import PartyError
 
-K = TypeVar("K", bound=Named)
+K = TypeVar("K", bound=Key)
 Form = TypeVar("Form", Released, Ciphertext)
 
 

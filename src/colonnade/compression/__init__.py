@@ -1,9 +1,18 @@
-"""Codecs make a tensor small to send. Values are really packed; their bytes follow a
-formula that the tests hold.
+"""Codecs, which make a tensor small to send.
 
-To add one, add a file and a name here. Importing this package tells receivers how to
-read them (`core.release.CODECS`), and owners may name them in their rules. A codec sees
-only what the mechanism let through, so it never costs privacy.
+To read any codec's tensors, import this package: it puts the codecs into
+`core.release.CODECS`, where a receiver looks them up by name. An owner names one in its
+own rules, and a sender uses it like this:
+
+    packed = Quantize(levels=16).encode(tensor, generator)
+    tensor = CODECS[packed.codec].decode(packed)
+
+What always holds: numbers are really packed, and their bytes follow the formula in the
+codec's module. A codec sees only what the owner's mechanism let through, so it never
+costs privacy. Bytes from a stranger are decoded or refused with a WireError, and
+nothing large is allocated before their length fits their shape.
+
+To add a codec, add a module and a line to `READERS`.
 """
 
 from __future__ import annotations
@@ -24,4 +33,6 @@ READERS: tuple[Codec, ...] = (
     TopK(),
     VectorQuantize(),
 )
+"""One codec of each kind. A tensor carries the settings that it is decoded with."""
+
 CODECS.update({codec.name: codec for codec in READERS})

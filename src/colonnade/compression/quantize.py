@@ -1,11 +1,13 @@
 """Scalar quantization: each value becomes one of k evenly spaced levels, from `low` to
 `high` inclusive.
 
-A [rows, P] tensor takes rows * ceil(P * ceil(log2(k)) / 8) bytes. Values outside the
-owner's range become its ends. Where the owner sets no range, it is from the tensor's
-smallest to its largest value, and travels along. With step = (high - low) / (k - 1) a
-value in range moves by at most step / 2 when rounded to the nearest level, and by less
-than step when dithered: up or down at random so that it is right on average.
+A tensor [rows, P] takes rows * ceil(P * ceil(log2(k)) / 8) bytes. Values outside the
+owner's range become its ends. If the owner sets no range, the range is from the
+tensor's smallest to its largest value, and travels along.
+
+With step = (high - low) / (k - 1), a value in range that is rounded to the nearest
+level moves by at most step / 2. A value that is dithered moves up or down at random, by
+less than step, so that it is right on average.
 """
 
 from __future__ import annotations
@@ -17,31 +19,39 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from colonnade.compression.bits import Numbers, width_of
+from colonnade.compression.bits import Numbers, bits_for
 from colonnade.compression.rows import (
-    floating,
-    in_rows,
+    as_rows,
+    floating_dtype,
     is_number,
     is_whole,
-    range_in,
-    read_numbers,
-    rows_of,
-    tabulated,
-    whole,
-    write_numbers,
+    make_packed,
+    pack_numbers,
+    range_setting,
+    rows_and_values,
+    unpack_numbers,
+    whole_setting,
 )
-from colonnade.core.release import DTYPE_NAMES, Packed
+from colonnade.core.release import Packed
 from colonnade.errors import ConfigError
 
-MOST = 1 << 16
-"""The most levels; with more, floating-point numbers are better."""
-SMALLEST = 1e-290
-"""The smallest range; values in a smaller one are one number."""
+MOST_LEVELS = 1 << 16
+"""With more levels, floating-point numbers are better."""
+
+SMALLEST_RANGE = 1e-290
+"""Values in a smaller range are taken to be one number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """`levels` levels over [low, high]."""
+    """Rounds values to evenly spaced levels.
+
+    Args:
+        levels: The number of levels, at most 65536.
+        low: The lowest level. By default the tensor's smallest value.
+        high: The highest level. By default the tensor's largest value.
+        rounding: "nearest", or "dithered" for values that are right on average.
+    """
 
     name: ClassVar[str] = "quantize"
     levels: int = 16
@@ -50,10 +60,10 @@ class Quantize:
     rounding: str = "nearest"
 
     def __post_init__(self) -> None:
-        if not is_whole(self.levels, 2, MOST):
+        if not is_whole(self.levels, 2, MOST_LEVELS):
             raise ConfigError(
-                f"quantize: levels must be a whole number from 2 to {MOST}; found"
-                f" {self.levels!r}."
+                f"quantize: levels must be a whole number from 2 to {MOST_LEVELS};"
+                f" found {self.levels!r}."
             )
         if self.rounding not in ("nearest", "dithered"):
             raise ConfigError(
@@ -63,49 +73,59 @@ class Quantize:
         check_range(self.name, self.low, self.high)
 
     def encode(self, tensor: Tensor, generator: Generator) -> Packed:
-        values = in_rows(tensor, self.name)
-        low, high = range_of(self.name, values, self.low, self.high)
-        top = self.levels - 1
-        per_unit = top / (high - low) if high - low > SMALLEST else 0.0
-        on_level = min(
-            torch.finfo(tensor.dtype).eps * max(abs(low), abs(high)) * per_unit, 0.5
-        )
+        """Round each value to a level, and pack the numbers of the levels.
 
-        def numbers(part: Tensor) -> Numbers:
-            position = part.to(torch.float64, copy=True).sub_(low).mul_(per_unit)
-            if self.rounding == "nearest":
-                position.round_()
-            else:  # a value on a level stays there, whatever its last bit is
-                position.add_(
-                    torch.rand(position.shape, generator=generator)
-                    .mul_(1 - 2 * on_level)
-                    .add_(on_level)
-                ).floor_()
-            return position.clamp_(0, top).to(torch.int32).numpy().view(np.uint32)
+        Args:
+            tensor: The values.
+            generator: Draws the dither.
+        """
+        rows = as_rows(tensor, self.name)
+        low, high = range_of(self.name, rows, self.low, self.high)
+        last = self.levels - 1
+        levels_per_unit = last / (high - low) if high - low > SMALLEST_RANGE else 0.0
+        # How far rounding of the tensor's type can move a value off its level.
+        type_error = torch.finfo(tensor.dtype).eps * max(abs(low), abs(high))
+        slack = min(type_error * levels_per_unit, 0.5)
 
-        data = write_numbers(values, width_of(self.levels), numbers)
+        def numbers_of(part: Tensor) -> Numbers:
+            position = (part.to(torch.float64) - low) * levels_per_unit
+            if self.rounding == "dithered":
+                level = _dithered(position, slack, generator)
+            else:
+                level = position.round()
+            inside = level.clamp(0, last).to(torch.int32)
+            return inside.numpy().view(np.uint32)
+
+        data = pack_numbers(rows, bits_for(self.levels), numbers_of)
         settings = {"levels": self.levels, "low": low, "high": high}
-        return Packed(
-            self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], settings
-        )
+        return make_packed(self.name, data, tensor, settings)
 
     def decode(self, packed: Packed) -> Tensor:
-        dtype = floating(packed)
-        levels = whole(packed, "levels", 2, MOST)
-        low, high = range_in(packed)
+        """Give each number its level. The range came with the tensor."""
+        dtype = floating_dtype(packed)
+        levels = whole_setting(packed, "levels", 2, MOST_LEVELS)
+        low, high = range_setting(packed)
 
-        def level(index: Numbers) -> Tensor:
-            share = index.astype(np.float64) / (levels - 1)
+        def values_of(numbers: Numbers) -> Tensor:
+            # This way both ends come out exactly.
+            share = numbers.astype(np.float64) / (levels - 1)
             return torch.from_numpy(low * (1 - share) + high * share).to(dtype)
 
-        values = tabulated(level, levels, packed)
-        return read_numbers(
-            packed, rows_of(packed.shape)[1], width_of(levels), levels, values
-        )
+        _, per_row = rows_and_values(packed.shape)
+        return unpack_numbers(packed, per_row, bits_for(levels), levels, values_of)
+
+
+def _dithered(position: Tensor, slack: float, generator: Generator) -> Tensor:
+    """Round up with a probability that is the position's fraction, and down otherwise.
+
+    A value within the slack of a level stays on this level, whatever its last bit is.
+    """
+    threshold = torch.rand(position.shape, generator=generator)
+    return (position + (threshold * (1 - 2 * slack) + slack)).floor()
 
 
 def check_range(codec: str, low: float | None, high: float | None) -> None:
-    """Check that both are given or neither, and low is below high."""
+    """Check that an owner's range has both ends, in order, or none."""
     if low is None and high is None:
         return
     if not (is_number(low) and is_number(high) and low < high):
@@ -116,14 +136,28 @@ def check_range(codec: str, low: float | None, high: float | None) -> None:
 
 
 def range_of(
-    codec: str, values: Tensor, low: float | None, high: float | None
+    codec: str, rows: Tensor, low: float | None, high: float | None
 ) -> tuple[float, float]:
-    """The owner's range, or the tensor's own."""
+    """The owner's range or, where the owner sets none, the range of the values.
+
+    Args:
+        codec: The name of the codec, for errors.
+        rows: The values.
+        low: The owner's lower end.
+        high: The owner's upper end.
+    """
     if low is None or high is None:
-        ends = values.aminmax() if values.numel() else None
-        low, high = (0.0, 0.0) if ends is None else (float(ends.min), float(ends.max))
+        low, high = _ends(rows)
     if not is_number(high - low):
         raise ConfigError(
             f"{codec}: the range from {low} to {high} is too wide to compute with."
         )
     return float(low), float(high)
+
+
+def _ends(rows: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value."""
+    if not rows.numel():
+        return 0.0, 0.0
+    ends = rows.aminmax()
+    return float(ends.min), float(ends.max)

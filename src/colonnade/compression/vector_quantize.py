@@ -5,18 +5,23 @@ Compressed VFL (Castiglia et al., 2022, arXiv:2206.08330) names vector quantizat
 beside scalar quantization. Here blocks have two values, and the codebook is the finest
 hexagonal lattice of at most `points` points on [low, high]^2.
 
-    row 1:       .     .     .     .       B rows, side * sqrt(3)/2 apart, odd ones half a side to the right
-    row 0:    .     .     .     .          A points, `side` apart, the first at (low, low);   A * B <= points
+    row 1:       .     .     .     .
+    row 0:    .     .     .     .
 
-The codebook does not depend on data, so parties only have to agree on these numbers; a
-codebook trained on a batch would be a release of its own. At equal bytes it is no
-better than `quantize`, and on most values worse (mean squared error 0.021 against 0.013
-at three bits a value, after a ReLU): a square holds fewer lattice points than its
-share. After a ReLU, pairs of zeros, the most frequent of all, stay zeros.
+    A points in a row, one side apart; the first point is (low, low)
+    B rows, sqrt(3)/2 sides apart; odd rows begin half a side to the right
+    A * B <= points
 
-A [rows, P] tensor takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair
-in range moves by at most side / sqrt(3). Where the owner sets no range, it is from the
-tensor's smallest to its largest value.
+The codebook does not depend on data, so that parties only have to agree on these
+numbers. A codebook trained on a batch would be a release of its own. At equal bytes the
+lattice is no better than `quantize`, and on most values worse (mean squared error 0.021
+against 0.013 at three bits a value, after a ReLU), because a square holds fewer lattice
+points than its share. After a ReLU, pairs of zeros, the most frequent of all, stay
+zeros.
+
+A tensor [rows, P] takes rows * ceil(ceil(P/2) * ceil(log2(points)) / 8) bytes. A pair
+in range moves by at most side / sqrt(3). If the owner sets no range, the range is from
+the tensor's smallest to its largest value.
 """
 
 from __future__ import annotations
@@ -24,52 +29,118 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from colonnade.compression.bits import Numbers, width_of
+from colonnade.compression.bits import Numbers, bits_for
 from colonnade.compression.quantize import check_range, range_of
 from colonnade.compression.rows import (
-    floating,
-    in_rows,
+    as_rows,
+    floating_dtype,
     is_whole,
-    range_in,
-    read_numbers,
-    rows_of,
-    tabulated,
-    whole,
-    write_numbers,
+    make_packed,
+    pack_numbers,
+    range_setting,
+    rows_and_values,
+    unpack_numbers,
+    whole_setting,
 )
-from colonnade.core.release import DTYPE_NAMES, Packed
+from colonnade.core.release import Packed
 from colonnade.errors import ConfigError
 
 Floats = NDArray[np.float64]
-FEWEST = 4
-MOST = 1 << 16
-ROW = math.sqrt(3) / 2
-"""How far rows are apart, in sides."""
+
+FEWEST_POINTS = 4
+MOST_POINTS = 1 << 16
+
+ROW_DISTANCE = math.sqrt(3) / 2
+"""The distance of two rows of the lattice, in sides."""
+
+
+class Lattice(NamedTuple):
+    """A hexagonal lattice over a square."""
+
+    across: int
+    """A, the points of a row."""
+    down: int
+    """B, the rows."""
+    side: float
+    """The distance of two points, where the square has side 1."""
+
+    @property
+    def size(self) -> int:
+        return self.across * self.down
+
+    def point(self, numbers: Numbers, low: float, high: float) -> Floats:
+        """The points of these numbers, [..., 2], on the square [low, high]^2."""
+        side = self.side * (high - low)
+        row, place = np.divmod(numbers.astype(np.int64), self.across)
+        x = (place + row % 2 / 2) * side
+        y = row * side * ROW_DISTANCE
+        return low + np.stack([x, y], axis=-1)
+
+    def nearest(self, x: Floats, y: Floats, low: float, high: float) -> Numbers:
+        """The number of the point nearest to each (x, y).
+
+        The nearest point is in the row of points below (x, y), or in the row above. So
+        the nearest point of each of the two rows is found, and the two are compared.
+        """
+        if not high > low:  # all values are equal, and so are all points
+            return np.zeros(x.shape, dtype=np.uint32)
+        side = self.side * (high - low)
+        height = (y - low) / (side * ROW_DISTANCE)
+        below = np.clip(np.floor(height), 0, self.down - 2)
+        height -= below  # above the row below, in distances of rows
+
+        # x from the first point of each of the two rows, in sides. Of two rows that
+        # follow each other, one is odd and begins half a side to the right.
+        odd_shift = below % 2 / 2
+        x_below = (x - low) / side - odd_shift
+        x_above = x_below + (2 * odd_shift - 0.5)
+        place_below = np.clip(np.rint(x_below), 0, self.across - 1)
+        place_above = np.clip(np.rint(x_above), 0, self.across - 1)
+
+        # Squared distances in sides, both less ((1 - height) ROW_DISTANCE)^2. Of the
+        # vertical part, height^2 - (1 - height)^2 = 2 height - 1 is left for the row
+        # below, and nothing for the row above.
+        to_above = (x_above - place_above) ** 2
+        to_below = (x_below - place_below) ** 2 + (2 * height - 1) * ROW_DISTANCE**2
+        is_above = to_below > to_above
+        row = below + is_above
+        place = np.where(is_above, place_above, place_below)
+        return np.asarray(row * self.across + place, dtype=np.uint32)
 
 
 @lru_cache(maxsize=64)
-def lattice(points: int) -> tuple[int, int, float]:
-    """A, B and the side, for a square of side 1: the smallest side with A * B <=
-    points."""
+def lattice(points: int) -> Lattice:
+    """The finest lattice of at most so many points."""
 
     def side(across: int) -> float:
-        return max(1 / (across - 1), 1 / (ROW * (points // across - 1)))
+        """The smallest side with which rows of so many points cover the square."""
+        covers_width = 1 / (across - 1)
+        covers_height = 1 / (ROW_DISTANCE * (points // across - 1))
+        return max(covers_width, covers_height)
 
-    about = math.isqrt(int(points * ROW))
-    across = min(range(max(about - 2, 2), min(about + 3, points // 2) + 1), key=side)
-    return across, points // across, side(across)
+    # The best number is within 2 or so of that of a lattice without a border.
+    estimate = math.isqrt(int(points * ROW_DISTANCE))
+    candidates = range(max(estimate - 2, 2), min(estimate + 3, points // 2) + 1)
+    across = min(candidates, key=side)
+    return Lattice(across, points // across, side(across))
 
 
 @dataclass(frozen=True, slots=True)
 class VectorQuantize:
-    """`points` points over [low, high]^2; 256 points cost what 16 levels per value do."""
+    """Rounds pairs of values to the points of a lattice.
+
+    Args:
+        points: The most points. 256 points cost as much as 16 levels of `quantize`.
+        low: The lower end of both values. By default the tensor's smallest value.
+        high: The upper end of both values. By default the tensor's largest value.
+    """
 
     name: ClassVar[str] = "vector_quantize"
     points: int = 256
@@ -77,87 +148,55 @@ class VectorQuantize:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        if not is_whole(self.points, FEWEST, MOST):
+        if not is_whole(self.points, FEWEST_POINTS, MOST_POINTS):
             raise ConfigError(
-                f"vector_quantize: points must be a whole number from {FEWEST} to"
-                f" {MOST}; found {self.points!r}."
+                f"vector_quantize: points must be a whole number from {FEWEST_POINTS}"
+                f" to {MOST_POINTS}; found {self.points!r}."
             )
         check_range(self.name, self.low, self.high)
 
-    def encode(self, tensor: Tensor, generator: Generator | None = None) -> Packed:  # noqa: ARG002
-        values = in_rows(tensor, self.name)
-        low, high = range_of(self.name, values, self.low, self.high)
+    def encode(
+        self,
+        tensor: Tensor,
+        generator: Generator | None = None,  # noqa: ARG002
+    ) -> Packed:
+        """Round pairs of values to points, and pack the numbers of the points."""
+        rows = as_rows(tensor, self.name)
+        low, high = range_of(self.name, rows, self.low, self.high)
+        codebook = lattice(self.points)
 
-        def numbers(part: Tensor) -> Numbers:
-            rows, count = part.shape
-            pairs = torch.full(
-                (rows, count + count % 2), low + (high - low) / 2, dtype=torch.float64
-            )
-            pairs[:, :count] = part  # an odd last value is paired with the middle
-            xy = pairs.numpy()
-            return _nearest(xy[:, 0::2], xy[:, 1::2], self.points, low, high)
+        def numbers_of(part: Tensor) -> Numbers:
+            pairs = _with_even_width(part, low + (high - low) / 2).numpy()
+            return codebook.nearest(pairs[:, 0::2], pairs[:, 1::2], low, high)
 
-        data = write_numbers(values, width_of(self.points), numbers)
+        data = pack_numbers(rows, bits_for(self.points), numbers_of)
         settings = {"points": self.points, "low": low, "high": high}
-        return Packed(
-            self.name, data, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], settings
-        )
+        return make_packed(self.name, data, tensor, settings)
 
     def decode(self, packed: Packed) -> Tensor:
-        dtype = floating(packed)
-        points = whole(packed, "points", FEWEST, MOST)
-        low, high = range_in(packed)
-        count = rows_of(packed.shape)[1]
-        across, down, _ = lattice(points)
+        """Give each number the two values of its point."""
+        dtype = floating_dtype(packed)
+        points = whole_setting(packed, "points", FEWEST_POINTS, MOST_POINTS)
+        low, high = range_setting(packed)
+        codebook = lattice(points)
 
-        def point(index: Numbers) -> Tensor:
-            return torch.from_numpy(_codebook(points, low, high, index)).to(dtype)
+        def values_of(numbers: Numbers) -> Tensor:
+            pairs = torch.from_numpy(codebook.point(numbers, low, high))
+            return pairs.to(dtype).flatten(1)
 
-        pairs = tabulated(point, across * down, packed)
-        numbers = -(-count // 2)
-        return read_numbers(
+        _, values = rows_and_values(packed.shape)
+        return unpack_numbers(
             packed,
-            numbers,
-            width_of(points),
-            across * down,
-            lambda index: pairs(index).flatten(1),
+            per_row=(values + 1) // 2,
+            bits=bits_for(points),
+            levels=codebook.size,
+            values_of=values_of,
         )
 
 
-def _codebook(
-    points: int, low: float, high: float, index: Numbers | None = None
-) -> Floats:
-    """The points of these numbers, or of all: [..., 2]."""
-    across, down, side = lattice(points)
-    index = np.arange(across * down, dtype=np.uint32) if index is None else index
-    side *= high - low
-    b, a = np.divmod(index.astype(np.int64), across)
-    return low + np.stack([(a + b % 2 / 2) * side, b * side * ROW], axis=-1)
-
-
-def _nearest(x: Floats, y: Floats, points: int, low: float, high: float) -> Numbers:
-    """The number of the nearest point, which lies in the row below or in the row above."""
-    if not high > low:
-        return np.zeros(x.shape, dtype=np.uint32)
-    across, down, side = lattice(points)
-    side *= high - low
-    u = (x - low) / side
-    v = (y - low) / (side * ROW)
-    below = np.clip(np.floor(v), 0, down - 2)
-    v -= below
-    shift = below % 2 / 2
-    u -= shift
-    in_below = np.clip(np.rint(u), 0, across - 1)
-    shift *= 2
-    shift -= 0.5
-    u += shift  # the next row starts half a side to the right, or to the left again
-    in_above = np.clip(np.rint(u), 0, across - 1)
-    to_above = (u - in_above) ** 2
-    u -= shift
-    to_below = (u - in_below) ** 2
-    to_below += (2 * v - 1) * ROW**2  # v^2 - (1 - v)^2 rows
-    is_above = to_below > to_above
-    below += is_above
-    below *= across
-    below += np.where(is_above, in_above, in_below)
-    return below.astype(np.uint32)
+def _with_even_width(rows: Tensor, partner: float) -> Tensor:
+    """The rows as float64. A last value without a partner gets this one."""
+    row_count, count = rows.shape
+    even = torch.full((row_count, count + count % 2), partner, dtype=torch.float64)
+    even[:, :count] = rows
+    return even

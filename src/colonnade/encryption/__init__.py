@@ -1,29 +1,38 @@
-"""Encryption that can be computed with: sums over parties, products with plain
-matrices, under a key of one's own.
+"""Encryption that can be computed with: sums over parties, and products with plain
+matrices, under a key whose secret half never leaves its maker.
 
-secret = make_keys("ckks", use="sums", limit=100.0)              # stays here, with whoever may read the result
-public = read_public_key(data, scheme="ckks", use="sums")         # at the others, as their own settings say
+    secret = make_keys("ckks", use="sums", limit=100.0)
+    public = read_public_key(data, scheme="ckks", use="sums")   # at the other parties
 
-a, b = public.encrypt(x, owner="ada"), public.encrypt(y, owner="bob")
-secret.decrypt(public.add(a, b))                                 # x + y, to within 2 * public.error
+    a = public.encrypt(x, owner="ada")
+    b = public.encrypt(y, owner="bob")
+    secret.decrypt(public.add(a, b))         # x + y, to within 2 * public.error
 
-Between parties, `outbox.encrypt(tensor, as_, batch, key=public)` makes what fits into a
-message.
+Between parties, `outbox.encrypt(tensor, as_, batch, key=public)` makes a ciphertext
+that fits into a message.
+
+What always holds: a decrypted value is right to within the error that its key states,
+or an error is raised, whatever bytes a stranger sent. A value out of range is refused
+and never told. A reader of a public key chooses its scheme, use and limit by itself.
+
+Two more kinds of encryption are used directly by the algorithms that need them:
+`masks`, for sums that nobody can read in parts, and `elgamal`, for sums of many small
+whole numbers.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from colonnade.core.checks import check_named
 from colonnade.core.cipher import Encrypted
 from colonnade.core.release import Released
-from colonnade.encryption import seal
-from colonnade.encryption.bfv import BfvPublicKey, BfvSecretKey
+from colonnade.encryption import bfv
 from colonnade.encryption.ckks import CkksPublicKey, CkksSecretKey
 from colonnade.encryption.plain import PlainPublicKey, PlainSecretKey
-from colonnade.encryption.scheme import USES, PublicKey, SecretKey
+from colonnade.encryption.scheme import USES, PublicKey, SecretKey, split_parts
 from colonnade.errors import BoundaryError, ColonnadeError, ConfigError, WireError
 
 __all__ = [
@@ -36,56 +45,86 @@ __all__ = [
     "read_public_key",
 ]
 
-SCHEMES: dict[str, tuple[Any, Any]] = {
-    "ckks": (CkksPublicKey, CkksSecretKey),
-    "bfv": (BfvPublicKey, BfvSecretKey),
-    "plain": (PlainPublicKey, PlainSecretKey),
+
+class Scheme(NamedTuple):
+    """How keys of a scheme are made and read, and the uses that they can be for."""
+
+    uses: tuple[str, ...]
+    make_keys: Callable[[str, float], SecretKey]
+    """From a use and a limit."""
+    public_key: Callable[..., PublicKey]
+    """From a use, a limit, and the parts that the scheme wrote into the key's bytes."""
+
+
+SCHEMES = {
+    "ckks": Scheme(USES, CkksSecretKey, CkksPublicKey),
+    "bfv": Scheme(bfv.USES, bfv.BfvSecretKey, bfv.public_key),
+    "plain": Scheme(USES, PlainSecretKey, PlainPublicKey),
 }
 
 
 def make_keys(scheme: str, *, use: str = "sums", limit: float = 1024.0) -> SecretKey:
-    """A fresh secret key, and its public key as `.public`, for values from -limit to
-    limit."""
+    """Make a fresh secret key. Its public key is the attribute `public`.
+
+    Args:
+        scheme: "ckks", "bfv", or "plain", which encrypts nothing.
+        use: What the keys are for: "sums", "products", "combinations", or "columns".
+        limit: The largest size of a value that is encrypted.
+    """
     check_named("encryption scheme", scheme, [*SCHEMES])
-    check_named("use of keys", use, [*SCHEMES[scheme][0].uses])
+    check_named("use of keys", use, [*SCHEMES[scheme].uses])
     if not 0 < limit < float("inf"):
         raise ConfigError(
             f"Keys are made for values up to a limit above 0; found {limit!r}."
         )
-    secret: SecretKey = SCHEMES[scheme][1](use, float(limit))
-    return secret
+    return SCHEMES[scheme].make_keys(use, float(limit))
 
 
 def read_public_key(
     data: bytes | Released, *, scheme: str, use: str, limit: float | None = None
 ) -> PublicKey:
-    """Read the key that `PublicKey.to_bytes` wrote, or that `outbox.publish` sent.
-    `scheme`, `use` and, where it is known, `limit` are the reader's own: whoever sends
-    a key does not choose how its reader encrypts, or whether it does. A scheme's
-    degree, moduli and scales are constants here, and SEAL refuses a key that was made
-    with others."""
+    """Read a public key that another party sent.
+
+    The reader states what the key must be: whoever sends a key does not choose how its
+    reader encrypts, or whether it does. A scheme's degree, moduli and scales are
+    constants, and SEAL refuses a key that was made with others.
+
+    Args:
+        data: The bytes of `PublicKey.to_bytes`, or the same from `outbox.publish`.
+        scheme: The scheme that was agreed on.
+        use: The use that was agreed on.
+        limit: The limit that was agreed on. By default any.
+    """
     if isinstance(data, Released):
         data = data.tensor.cpu().numpy().tobytes()
+    agreed: dict[str, Any] = {"scheme": scheme, "use": use}
+    if limit is not None:
+        agreed["limit"] = limit
     try:
-        about, *parts = seal.parted(data)
-        said = json.loads(about)
-        for key, own in (("scheme", scheme), ("use", use), ("limit", limit)):
-            if own is not None and said[key] != own:
-                raise BoundaryError(
-                    f"A public key of the {key} {str(said[key])[:32]!r} came, and by"
-                    f" this party's own settings it is {str(own)!r}. Nothing is"
-                    " encrypted with another key; make one as agreed."
-                )
-        if not said["limit"] > 0:
-            raise WireError(
-                "A public key is for values up to a limit above 0; found"
-                f" {str(said['limit'])[:32]!r}."
-            )
-        public: PublicKey = SCHEMES[scheme][0](use, float(said["limit"]), *parts)
+        return _public_key(data, agreed)
     except ColonnadeError:
         raise
-    except Exception as error:  # whatever hostile bytes make of it
+    except Exception as error:  # bytes from a stranger can make any step fail
         raise WireError(
             f"These bytes are no public key: {type(error).__name__}."
         ) from None
-    return public
+
+
+def _public_key(data: bytes, agreed: dict[str, Any]) -> PublicKey:
+    """The public key in these bytes, if its description is as agreed."""
+    description_bytes, *parts = split_parts(data)
+    description = json.loads(description_bytes)
+    for name, expected in agreed.items():
+        if description[name] != expected:
+            raise BoundaryError(
+                f"A public key of the {name} {str(description[name])[:32]!r} came, and"
+                f" by this party's own settings it is {str(expected)!r}. Nothing is"
+                " encrypted with another key; make one as agreed."
+            )
+    limit = description["limit"]
+    if not limit > 0:
+        raise WireError(
+            "A public key is for values up to a limit above 0; found"
+            f" {str(limit)[:32]!r}."
+        )
+    return SCHEMES[agreed["scheme"]].public_key(agreed["use"], float(limit), *parts)

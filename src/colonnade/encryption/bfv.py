@@ -8,18 +8,19 @@ and in whichever order.
     combinations   2^-22                   2^14 in any result        53 bytes
     columns        2^-22                   2^14 in any result        53 bytes
 
-For columns, values are coefficients of a polynomial and not slots: a product of two
-polynomials has a sum of products as a coefficient, so that no ciphertext is rotated,
-and a column of 8192 rows is one multiplication. With rows i at x^(i a) and entries of
-column j at x^(j - i a), column j times the values is the coefficient of x^j, for a
-columns at once. Whoever opens a product gives back only these coefficients.
+For columns, values are coefficients of a polynomial and not slots. A coefficient of the
+product of two polynomials is a sum of products, so that no ciphertext is rotated, and a
+column of 8192 rows is one multiplication. Row i of the values stands at x^(i a), and
+row i of column j at x^(j - i a). Column j times the values is then the coefficient of
+x^j, for a columns at once; a is the stride. Whoever opens a product gives back only
+these coefficients.
 
-Blinding adds a mask that is uniform modulo t, so that the secret key's holder decrypts
-uniformly random numbers; an encryption of zero, which hides the other half of the
-ciphertext (by RLWE); and noise of 2^100, which drowns the product's own noise, that
-depends on the plain matrix (2^80 for 32 coefficients: 20 bits below; 2^60 for columns).
-The holder gives back exact numbers without any noise in them, so they tell nothing
-about its secret key.
+Blinding adds three things: a mask that is uniform modulo t, so that the secret key's
+holder decrypts uniformly random numbers; an encryption of zero, which hides the other
+half of the ciphertext (by RLWE); and noise of 2^100, which drowns the product's own
+noise, which depends on the plain matrix (2^80 for 32 coefficients, 20 bits below; 2^60
+for columns). The holder gives back exact numbers without any noise in them, so they
+tell nothing about its secret key.
 """
 
 from __future__ import annotations
@@ -34,354 +35,378 @@ from torch import Tensor
 
 from colonnade.core.cipher import Encrypted
 from colonnade.encryption import seal
-from colonnade.encryption.scheme import need_tenseal, refusing, wrap
+from colonnade.encryption.scheme import (
+    checked_matrix,
+    names_sender,
+    wrap,
+)
+from colonnade.encryption.seal import Polynomial
+from colonnade.encryption.seal_keys import (
+    SealPublicKey,
+    SealSecretKey,
+    cut,
+    decoded_rows,
+    tiled,
+)
 from colonnade.errors import WireError
 
 PARAMETERS = seal.Parameters("bfv", 8192, (43, 43, 44, 44, 44), plain_bits=60)
-# bits after the point
-FRACTION = {"sums": 30, "products": 22, "combinations": 22, "columns": 22}
+
+FRACTION_BITS = {"sums": 30, "products": 22, "combinations": 22, "columns": 22}
+"""Bits after the point of an encrypted value, by use."""
+
+USES = tuple(FRACTION_BITS)
+
+WHOLE_BITS = 58
+"""Bits of the largest number that can be decrypted, with its sign, modulo t."""
+
 SLOTS = PARAMETERS.degree
-FLOOD = 100
-LIMB = np.uint64(20)  # bits
-ROW = SLOTS // 2  # slots are two rows, which rotate side by side
+ROTATED_SLOTS = SLOTS // 2
+"""The slots are two rows of this length, which are rotated side by side."""
+
+FLOOD_BITS = 100
+LIMB_BITS = 20
+"""The flood is drawn in limbs of so many bits, to compute its remainders."""
+
+DROPPED_PRIMES = 2
+"""Of the four primes of a ciphertext, a blinded product does without so many.
+
+The others are enough to decrypt it, and take half the bytes.
+"""
 
 Whole = NDArray[np.int64]
 
 
-class BfvPublicKey(seal.SealPublicKey):
-    """See `scheme.PublicKey`."""
+class BfvPublicKey(SealPublicKey):
+    """A public key of BFV for sums, products or combinations.
+
+    See `scheme.PublicKey` for what the methods do.
+    """
 
     scheme = "bfv"
     sum_layout = "flat"
     product_layout = "product"
-    uses = tuple(FRACTION)
+    slots = SLOTS
+    row_values = SLOTS
+    tile_values = ROTATED_SLOTS
 
-    def __init__(self, use: str, limit: float, key: bytes, galois: bytes) -> None:
-        self.fraction = FRACTION[use]
-        self.capacity = 2.0 ** (58 - self.fraction * (1 if use == "sums" else 2))
-        self.error = 2.0 ** -(self.fraction + 1)
-        super().__init__(use, limit, key, galois, PARAMETERS)
-        self._encoder = need_tenseal().BatchEncoder(self._context)
-        self._modulus: int = (
-            self._context.first_context_data().parms().plain_modulus().value()
-        )
-
-    @refusing
-    def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
-        self._check_product(x, matrix, owner)
-        exact = matrix.detach().to("cpu", torch.float64)
-        if self.use == "columns":
-            return self._times_columns(x, _whole(exact, self.fraction))
-        result: list[Any] = []
-        groups = torch.split(exact, ROW)
-        for tile, group in zip(self._open(x, "tiled"), groups, strict=True):
-            self._diagonals(tile, _whole(group, self.fraction), result)
-        return wrap(
-            self, (matrix.shape[1],), "product", self.capacity, seal.body(result)
-        )
+    def __init__(self, use: str, limit: float, key: bytes, rotation_key: bytes) -> None:
+        self.fraction_bits = FRACTION_BITS[use]
+        self.product_bits = 2 * self.fraction_bits
+        largest_fraction = self.fraction_bits if use == "sums" else self.product_bits
+        self.capacity = 2.0 ** (WHOLE_BITS - largest_fraction)
+        self.error = 2.0 ** -(self.fraction_bits + 1)
+        super().__init__(use, limit, key, rotation_key, PARAMETERS)
+        self._encoder = seal.sealapi().BatchEncoder(self._context)
+        settings = self._context.first_context_data().parms()
+        self._modulus: int = settings.plain_modulus().value()
 
     def product_error(self, matrix: Tensor) -> float:
-        """Rounding of the vector through each weight, and of the matrix through each
-        value."""
+        """Bound the error of a product.
+
+        Values are rounded, and multiplied by the matrix; the matrix is rounded, and
+        multiplied by the values.
+        """
         if not matrix.numel():
             return 0.0
-        return self.error * (
-            float(matrix.abs().sum(0).max()) + len(matrix) * (self.limit + self.error)
-        )
+        largest_column = float(matrix.abs().sum(0).max())
+        largest_vector = len(matrix) * (self.limit + self.error)
+        return self.error * (largest_column + largest_vector)
 
-    @refusing
-    def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
-        flat = self._weights(weights, rows, owner)
-        width = rows.shape[1]
-        parts = self._open(rows, "rows")
-        chunks = -(-width // SLOTS)
-        total: list[Any] = []
-        for row, weight in enumerate(_whole(flat, self.fraction)):
-            for chunk in range(chunks):
-                weighted = self._times(
-                    parts[row * chunks + chunk], np.full(SLOTS, weight)
-                )
-                seal.accumulate(self._evaluator, total, chunk, weighted)
-        return wrap(self, (width,), "product", self.capacity, seal.body(total))
+    @names_sender
+    def blind(self, x: Encrypted) -> tuple[Encrypted, list[Polynomial]]:
+        """Hide a product under a uniform mask, an encryption of zero, and noise.
 
-    @refusing
-    def blind(self, x: Encrypted) -> tuple[Encrypted, list[seal.Polynomial]]:
-        result = self._open(x, "product")
+        Returns the hidden product, and the numbers of the mask that will come back.
+        """
+        parts = self.ciphertexts_in(x, "product")
         masks = []
-        for part in result:
-            masks.append(seal.uniform(self._modulus, SLOTS))
-            self._evaluator.add_plain_inplace(
-                part, self._plain(self._centred(masks[-1]))
-            )
-            self._evaluator.add_inplace(part, self._zero(part))
-            self._evaluator.add_inplace(part, self._flood(part.parms_id()))
-            # the rest of the modulus is enough to decrypt, and takes half the bytes
-            for _ in range(2):
-                self._evaluator.mod_switch_to_next_inplace(part)
-        return wrap(
-            self, x.shape, "product", x.bound, seal.body(result), "blinded"
-        ), self._product_numbers(x, masks)
-
-    @refusing
-    def unblind(self, opened: Encrypted, mask: list[seal.Polynomial]) -> Tensor:
-        clear = [
-            self._centred(part)
-            for part in self._without_mask(opened, mask, self._modulus)
-        ]
-        return _values(clear, 2 * self.fraction, opened.shape)
-
-    def _times_columns(self, x: Encrypted, matrix: Whole) -> Encrypted:
-        """The product of each output of x [rows, outputs] with each column."""
-        (rows, count), outputs = matrix.shape, math.prod(x.shape[1:])
-        stride = _stride(rows)
-        runs = range(0, rows, SLOTS)
-        values = self._open(x, "spread")
-        for value in values:
-            self._evaluator.transform_to_ntt_inplace(value)
-        size = _columns_each(count, -(-count // stride))
-        result = [list[Any]() for _ in range(outputs)]
-        for group, first in enumerate(range(0, count, size)):
-            for run, start in enumerate(runs):
-                entries = matrix[start : start + SLOTS, first : first + size]
-                power = (
-                    np.arange(entries.shape[1])
-                    - stride * np.arange(len(entries))[:, None]
-                )
-                polynomial = np.zeros(SLOTS, dtype=np.int64)
-                # x^8192 is -1
-                polynomial[power % SLOTS] = np.where(power < 0, -entries, entries)
-                encoded = self._in_ntt_form(polynomial, values[0].parms_id())
-                for output, total in enumerate(result):
-                    term = self._times_ntt(values[output * len(runs) + run], encoded)
-                    seal.accumulate(self._evaluator, total, group, term)
-        parts = [part for total in result for part in total]
         for part in parts:
-            self._evaluator.transform_from_ntt_inplace(part)
-        return wrap(
-            self, (*x.shape[1:], count), "product", self.capacity, seal.body(parts)
-        )
+            mask = seal.uniform(self._modulus, SLOTS)
+            masks.append(mask)
+            self._evaluator.add_plain_inplace(part, self._encoded(self.centred(mask)))
+            self._evaluator.add_inplace(part, self._encrypted_zero(part))
+            self._evaluator.add_inplace(part, self._flood(part.parms_id()))
+            for _ in range(DROPPED_PRIMES):
+                self._evaluator.mod_switch_to_next_inplace(part)
+        body = seal.ciphertexts_to_bytes(parts)
+        blinded = wrap(self, x.shape, "product", x.bound, body, "blinded")
+        return blinded, self.product_numbers(masks, x.shape)
 
-    def _product_numbers(
-        self, x: Encrypted, opened: list[seal.Polynomial]
-    ) -> list[seal.Polynomial]:
-        """The numbers of opened parts that are products: of columns only as many
-        coefficients as x says."""
-        if self.use != "columns":
-            return opened
-        count = x.shape[-1]
-        outputs = math.prod(x.shape[:-1])
-        groups = len(opened) // max(outputs, 1)
-        size = _columns_each(count, groups)
-        if (
-            len(opened) != groups * outputs
-            or -(-count // size) != groups
-            or size > SLOTS
-        ):
-            raise WireError(
-                f"{len(opened)} ciphertexts are not the products of {outputs} values"
-                f" with {count} columns."
-            )
-        return [
-            part[: min(size, count - number % groups * size)]
-            for number, part in enumerate(opened)
-        ]
+    @names_sender
+    def unblind(self, opened: Encrypted, mask: list[Polynomial]) -> Tensor:
+        """Take the mask off, modulo t, and read the product."""
+        numbers = self._without_mask(opened, mask, self._modulus)
+        centred = [self.centred(part) for part in numbers]
+        return from_fixed_point(centred, self.product_bits, opened.shape)
 
-    def _arranged(self, flat: Tensor) -> list[Whole]:
-        whole = _whole(flat, self.fraction)
-        layout = self._layout(flat)
-        if layout == "spread":
-            return [
-                part
-                for output in whole.reshape(len(whole), -1).T
-                for part in _spread(output)
-            ]
+    def numbers_in(self, plaintext: Any) -> Polynomial:
+        """The numbers in a plaintext, from 0 to t - 1."""
+        return np.array(self._encoder.decode_uint64(plaintext), dtype="<u8")
+
+    def product_numbers(
+        self,
+        opened: list[Polynomial],
+        shape: tuple[int, ...],  # noqa: ARG002
+    ) -> list[Polynomial]:
+        """The numbers among the opened ones that a product of this shape consists of.
+
+        Only they go back to the party that multiplied.
+        """
+        return opened
+
+    def centred(self, numbers: Polynomial) -> Whole:
+        """Move numbers from 0 .. t - 1 to -t/2 .. t/2."""
+        signed = numbers.astype(np.int64)
+        return np.where(signed > self._modulus // 2, signed - self._modulus, signed)
+
+    def _arranged(self, values: Tensor, layout: str) -> list[Whole]:
+        whole = self._numbers(values)
+        if layout == "tiled":
+            tiles = cut(whole.reshape(-1), ROTATED_SLOTS)
+            return [tiled(tile, SLOTS) for tile in tiles]
         rows = whole if layout == "rows" else whole.reshape(1, -1)
-        size = ROW if layout == "tiled" else SLOTS
-        runs = [
-            row[start : start + size]
-            for row in rows
-            for start in range(0, len(row), size)
-        ]
-        return [
-            (
-                seal.tiled(run, SLOTS)
-                if layout == "tiled"
-                else np.pad(run, (0, SLOTS - len(run)))
-            )
-            for run in runs
-        ]
+        arranged = []
+        for row in rows:
+            for part in cut(row, SLOTS):
+                arranged.append(np.pad(part, (0, SLOTS - len(part))))
+        return arranged
 
-    def _plain(self, slots: Whole) -> Any:
-        if self.use == "columns":
-            ring = np.where(slots < 0, slots + self._modulus, slots).astype(np.uint64)
-            return seal.plaintext(ring, self._context, (0, 0, 0, 0), 1.0)
-        encoded = need_tenseal().Plaintext()
+    def _encoded(self, slots: Whole) -> Any:
+        encoded = seal.sealapi().Plaintext()
         self._encoder.encode(slots.tolist(), encoded)
         return encoded
 
-    def _diagonals(self, x: Any, matrix: Whole, total: list[Any]) -> None:
-        """Add x times matrix to `total`, one ciphertext per run of columns; x is
-        rotated away."""
-        period = seal.period(len(matrix))
-        padded = np.zeros((period, -(-matrix.shape[1] // SLOTS), SLOTS), dtype=np.int64)
-        padded.reshape(period, -1)[: len(matrix), : matrix.shape[1]] = matrix
-        slot = np.arange(SLOTS)
-        x_ntt = need_tenseal().Ciphertext()
-        sums = list[Any]()
-        for i in range(period):
-            if i:
-                self._evaluator.rotate_rows_inplace(x, 1, self._galois)
-            self._evaluator.transform_to_ntt(x, x_ntt)  # once, for all runs of columns
-            for run in range(padded.shape[1]):
-                diagonal = self._in_ntt_form(
-                    padded[(slot + i) % period, run, slot], x.parms_id()
-                )
-                seal.accumulate(
-                    self._evaluator, sums, run, self._times_ntt(x_ntt, diagonal)
-                )
-        for run, run_sum in enumerate(sums):
-            self._evaluator.transform_from_ntt_inplace(run_sum)
-            seal.accumulate(self._evaluator, total, run, run_sum)
-
-    def _in_ntt_form(self, slots: Whole, parms_id: Any) -> Any | None:
-        """Plain slots in NTT form; None where all are zero."""
-        if not slots.any():
-            return None
-        encoded = self._plain(slots)
-        self._evaluator.transform_to_ntt_inplace(encoded, parms_id)
+    def _encoded_factor(self, slots: Whole, x: Any) -> Any:
+        encoded = self._encoded(slots)
+        if x.is_ntt_form():
+            self._evaluator.transform_to_ntt_inplace(encoded, x.parms_id())
         return encoded
 
-    def _times_ntt(self, x: Any, encoded: Any | None) -> Any:
-        """As `_times`, where both are in NTT form."""
-        if encoded is None:
-            zero = self._zero(x)
+    def _numbers(self, values: Tensor) -> Whole:
+        return to_fixed_point(values, self.fraction_bits)
+
+    def _columns_in_slots(self, matrix: Whole) -> Whole:
+        rows, columns = matrix.shape
+        padded = np.pad(matrix, ((0, 0), (0, -columns % SLOTS)))
+        return padded.reshape(rows, -1, SLOTS)
+
+    def _rotate_by_one(self, x: Any) -> None:
+        self._evaluator.rotate_rows_inplace(x, 1, self._rotation_key)
+
+    def _multiplicand(self, x: Any) -> Any:
+        """Give x in NTT form, which is computed once for all columns of a matrix."""
+        in_ntt_form = seal.sealapi().Ciphertext()
+        self._evaluator.transform_to_ntt(x, in_ntt_form)
+        return in_ntt_form
+
+    def _encrypted_zero(self, x: Any) -> Any:
+        zero = seal.sealapi().Ciphertext()
+        self._encryptor.encrypt_zero(x.parms_id(), zero)
+        if x.is_ntt_form():
             self._evaluator.transform_to_ntt_inplace(zero)
-            return zero
-        result = need_tenseal().Ciphertext()
-        self._evaluator.multiply_plain(x, encoded, result)
-        return result
-
-    def _times(self, x: Any, slots: Whole) -> Any:
-        """x times plain slots. SEAL refuses a product that everybody can see to be
-        zero, so a zero is encrypted."""
-        if not slots.any():
-            return self._zero(x)
-        result = need_tenseal().Ciphertext()
-        self._evaluator.multiply_plain(x, self._plain(slots), result)
-        return result
-
-    def _zero(self, like: Any) -> Any:
-        zero = need_tenseal().Ciphertext()
-        self._encryptor.encrypt_zero(like.parms_id(), zero)
         return zero
 
-    def _flood(self, parms_id: Any) -> Any:
-        """Noise from 0 to 2^100, to drown a product's own, which is below 2^80 for 32
-        coefficients."""
-        limbs = seal.uniform(1 << int(LIMB), FLOOD // int(LIMB) * SLOTS).reshape(
-            -1, SLOTS
-        )
-        primes = [np.uint64(prime) for prime in seal.primes(PARAMETERS)[:-1]]
-        rows = [np.zeros(SLOTS, dtype=np.uint64) for _ in primes]
-        for limb in limbs:  # a prime has 44 bits at most, so that nothing wraps around
-            rows = [
-                ((row << LIMB) + limb) % prime
-                for row, prime in zip(rows, primes, strict=True)
-            ]
-        return seal.ciphertext(rows, self._context, parms_id)
+    def _finish(self, product: Any) -> None:
+        if product.is_ntt_form():
+            self._evaluator.transform_from_ntt_inplace(product)
 
-    def _numbers(self, plain: Any) -> seal.Polynomial:
-        """The numbers in a plaintext, from 0 to t - 1."""
-        if self.use != "columns":
-            return np.array(self._encoder.decode_uint64(plain), dtype="<u8")
-        coefficients = seal.values_of(plain)
+    def _flood(self, parms_id: Any) -> Any:
+        """Noise from 0 to 2^100, as a ciphertext that anybody can read.
+
+        It drowns the noise of a product, which is below 2^80 for 32 coefficients.
+        """
+        limb_count = FLOOD_BITS // LIMB_BITS
+        limbs = seal.uniform(1 << LIMB_BITS, limb_count * SLOTS).reshape(limb_count, -1)
+        residues = []
+        for prime in seal.primes(PARAMETERS)[:-1]:
+            residue = np.zeros(SLOTS, dtype=np.uint64)
+            for limb in limbs:
+                # A prime has at most 44 bits, so that nothing wraps around here.
+                residue = ((residue << np.uint64(LIMB_BITS)) + limb) % np.uint64(prime)
+            residues.append(residue)
+        return seal.make_open_ciphertext(residues, self._context, parms_id)
+
+
+class BfvColumnsPublicKey(BfvPublicKey):
+    """A public key of BFV for columns, whose values are coefficients, not slots."""
+
+    @names_sender
+    def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
+        """Multiply each output of x [rows, outputs] by each column of a matrix."""
+        exact = checked_matrix(
+            matrix,
+            x,
+            vector_size=x.shape[0],
+            largest_sum=self._largest_factor_sum(x),
+            owner=owner,
+            scheme=self.scheme,
+        )
+        rows, columns = exact.shape
+        fixed_point = self._numbers(exact)
+        starts = range(0, rows, SLOTS)
+        values = self.ciphertexts_in(x, "spread")
+        for value in values:
+            self._evaluator.transform_to_ntt_inplace(value)
+        # The columns go into as few ciphertexts as can be, and evenly.
+        group_count = math.ceil(columns / stride_of(rows))
+        group_size = columns_per_group(columns, group_count)
+        outputs = math.prod(x.shape[1:])
+        totals: list[list[Any]] = [[] for _ in range(outputs)]
+        for group, first in enumerate(range(0, columns, group_size)):
+            for run, start in enumerate(starts):
+                entries = fixed_point[start : start + SLOTS, first : first + group_size]
+                polynomial = columns_polynomial(entries, stride_of(rows))
+                encoded = self._encoded_factor(polynomial, values[0])
+                for output, total in enumerate(totals):
+                    value = values[output * len(starts) + run]
+                    term = self._times_encoded(value, encoded)
+                    self._accumulate(total, group, term)
+        parts: list[Any] = []
+        for total in totals:
+            parts += total
+        return self._product_of(parts, (*x.shape[1:], columns))
+
+    def numbers_in(self, plaintext: Any) -> Polynomial:
+        """The coefficients of a plaintext. SEAL leaves leading zeros out."""
+        coefficients = seal.numbers_in(plaintext)
         return np.pad(coefficients, (0, SLOTS - len(coefficients)))
 
-    def _centred(self, values: seal.Polynomial) -> Whole:
-        """Numbers from 0 .. t - 1, moved to -t/2 .. t/2."""
-        signed = values.astype(np.int64)
-        return np.where(signed > self._modulus // 2, signed - self._modulus, signed)
+    def product_numbers(
+        self, opened: list[Polynomial], shape: tuple[int, ...]
+    ) -> list[Polynomial]:
+        """The coefficients that are products, one for each column.
+
+        The party that multiplied chose all other coefficients, too. It could have put
+        the encrypted values themselves there, so they are not given back.
+        """
+        columns = shape[-1]
+        outputs = math.prod(shape[:-1])
+        groups = len(opened) // max(outputs, 1)
+        size = columns_per_group(columns, groups)
+        is_complete = len(opened) == groups * outputs
+        if not is_complete or math.ceil(columns / size) != groups or size > SLOTS:
+            raise WireError(
+                f"{len(opened)} ciphertexts are not the products of {outputs} values"
+                f" with {columns} columns."
+            )
+        numbers = []
+        for place, part in enumerate(opened):
+            group = place % groups
+            numbers.append(part[: min(size, columns - group * size)])
+        return numbers
+
+    def _layout_of(self, values: Tensor) -> str:  # noqa: ARG002
+        return "spread"
+
+    def _arranged(self, values: Tensor, layout: str) -> list[Whole]:  # noqa: ARG002
+        whole = self._numbers(values)
+        arranged = []
+        for output in whole.reshape(len(whole), -1).T:
+            arranged += spread(output)
+        return arranged
+
+    def _encoded(self, slots: Whole) -> Any:
+        """Make a plaintext with these coefficients. Here they are not slots."""
+        in_ring = np.where(slots < 0, slots + self._modulus, slots).astype(np.uint64)
+        no_ntt_form = (0, 0, 0, 0)
+        return seal.make_plaintext(in_ring, self._context, no_ntt_form, 1.0)
 
 
-class BfvSecretKey(seal.SealSecretKey[BfvPublicKey]):
-    """See `scheme.SecretKey`."""
+def public_key(use: str, limit: float, key: bytes, rotation_key: bytes) -> BfvPublicKey:
+    """Read a public key of BFV for this use."""
+    kind = BfvColumnsPublicKey if use == "columns" else BfvPublicKey
+    return kind(use, limit, key, rotation_key)
+
+
+class BfvSecretKey(SealSecretKey[BfvPublicKey]):
+    """A secret key of BFV. See `scheme.SecretKey` for what the methods do."""
 
     __slots__ = ()
 
     def __init__(self, use: str, limit: float) -> None:
-        self._decryptor, key, galois = seal.make_keys(
-            PARAMETERS, rotations=use == "products"
-        )
-        self.public = BfvPublicKey(use, limit, key, galois)
+        keys = seal.generate_keys(PARAMETERS, rotations=use == "products")
+        self._decryptor = keys.decryptor
+        self.public = public_key(use, limit, keys.public_key, keys.rotation_key)
 
-    @refusing
+    @names_sender
     def decrypt(self, x: Encrypted) -> Tensor:
+        """Decrypt values in any layout but "spread", which is only multiplied."""
         public = self.public
-        parts = [
-            public._numbers(plain)
-            for plain in self._decrypted(x, "flat", "tiled", "product", "rows")
-        ]
-        slots = [
-            public._centred(part)
-            for part in (
-                public._product_numbers(x, parts) if x.layout == "product" else parts
-            )
-        ]
-        bits = public.fraction * (2 if x.layout == "product" else 1)
+        plaintexts = self._plaintexts(x, "flat", "tiled", "product", "rows")
+        numbers = [public.numbers_in(plaintext) for plaintext in plaintexts]
+        bits = public.fraction_bits
+        if x.layout == "product":
+            numbers = public.product_numbers(numbers, x.shape)
+            bits = public.product_bits
+        slots = [public.centred(part) for part in numbers]
+        if x.layout == "tiled":  # the second row of slots repeats the first
+            slots = [part[:ROTATED_SLOTS] for part in slots]
         if x.layout == "rows":
-            runs = len(slots) // max(x.shape[0], 1)
-            rows = [
-                _values(slots[row * runs : (row + 1) * runs], bits, x.shape[1:])
-                for row in range(x.shape[0])
-            ]
-            return (
-                torch.stack(rows) if rows else torch.empty(x.shape, dtype=torch.float64)
+            return decoded_rows(
+                slots, x.shape, lambda row, shape: from_fixed_point(row, bits, shape)
             )
-        tiled = public.use == "products" and x.layout == "tiled"
-        return _values(
-            [part[:ROW] for part in slots] if tiled else slots, bits, x.shape
-        )
+        return from_fixed_point(slots, bits, x.shape)
 
-    def _under_mask(self, x: Encrypted, plain: list[Any]) -> list[seal.Polynomial]:
-        return self.public._product_numbers(
-            x, [self.public._numbers(part) for part in plain]
-        )
+    def noise_budget(self, ciphertext: Any) -> int:
+        """The bits by which a ciphertext's noise is still below its values."""
+        return int(self._decryptor.invariant_noise_budget(ciphertext))
+
+    def _numbers_to_return(
+        self, x: Encrypted, plaintexts: list[Any]
+    ) -> list[Polynomial]:
+        numbers = [self.public.numbers_in(plaintext) for plaintext in plaintexts]
+        return self.public.product_numbers(numbers, x.shape)
 
     def _check_noise(self, ciphertext: Any) -> None:
-        if not self._decryptor.invariant_noise_budget(ciphertext):
+        if not self.noise_budget(ciphertext):
             raise WireError(
                 "A bfv ciphertext was computed with too often: its noise has reached"
                 " its values."
             )
 
 
-def _whole(values: Tensor, bits: int) -> Whole:
+def to_fixed_point(values: Tensor, bits: int) -> Whole:
+    """Round values to whole multiples of 2^-bits, and give the multiples."""
     return (values * 2.0**bits).round().to(torch.int64).numpy()
 
 
-def _values(slots: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:
-    flat = np.concatenate(slots) if slots else np.empty(0, dtype=np.int64)
-    return torch.from_numpy(flat[: math.prod(shape)] / 2.0**bits).reshape(shape)
+def from_fixed_point(parts: list[Whole], bits: int, shape: tuple[int, ...]) -> Tensor:
+    """The first values of these parts, in a shape. The rest is padding."""
+    whole = np.concatenate([np.empty(0, dtype=np.int64), *parts])
+    values = whole[: math.prod(shape)] / 2.0**bits
+    return torch.from_numpy(values).reshape(shape)
 
 
-def _stride(rows: int) -> int:
-    """By how many powers the coefficients of two rows are apart: so many columns fit
-    between them."""
+def stride_of(rows: int) -> int:
+    """The distance a between the powers of two rows: so many columns fit in between."""
     return max(SLOTS // max(rows, 1), 1)
 
 
-def _columns_each(count: int, groups: int) -> int:
-    """How many of `count` columns each of `groups` ciphertexts has."""
-    return max(-(-count // max(groups, 1)), 1)
+def columns_per_group(columns: int, groups: int) -> int:
+    """How many columns share a ciphertext, if they are spread over so many groups."""
+    return max(math.ceil(columns / max(groups, 1)), 1)
 
 
-def _spread(values: Whole) -> list[Whole]:
-    """One output's values, at powers that are as far apart as their number allows."""
-    stride = _stride(len(values))
-    parts = []
-    for start in range(0, len(values), SLOTS):
-        run = values[start : start + SLOTS]
-        part = np.zeros(SLOTS, dtype=np.int64)
-        part[: len(run) * stride : stride] = run
-        parts.append(part)
-    return parts
+def spread(values: Whole) -> list[Whole]:
+    """Put value i at the power x^(i a) of a polynomial, or of several if needed."""
+    stride = stride_of(len(values))
+    polynomials = []
+    for run in cut(values, SLOTS):
+        polynomial = np.zeros(SLOTS, dtype=np.int64)
+        polynomial[: len(run) * stride : stride] = run
+        polynomials.append(polynomial)
+    return polynomials
+
+
+def columns_polynomial(entries: Whole, stride: int) -> Whole:
+    """Put row i of column j at the power x^(j - i a) of one polynomial.
+
+    A negative power is a positive one with the other sign, because x^8192 is -1.
+    """
+    row_count, column_count = entries.shape
+    rows = np.arange(row_count)[:, None]
+    power = np.arange(column_count) - stride * rows
+    polynomial = np.zeros(SLOTS, dtype=np.int64)
+    polynomial[power % SLOTS] = np.where(power < 0, -entries, entries)
+    return polynomial

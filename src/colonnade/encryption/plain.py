@@ -1,12 +1,11 @@
 """No encryption at all, behind the same calls: for tests, for debugging, and to measure
 what encryption costs.
 
-It warns once, ciphertexts say "plain", and ledgers report what crossed as non-private.
+Making a key warns. Ciphertexts say "plain", and ledgers report them as non-private.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import warnings
@@ -18,137 +17,136 @@ import torch
 from torch import Tensor
 
 from colonnade.core.cipher import NOT_ENCRYPTED, Encrypted
-from colonnade.encryption import seal
 from colonnade.encryption.scheme import (
-    USES,
-    fingerprint,
-    fits,
-    refusing,
-    stays,
+    StaysInProcess,
+    check_capacity,
+    checked_matrix,
+    checked_values,
+    checked_weights,
+    key_id,
+    key_to_bytes,
+    names_sender,
     unwrap,
-    within,
     wrap,
 )
 from colonnade.errors import WireError
 
-CAPACITY = 2.0**52  # sums of products up to here keep their last digits in float64
+CAPACITY = 2.0**52
+"""Sums of products up to this size keep their last digits in float64."""
+
+PRODUCT_ERROR = 2.0**-44
+"""The error of a product in float64, relative to the sizes of its factors."""
+
+TAG_BYTES = 8
+"""Random bytes by which two keys differ."""
 
 
 class PlainPublicKey:
-    """See `scheme.PublicKey`. Everything works with keys for any use."""
+    """A public key that encrypts nothing. A key for any use can do everything.
+
+    See `scheme.PublicKey` for what the methods do.
+    """
 
     scheme = NOT_ENCRYPTED
     capacity = CAPACITY
     error = 0.0
-    uses = USES
 
-    def __init__(self, use: str, limit: float, key: bytes) -> None:
+    def __init__(self, use: str, limit: float, tag: bytes) -> None:
+        check_capacity(limit, CAPACITY, scheme=self.scheme, what="A value")
         self.use = use
-        self.limit = fits(limit, CAPACITY, scheme="plain", what="A value")
-        self._key = key
-        self.id = fingerprint(self.to_bytes())
+        self.limit = limit
+        self._tag = tag
+        self.id = key_id(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        about = json.dumps(
-            {"scheme": self.scheme, "use": self.use, "limit": self.limit}
-        ).encode()
-        return seal.joined([about, self._key])
+        return key_to_bytes(self, self._tag)
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
-        return self._wrapped(
-            within(values, self.limit, owner=owner, scheme="plain"), self.limit
-        )
+        exact = checked_values(values, self.limit, owner=owner, scheme=self.scheme)
+        return self._wrap(exact, self.limit)
 
-    @refusing
+    @names_sender
     def add(self, *parts: Encrypted) -> Encrypted:
-        bound = fits(
-            sum(part.bound for part in parts), CAPACITY, scheme="plain", what="The sum"
-        )
-        total = self._values(parts[0])
-        for part in parts[1:]:
-            if part.shape != parts[0].shape:
+        """Add values of the same shape."""
+        bound = sum(part.bound for part in parts)
+        check_capacity(bound, CAPACITY, scheme=self.scheme, what="The sum")
+        first, *others = parts
+        total = self.read(first)
+        for part in others:
+            if part.shape != first.shape:
                 raise WireError(
-                    f"Ciphertexts of shapes {list(parts[0].shape)} and"
+                    f"Ciphertexts of shapes {list(first.shape)} and"
                     f" {list(part.shape)} cannot be added."
                 )
-            total += self._values(part)
-        return self._wrapped(total, bound)
+            total += self.read(part)
+        return self._wrap(total, bound)
 
     def add_groups(
         self, parts: Sequence[Encrypted], groups: Sequence[Sequence[int]]
     ) -> Iterator[Encrypted]:
-        return (self.add(*(parts[number] for number in group)) for group in groups)
+        for group in groups:
+            yield self.add(*(parts[place] for place in group))
 
-    @refusing
+    @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
-        if math.prod(x.shape) != len(matrix):
-            raise WireError(
-                f"Encrypted values of shape {list(x.shape)} do not fit a matrix with"
-                f" {len(matrix)} rows."
-            )
-        what = "multiply by in a column"
-        within(
-            matrix.abs().sum(0),
-            CAPACITY / x.bound,
+        """Multiply a vector by a matrix, with the checks that encryption would need."""
+        exact = checked_matrix(
+            matrix,
+            x,
+            vector_size=math.prod(x.shape),
+            largest_sum=CAPACITY / x.bound,
             owner=owner,
-            scheme="plain",
-            what=what,
+            scheme=self.scheme,
         )
-        return self._wrapped(
-            self._values(x).flatten() @ matrix.detach().to("cpu", torch.float64),
-            CAPACITY,
-        )
+        return self._wrap(self.read(x).flatten() @ exact, CAPACITY)
 
     def product_error(self, matrix: Tensor) -> float:
-        """The error of float64 itself."""
-        return (
-            2.0**-44 * (float(matrix.abs().sum(0).max()) + 1) * self.limit
-            if matrix.numel()
-            else 0.0
-        )
+        """Bound the rounding error of `product`."""
+        if not matrix.numel():
+            return 0.0
+        largest_column = float(matrix.abs().sum(0).max())
+        return PRODUCT_ERROR * (largest_column + 1) * self.limit
 
-    @refusing
+    @names_sender
     def combine(self, weights: Tensor, rows: Encrypted, *, owner: str) -> Encrypted:
-        flat = within(weights, CAPACITY, owner=owner, scheme="plain", what="weigh by")
-        if tuple(flat.shape) != rows.shape[:1]:
-            raise WireError(
-                f"{flat.numel()} weights do not fit {rows.shape[0]} encrypted rows."
-            )
-        within(
-            flat.abs().sum(),
-            CAPACITY / rows.bound,
+        """Add weighted rows, with the checks that encryption would need."""
+        exact = checked_weights(
+            weights,
+            rows,
+            largest=CAPACITY,
+            largest_sum=CAPACITY / rows.bound,
             owner=owner,
-            scheme="plain",
-            what="weigh by in all",
+            scheme=self.scheme,
         )
-        return self._wrapped(flat @ self._values(rows), CAPACITY)
+        return self._wrap(exact @ self.read(rows), CAPACITY)
 
-    @refusing
-    def blind(self, x: Encrypted) -> tuple[Encrypted, Any]:
-        """There is no mask either: what is not encrypted needs none."""
-        return wrap(self, x.shape, "values", x.bound, unwrap(self, x), "blinded"), None
+    @names_sender
+    def blind(self, x: Encrypted) -> tuple[Encrypted, None]:
+        """Mark values as blinded. Values that are not encrypted need no mask."""
+        body = unwrap(self, x)
+        return wrap(self, x.shape, "values", x.bound, body, "blinded"), None
 
-    @refusing
+    @names_sender
     def unblind(self, opened: Encrypted, mask: Any) -> Tensor:  # noqa: ARG002
-        return self._values(opened)
+        return self.read(opened)
 
-    def _wrapped(self, values: Tensor, bound: float) -> Encrypted:
-        return wrap(
-            self, tuple(values.shape), "values", bound, values.numpy().tobytes()
-        )
+    def read(self, x: Encrypted) -> Tensor:
+        """The values, which are not encrypted."""
+        values = np.frombuffer(unwrap(self, x, "values"), dtype=np.float64)
+        return torch.from_numpy(values.copy()).reshape(x.shape)
 
-    def _values(self, x: Encrypted) -> Tensor:
-        body = unwrap(self, x, "values")
-        return torch.from_numpy(np.frombuffer(body, dtype=np.float64).copy()).reshape(
-            x.shape
-        )
+    def _wrap(self, values: Tensor, bound: float) -> Encrypted:
+        body = values.numpy().tobytes()
+        return wrap(self, tuple(values.shape), "values", bound, body)
 
 
-class PlainSecretKey:
-    """See `scheme.SecretKey`; everybody can do what it does."""
+class PlainSecretKey(StaysInProcess):
+    """A secret key that hides nothing: everybody can read what it reads.
+
+    See `scheme.SecretKey` for what the methods do.
+    """
 
     __slots__ = ("public",)
-    __reduce_ex__ = __reduce__ = __getstate__ = __copy__ = __deepcopy__ = stays
 
     def __init__(self, use: str, limit: float) -> None:
         warnings.warn(
@@ -156,18 +154,18 @@ class PlainSecretKey:
             ' reads the values. It is for tests and debugging; use "ckks" or "bfv".',
             stacklevel=3,
         )
-        self.public = PlainPublicKey(use, limit, secrets.token_bytes(8))
+        self.public = PlainPublicKey(use, limit, secrets.token_bytes(TAG_BYTES))
 
     def encrypt(self, values: Tensor, *, owner: str) -> Encrypted:
         return self.public.encrypt(values, owner=owner)
 
-    @refusing
+    @names_sender
     def decrypt(self, x: Encrypted) -> Tensor:
-        return self.public._values(x)
+        return self.public.read(x)
 
-    @refusing
+    @names_sender
     def open_blinded(self, x: Encrypted) -> Encrypted:
-        unwrap(self.public, x)
+        unwrap(self.public, x)  # checks the key and the checksum
         if x.hides != "blinded":
             raise WireError("This ciphertext is under no mask; decrypt it.")
         return x
