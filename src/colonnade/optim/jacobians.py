@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.core.roles import by_row
-from colonnade.optim.descent import layers_of
+from colonnade.optim.chains import layers_of
 
 AT_ONCE = 1 << 21
 """Values of a Jacobian that are computed together: what autograd makes of more leaves a

@@ -21,7 +21,7 @@ from torch.nn.functional import (
 )
 
 from colonnade.core.unit import AS_IT_IS, Unit
-from colonnade.optim.descent import kernels, run
+from colonnade.optim.execution import call_compiled, gpu_kernels
 from colonnade.optim.written_out import newton
 
 
@@ -257,13 +257,13 @@ class ZUpdate:
         """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2,
         all rows together."""
         pull = dual + (truth if w is None else truth * w)
-        own_kernels = kernels(o.device)
+        own_kernels = gpu_kernels(o.device)
         if own_kernels is not None:
             return own_kernels.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
         by_row = None if w is None else w[:, 0]
         # a CPU is faster where it adds up whole lines
         lines = o.T.contiguous(), pull.T.contiguous()
-        z, worst = run(
+        z, worst = call_compiled(
             newton, *lines, by_row, self.rho, TOLERANCE, MAX_STEPS, device=o.device
         )
         return z.T.contiguous(), worst
