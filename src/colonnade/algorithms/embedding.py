@@ -458,7 +458,7 @@ class AdmmLabelOwner(roles.LabelOwner):
     def loss_of(self, measures: Arriving) -> float:
         """A batch's loss; where its z was not found, that is said."""
         loss, worst = measures.read()
-        self._solve.judge(worst)
+        self._solve.warn_unless_solved(worst)
         return loss
 
     def state(self) -> State:
