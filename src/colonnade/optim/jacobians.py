@@ -41,7 +41,7 @@ def jacobian_of(outputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
     at_once = max(1, VALUES_AT_ONCE // values)
     for start in range(0, count, at_once):
         part = unit_vectors[start : start + at_once]
-        derivatives = torch.autograd.grad(
+        derivatives: Sequence[Tensor | None] = torch.autograd.grad(
             outputs,
             weights,
             part.expand(len(part), *outputs.shape),
