@@ -151,7 +151,7 @@ def _build(
             taken = {
                 key: value for key, value in arguments.items() if key in parameters
             }
-            model = factory(**settings, **taken)
+            model: Any = factory(**settings, **taken)
         except ColonnadeError:
             raise
         except TypeError as error:
