@@ -37,10 +37,17 @@ WEIGHT_OF_SEEN = 0.1
 
 SMALLEST_SIZE = 1e-6
 """Codes that are smaller than this on average are rounding errors."""
+SMALLEST_SPREAD = 1e-6
+"""A column that varies less is divided by this instead of its standard deviation."""
 
 
 class Encoder(nn.Module):
-    """A model that learns without labels. Its outputs are 0 until it has learned."""
+    """A model that learns without labels.
+
+    A subclass has `fit` and `codes`. The outputs are its codes, moved and scaled so that
+    over the training rows their mean is 0 and their mean squared length is 1. They are
+    0 until the model has learned, and stay 0 where all training rows have equal codes.
+    """
 
     learned: Tensor
     centre: Tensor
@@ -120,12 +127,7 @@ class Autoencoder(Encoder):
         self.epochs = epochs
 
     def fit(self, x: Tensor, generator: Generator) -> None:
-        columns = math.prod(x.shape[1:])
-        with initialised(generator):
-            to_hidden = nn.Linear(self.narrow.out_features, DECODER_UNITS)
-            decoder = nn.Sequential(
-                to_hidden, nn.ReLU(), nn.Linear(DECODER_UNITS, columns)
-            ).to(x)
+        decoder = self._decoder(x, generator)
         self.train()
         parts = nn.ModuleList([self.model, self.narrow, decoder])
         optimizer = torch.optim.Adam(parts.parameters(), AUTOENCODER_LEARNING_RATE)
@@ -144,6 +146,14 @@ class Autoencoder(Encoder):
         narrowed: Tensor = self.narrow(self.model(x))
         return narrowed
 
+    def _decoder(self, x: Tensor, generator: Generator) -> nn.Module:
+        """A perceptron that is to rebuild the rows' columns from their codes."""
+        columns = math.prod(x.shape[1:])
+        with initialised(generator):
+            to_hidden = nn.Linear(self.narrow.out_features, DECODER_UNITS)
+            to_columns = nn.Linear(DECODER_UNITS, columns)
+        return nn.Sequential(to_hidden, nn.ReLU(), to_columns).to(x)
+
 
 def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> None:
     """Let a model learn from rows without labels, before it is trained with others.
@@ -160,32 +170,41 @@ def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> 
         generator: The generator of batches, of hidden numbers and of the linear layer.
     """
     was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        width = model(x[:1]).flatten(1).shape[1]
     flat = x.flatten(1)
     mean = flat.mean(0)
-    spread = flat.std(0, correction=0).clamp_min(1e-6)
+    spread = flat.std(0, correction=0).clamp_min(SMALLEST_SPREAD)
     with initialised(generator):
-        decoder = nn.Linear(width, math.prod(x.shape[1:])).to(x)
+        decoder = nn.Linear(_output_count(model, x), flat.shape[1]).to(x)
     parts = nn.ModuleList([model, decoder])
     optimizer = torch.optim.Adam(parts.parameters(), PRETRAINING_LEARNING_RATE)
     model.train()
     with torch.enable_grad():
         for rows in shuffled_batches(x, epochs, PRETRAINING_BATCH_ROWS, generator):
-            drawn = torch.rand(
-                len(rows), flat.shape[1], generator=generator, device=generator.device
-            )
-            is_hidden = drawn.to(x.device) < HIDDEN_SHARE
-            seen = torch.where(is_hidden, mean, flat[rows]).reshape(x[rows].shape)
-            told = decoder(model(seen).flatten(1))
-            errors = (told - flat[rows]) / spread
-            optimizer.zero_grad(set_to_none=True)
+            truth = flat[rows]
+            is_hidden = _draw_hidden(truth, generator)
+            shown = torch.where(is_hidden, mean, truth).reshape(x[rows].shape)
+            rebuilt = decoder(model(shown).flatten(1))
+            errors = (rebuilt - truth) / spread  # all columns count alike
             weights = is_hidden + WEIGHT_OF_SEEN
+            optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward((errors.square() * weights).mean())
             optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.train(was_training)
+
+
+def _output_count(model: nn.Module, x: Tensor) -> int:
+    """The number of a model's outputs for one row. The model is in evaluation mode
+    afterwards."""
+    model.eval()
+    with torch.no_grad():
+        return model(x[:1]).flatten(1).shape[1]  # type: ignore[no-any-return]
+
+
+def _draw_hidden(rows: Tensor, generator: Generator) -> Tensor:
+    """Choose which numbers of these rows are hidden, each by itself."""
+    drawn = torch.rand(rows.shape, generator=generator, device=generator.device)
+    return drawn.to(rows.device) < HIDDEN_SHARE
 
 
 def shuffled_batches(

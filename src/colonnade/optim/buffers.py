@@ -46,8 +46,12 @@ class Buffers:
             if kept.shape == shape and kept.dtype == like.dtype:
                 return kept
         fresh = like.new_empty(shape)
-        if fresh.nbytes <= LARGEST_KEPT_BYTES:
-            self._kept[place : place + 1] = [fresh]
+        if fresh.nbytes > LARGEST_KEPT_BYTES:
+            return fresh
+        if place < len(self._kept):
+            self._kept[place] = fresh  # the round before had another shape here
+        else:
+            self._kept.append(fresh)
         return fresh
 
 

@@ -57,22 +57,22 @@ class Stack(Protocol):
 
 
 def layers_of(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a model that runs them one after the other and does nothing else,
-    without those that do nothing.
+    """List the layers of a model that only runs its layers one after the other.
 
-    Returns None for any other model, and for one that has hooks, shares a parameter
-    between layers, or does not train all of its parameters.
+    Returns None for any other model, and wherever gradients that are computed layer by
+    layer would not be autograd's: where a hook may change what a layer gives, where
+    layers share a parameter, or where a parameter is not trained.
     """
     layers = model.stacked_chain if isinstance(model, Stack) else model
-    if type(layers) is not nn.Sequential:
+    if type(layers) is not nn.Sequential:  # a subclass may have a forward of its own
+        return None
+    if any(hooks_of(model)):
         return None
     named = layers.named_parameters(remove_duplicate=False)
     parameters = [parameter for _, parameter in named]
-    if len(parameters) != len(set(parameters)):
-        return None
-    if not all(parameter.requires_grad for parameter in parameters):
-        return None
-    if any(hooks_of(model)):
+    are_shared = len(parameters) != len(set(parameters))
+    are_trained = all(parameter.requires_grad for parameter in parameters)
+    if are_shared or not are_trained:
         return None
     return [layer for layer in layers if type(layer) is not nn.Identity]
 

@@ -41,19 +41,13 @@ def jacobian_of(outputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
     at_once = max(1, VALUES_AT_ONCE // values)
     for start in range(0, count, at_once):
         part = unit_vectors[start : start + at_once]
-        derivatives: Sequence[Tensor | None] = torch.autograd.grad(
-            outputs,
-            weights,
-            part.expand(len(part), *outputs.shape),
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
-        )
         lines = jacobian[..., start : start + at_once, :]
+        derivatives = _derivatives(outputs, weights, part)
         for derivative, (begin, end) in zip(derivatives, pairwise(places), strict=True):
             if derivative is None:
                 lines[..., begin:end] = 0.0
             else:
+                # [lines, stack, shape of weight] to [stack, lines, entries of weight]
                 by_line = derivative.reshape(len(part), *stack, -1).movedim(0, -2)
                 lines[..., begin:end] = by_line
     return jacobian
@@ -123,6 +117,21 @@ def _places(weights: Sequence[Tensor], models: int) -> list[int]:
     for weight in weights:
         places.append(places[-1] + weight.numel() // models)
     return places
+
+
+def _derivatives(
+    outputs: Tensor, weights: Sequence[Tensor], directions: Tensor
+) -> Sequence[Tensor | None]:
+    """Go back through a pass once for each direction, all at once. The derivative by a
+    weight has a leading axis for the directions, and is None for an unused weight."""
+    return torch.autograd.grad(
+        outputs,
+        weights,
+        directions.expand(len(directions), *outputs.shape),
+        is_grads_batched=True,
+        retain_graph=True,
+        allow_unused=True,
+    )
 
 
 def _unit_vectors(outputs: Tensor) -> Tensor:

@@ -566,24 +566,26 @@ def _last_gradient_through_head(
 
 
 def _backward(chain: ChainTensors, runs: Tensor) -> None:
-    """Compute the gradients by every weight and bias from the last linear outputs'."""
+    """Compute the gradients by every weight and bias, from the last layer to the first.
+
+    The gradient by the last layer's linear outputs, before its activation, must stand in
+    `output_gradients[-1]`. The gradients by weights and biases are written to `runs`.
+    """
     for i in reversed(range(len(chain.weights))):
+        inputs = chain.outputs[i - 1] if i > 0 else chain.inputs
         gradient = chain.output_gradients[i]
         weight_gradient = chain.weight_gradients[i]
         bias_gradient = chain.bias_gradients[i]
-        if i == 0:
-            sum_over_rows(gradient, chain.inputs, runs, weight_gradient, bias_gradient)
-            return
-        below = chain.outputs[i - 1]
-        sum_over_rows(gradient, below, runs, weight_gradient, bias_gradient)
-        product(
-            gradient,
-            chain.weights[i],
-            chain.output_gradients[i - 1],
-            BACKWARD,
-            below,
-            activation=chain.activations[i - 1],
-        )
+        sum_over_rows(gradient, inputs, runs, weight_gradient, bias_gradient)
+        if i > 0:
+            product(
+                gradient,
+                chain.weights[i],
+                chain.output_gradients[i - 1],
+                BACKWARD,
+                inputs,
+                activation=chain.activations[i - 1],
+            )
 
 
 def newton(

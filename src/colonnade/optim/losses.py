@@ -80,7 +80,9 @@ class CrossEntropy:
     def __call__(
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> Tensor:
-        if outputs.dim() == 2 and self.outputs < FEW_CLASSES and _on_cpu(outputs):
+        is_cpu_batch = outputs.dim() == 2 and outputs.device.type == "cpu"
+        if is_cpu_batch and self.outputs < FEW_CLASSES:
+            # as one row of a picture: classes first, then pixels
             outputs = outputs.T[None]
             labels = labels[None]
         weights = self.weigh(labels, rows)
@@ -202,10 +204,6 @@ def _tensor_on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
-def _on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
-
-
 TOLERANCE = 1e-6
 """The largest entry of a gradient with which a z-update is solved."""
 MAX_STEPS = 200
@@ -267,9 +265,7 @@ class ZUpdate:
                 truth = labels.double()[:, None]
                 z, largest = self._newton(o, dual, truth, weights)
             case Squared():
-                truth = labels.double()[:, None]
-                counts = 1.0 if weights is None else weights
-                z = (counts * truth + dual + self.rho * o) / (counts + self.rho)
+                z = self._closed_form(o, dual, labels.double()[:, None], weights)
                 largest = o.new_zeros(())
             case loss:
                 raise TypeError(
@@ -294,6 +290,13 @@ class ZUpdate:
         if weights is None:
             return None
         return weights.double()[:, None].clamp_min(LEAST_WEIGHT)
+
+    def _closed_form(
+        self, o: Tensor, dual: Tensor, truth: Tensor, weights: Tensor | None
+    ) -> Tensor:
+        """The minimum of w/2 (z - truth)^2 - dual z + rho/2 (z - o)^2 for every row."""
+        counts = 1.0 if weights is None else weights
+        return (counts * truth + dual + self.rho * o) / (counts + self.rho)
 
     def _newton(
         self, o: Tensor, dual: Tensor, truth: Tensor, weights: Tensor | None

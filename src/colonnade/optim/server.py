@@ -158,14 +158,17 @@ class FedDemonAdam(FedAdam):
         """The momentum b_r of a round.
 
         Its odds b_r / (1 - b_r) are (1 - r/R) times the odds of b1 ("original"), or
-        times the odds of the round before ("literal").
+        times the odds of the round before ("literal"), so that in round r all factors
+        so far are multiplied.
         """
-        left = self._share_left(r)
         if self.demon == "literal":
-            left = math.prod(self._share_left(number) for number in range(1, r + 1))
-        return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
+            factor = math.prod(self._share_left(number) for number in range(1, r + 1))
+        else:
+            factor = self._share_left(r)
+        return self.beta1 * factor / ((1 - self.beta1) + self.beta1 * factor)
 
     def new_first(self, m: Tensor, delta: Tensor, r: int) -> Tensor:
+        """The first moment after a round, to which the change is added whole."""
         return self.momentum(r) * m + delta
 
     def _share_left(self, r: int) -> float:
