@@ -171,10 +171,10 @@ def sample(task: str, rows: int = 200, seed: int = 0) -> tuple[Tensor, Tensor, L
 @pytest.mark.parametrize("name", estimators.NAMES)
 def test_its_module_says_what_the_estimator_says(name: str, task: str) -> None:
     x, y, loss = sample(task)
-    model = estimators.learned(name, x, y, loss, seed=3)
-    made: Any = estimators._made(
-        name, "regression" if task == "regression" else "classification", 3, len(y)
-    )
+    model = estimators.learn(name, x, y, loss, seed=3)
+    is_regression = task == "regression"
+    new = estimators.new_regressor if is_regression else estimators.new_classifier
+    made: Any = new(name, 3, rows=len(y))
     columns = x.double().numpy()
     spread = np.where(columns.std(0) > 1e-12, columns.std(0), 1.0)
     prepared = (
@@ -184,13 +184,13 @@ def test_its_module_says_what_the_estimator_says(name: str, task: str) -> None:
         warnings.simplefilter("ignore", ConvergenceWarning)
         made.fit(prepared, y.numpy())
     found = loss.scores(model([x[:, :2].double(), x[:, 2:].double()])).numpy()
-    if task == "regression":
+    if is_regression:
         assert np.allclose(found[:, 0], made.predict(prepared), atol=1e-9)
     else:
         places = [0, 1] if task == "binary" else [1, 2, 3]
         assert np.allclose(found[:, places], made.predict_proba(prepared), atol=1e-9)
         assert np.allclose(np.delete(found, places, 1), 0, atol=1e-9)
-    again = estimators.restored(model.state_dict())
+    again = estimators.restore(model.state_dict())
     assert torch.equal(again([x]), model([x]))
 
 
@@ -200,14 +200,14 @@ def test_where_every_training_row_has_one_label_it_is_said(
     loss: Loss, label: int
 ) -> None:
     x = torch.randn(6, 2)
-    model = estimators.learned("logistic", x, torch.full((6,), label), loss, 0)
+    model = estimators.learn("logistic", x, torch.full((6,), label), loss, 0)
     assert loss.decide(model([x])).tolist() == [label] * 6
 
 
 def test_of_three_classes_two_with_rows_are_told_apart() -> None:
     x = torch.linspace(-1, 1, 40)[:, None]
     y = 2 * (x[:, 0] > 0).long()
-    model = estimators.learned("logistic", x, y, CrossEntropy(3), 0)
+    model = estimators.learn("logistic", x, y, CrossEntropy(3), 0)
     assert torch.equal(CrossEntropy(3).decide(model([x])), y)
 
 

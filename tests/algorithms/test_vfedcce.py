@@ -27,7 +27,7 @@ from colonnade.algorithms import vfedcce
 from colonnade.algorithms.embedding import Descend
 from colonnade.encryption import make_keys
 from colonnade.errors import BoundaryError, ConfigError, PartyError
-from colonnade.models import Dropout
+from colonnade.models.randomness import Dropout
 from colonnade.transport import Fault, Faulty, Recording
 
 pytestmark = pytest.mark.filterwarnings(

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, nn
 
 from colonnade.errors import ConfigError
-from colonnade.models import Dropout, seeded
+from colonnade.models.randomness import Dropout, seeded
 
 
 def test_it_keeps_the_mean_and_drops_the_share() -> None:
@@ -30,9 +30,8 @@ def test_it_does_nothing_in_evaluation() -> None:
     assert Dropout(0.5, Generator()).eval()(x) is x
 
 
-def test_the_same_generator_state_gives_the_same_mask_and_the_global_one_is_not_touched() -> (
-    None
-):
+def test_the_same_generator_state_gives_the_same_mask() -> None:
+    """The global generator is not touched."""
     before = torch.random.get_rng_state()
     x = torch.ones(50, 4)
     first, second = (Dropout(0.5, Generator().manual_seed(3))(x) for _ in range(2))

@@ -7,15 +7,8 @@ import torch
 from torch import nn
 
 from colonnade.errors import ConfigError
-from colonnade.models import (
-    HEADS,
-    MAPS,
-    build,
-    build_head,
-    cnn_head,
-    linear_head,
-    mlp_head,
-)
+from colonnade.models import HEADS, MAPS, build, build_head
+from colonnade.models.networks import cnn_head, linear_head, mlp_head
 
 
 def kinds(model: nn.Module) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_cnn_ends_as_asked() -> None:
     assert cnn((3, 8, 8))(x).min() < 0 <= cnn((3, 8, 8), ending="relu")(x).min()
     with pytest.raises(
         ConfigError,
-        match=r"'cnn' ends with none, relu, leaky_relu, elu, tanh; found 'sigmoid'",
+        match="one of none, relu, leaky_relu, elu, tanh; found 'sigmoid'",
     ):
         cnn((3, 8, 8), ending="sigmoid")
 
@@ -68,7 +68,9 @@ def test_a_cnn_pools_as_asked() -> None:
         for pool in ("average", "max")
     }
     assert kinds["average"].count(nn.AvgPool2d) == kinds["max"].count(nn.MaxPool2d) == 4
-    with pytest.raises(ConfigError, match="pools by average or max; found 'min'"):
+    with pytest.raises(
+        ConfigError, match="'cnn': pool must be one of average, max; found 'min'"
+    ):
         cnn((3, 16, 16), pool="min")
 
 
@@ -131,13 +133,13 @@ def test_an_mlp_may_end_with_a_linear_layer(dropout: float) -> None:
     [
         (
             {"ending": "tanh"},
-            "ends like its other layers, same, or with none; found 'tanh'",
+            "'mlp': ending must be one of same, none; found 'tanh'",
         ),
         (
             {"activation": "sine"},
-            "has the activations relu, leaky_relu, elu, tanh; found 'sine'",
+            "activation must be one of relu, leaky_relu, elu, tanh; found 'sine'",
         ),
-        ({"dropout": 1.0}, "dropout from 0 up to, but not including, 1; found 1.0"),
+        ({"dropout": 1.0}, "from 0 up to, but not including, 1; found 1.0"),
         ({"dropout": -0.1}, "found -0.1"),
         ({"dropout": "half"}, "found 'half'"),
         ({"dropout": math.nan}, "found nan"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade import models
-from colonnade.optim.descent import Captured
+from colonnade.optim.execution import Captured
 from colonnade.transport.cohort import Stacked
 
 DEVICES = [

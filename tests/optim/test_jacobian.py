@@ -31,7 +31,7 @@ def test_it_is_one_backward_pass_per_output_through_the_same_pass(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether an output is computed alone, with two others, or with all."""
-    monkeypatch.setattr(jacobians, "AT_ONCE", at_once)
+    monkeypatch.setattr(jacobians, "VALUES_AT_ONCE", at_once)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)
@@ -47,7 +47,7 @@ def test_it_is_one_backward_pass_per_output_through_the_same_pass(
 def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jacobians, "AT_ONCE", at_once)
+    monkeypatch.setattr(jacobians, "VALUES_AT_ONCE", at_once)
     w = nn.Parameter(torch.randn(2, 3, 1))
     unused = nn.Parameter(torch.randn(2, 4))
     x = torch.randn(2, 5, 3)

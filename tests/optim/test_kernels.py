@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 
 import colonnade
 from colonnade.optim import written_out
-from colonnade.optim.descent import Arriving, Buffers, Descent, kernels
+from colonnade.optim.buffers import Buffers
+from colonnade.optim.descent import Descent
+from colonnade.optim.execution import Arriving, gpu_kernels
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, z_update
 from colonnade.transport.cohort import Stacked
 
@@ -62,50 +65,42 @@ def test_steps_are_those_of_torchs_kernels(
     sizes: tuple[int, ...],
     activations: tuple[type[nn.Module], ...],
     outputs: int | None,
-    sgd: dict[str, float],
+    sgd: dict[str, Any],
 ) -> None:
-    few = kernels(GPU)
-    assert few is not None
+    own_kernels = gpu_kernels(GPU)
+    assert own_kernels is not None
     torch.manual_seed(0)
 
-    def model() -> nn.Sequential:
+    def chain() -> nn.Sequential:
+        layers: list[nn.Module] = []
         pairs = zip(sizes, sizes[1:], activations, strict=False)
-        return nn.Sequential(
-            *(layer for a, b, kind in pairs for layer in (nn.Linear(a, b), kind()))
-        )
+        for inputs, width, activation in pairs:
+            layers += [nn.Linear(inputs, width), activation()]
+        return nn.Sequential(*layers)
 
-    one = (Stacked([model() for _ in range(parties)]) if parties > 1 else model()).to(
-        GPU
-    )
-    lead = (parties,) if parties > 1 else ()
-    x = torch.randn(*lead, rows, sizes[0], device=GPU)
-    target = torch.randn(rows, outputs or sizes[-1], device=GPU).expand(*lead, -1, -1)
-    head = (
-        None
-        if outputs is None
-        else torch.randn(*lead, sizes[-1], outputs, device=GPU) / 4
-    )
+    start = Stacked([chain() for _ in range(parties)]) if parties > 1 else chain()
+    start = start.to(GPU)
+    stack = (parties,) if parties > 1 else ()
+    x = torch.randn(*stack, rows, sizes[0], device=GPU)
+    target = torch.randn(rows, outputs or sizes[-1], device=GPU).expand(*stack, -1, -1)
+    head = None
+    if outputs is not None:
+        head = torch.randn(*stack, sizes[-1], outputs, device=GPU) / 4
+    error = torch.empty_like(target).contiguous()
     ends: list[Tensor] = []
-    for steps in (written_out.squared_steps, few.squared_steps):
-        mine = copy.deepcopy(one)
-        plain = Descent(mine, torch.optim.SGD(mine.parameters(), lr=0.05, **sgd)).plain(  # type: ignore[arg-type]
-            x
-        )
-        assert plain is not None
-        flat, chain, lines = plain
+    for take_steps in (
+        written_out.squared_error_steps,
+        own_kernels.squared_error_steps,
+    ):
+        model = copy.deepcopy(start)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, **sgd)
+        found = Descent(model, optimizer).chain_for(x)
+        assert found is not None
+        tensors = found.tensors_for(x, Buffers(), Buffers())
+        vectors = found.flat.vectors()
         with torch.no_grad():
-            layers = chain.over(lines, Buffers(), Buffers())
-            steps(
-                layers,
-                flat.moving(),
-                3,
-                0,
-                target,
-                2.0 / rows,
-                head,
-                torch.empty_like(target).contiguous(),
-            )
-        ends.append(flat.values)
+            take_steps(tensors, vectors, 3, 0, target, 2.0 / rows, head, error)
+        ends.append(found.flat.values)
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
 
 

@@ -110,9 +110,9 @@ def test_line_2_of_demon_read_literally_overwrites_beta_every_round() -> None:
     for r in range(1, 101):
         left = 1 - r / 100
         beta = beta * left / ((1 - beta) + beta * left)
-        assert demon.beta(r) == pytest.approx(beta, rel=1e-9, abs=1e-300)
-        assert demon.beta(r) <= FedDemonAdam(rounds=100, beta1=0.9).beta(r)
-    assert demon.beta(100) == demon.beta(130) == 0
+        assert demon.momentum(r) == pytest.approx(beta, rel=1e-9, abs=1e-300)
+        assert demon.momentum(r) <= FedDemonAdam(rounds=100, beta1=0.9).momentum(r)
+    assert demon.momentum(100) == demon.momentum(130) == 0
     literal = FedDemonAdam(rounds=10, demon="literal")
     found = follow(literal, single(0.5), [single(d) for d in DELTAS])["w"].item()
     assert found == pytest.approx(
@@ -188,11 +188,11 @@ def test_the_two_readings_differ_where_there_is_momentum() -> None:
 
 def test_demons_momentum_decays_from_beta1_to_none() -> None:
     demon = FedDemonAdam(rounds=100, beta1=0.9)
-    rates = [demon.beta(number) for number in range(101)]
+    rates = [demon.momentum(number) for number in range(101)]
     assert rates[0] == pytest.approx(0.9)
     assert all(later < earlier for earlier, later in itertools.pairwise(rates))
     assert rates[50] == pytest.approx(0.45 / 0.55)
-    assert rates[100] == demon.beta(130) == 0
+    assert rates[100] == demon.momentum(130) == 0
 
 
 def test_demons_last_round_moves_by_the_change_alone() -> None:
@@ -300,14 +300,14 @@ def test_a_change_that_does_not_fit_the_weights_is_refused(name: str) -> None:
 
 def test_means_that_are_none_are_refused() -> None:
     one = single(1.0)
-    with pytest.raises(ConfigError, match="found 0 and 0"):
+    with pytest.raises(ConfigError, match="found 0 weights for 0 updates"):
         mean([], [])
-    with pytest.raises(ConfigError, match="found 1 and 2"):
+    with pytest.raises(ConfigError, match="found 1 weights for 2 updates"):
         mean([one, one], [1])
     for weights in ([0, 0], [1, -1], [1, math.nan], [1, math.inf]):
         with pytest.raises(ConfigError, match="0 or more and not all 0"):
             mean([one, one], weights)
-    with pytest.raises(ConfigError, match="update 1 differs in v, w"):
+    with pytest.raises(ConfigError, match=r"update 1 .* differ in v, w"):
         mean([one, {"v": torch.zeros(1)}], [1, 1])
     with pytest.raises(ConfigError, match="Leave counters out"):
         mean([{"n": torch.tensor([1])}], [1])

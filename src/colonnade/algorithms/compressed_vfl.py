@@ -52,7 +52,7 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
-from colonnade.optim.descent import Captured
+from colonnade.optim.execution import Captured
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 
 

@@ -47,7 +47,9 @@ from colonnade.core.batches import seed_for
 from colonnade.core.party import ALL_THREADS_PAY, one_torch_thread, serves
 from colonnade.errors import ConfigError
 from colonnade.models import initialised
-from colonnade.optim.descent import Arriving, Buffers, Captured, Descent, Pass, kernels
+from colonnade.optim.buffers import Buffers
+from colonnade.optim.descent import Descent, Pass
+from colonnade.optim.execution import Arriving, Captured, gpu_kernels
 from colonnade.optim.losses import Loss, ZUpdate
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
@@ -424,7 +426,7 @@ class AdmmLabelOwner(roles.LabelOwner):
 
         return (
             Captured(of_rows)
-            if self.looks_at_nothing and kernels(self.device) is not None
+            if self.looks_at_nothing and gpu_kernels(self.device) is not None
             else of_rows
         )
 
@@ -456,7 +458,7 @@ class AdmmLabelOwner(roles.LabelOwner):
     def loss_of(self, measures: Arriving) -> float:
         """A batch's loss; where its z was not found, that is said."""
         loss, worst = measures.read()
-        self._solve.judge(worst)
+        self._solve.warn_unless_solved(worst)
         return loss
 
     def state(self) -> State:

@@ -110,7 +110,7 @@ class LabelOwner(roles.LabelOwner):
         """Learn anew from all training rows. Returns the loss on them."""
         seed = int(torch.randint(1 << 31, (1,), generator=self.generator))
         x = torch.cat([part.flatten(1) for part in h.values()], dim=1)
-        self.model = estimators.learned(
+        self.model = estimators.learn(
             self.config.estimator, x, self.y(batch), self.loss, seed
         ).to(self.device)
         return float(self.loss(self.outputs(h), self.y(batch)))
@@ -130,7 +130,7 @@ class LabelOwner(roles.LabelOwner):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.model = estimators.restored(state["model"]).to(self.device)
+        self.model = estimators.restore(state["model"]).to(self.device)
 
 
 def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
@@ -169,6 +169,6 @@ ALGORITHM = Algorithm(
     in_batches=False,
     local_model=encoder,
     learns_first=True,
-    head=lambda given: estimators.restored(given.state["model"]),
+    head=lambda given: estimators.restore(given.state["model"]),
     combine=LabelOwner.outputs,
 )

@@ -60,7 +60,7 @@ from colonnade.core import (
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
-from colonnade.optim.descent import Arriving
+from colonnade.optim.execution import Arriving
 
 
 @dataclass(frozen=True)

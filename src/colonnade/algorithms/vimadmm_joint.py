@@ -54,7 +54,7 @@ from colonnade.core import (
 )
 from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
-from colonnade.optim.descent import Arriving
+from colonnade.optim.execution import Arriving
 from colonnade.optim.losses import Loss
 
 
@@ -123,10 +123,12 @@ class FeatureOwner(Masked, AdmmFeatureOwner):
 
     def _local_steps(self, x: Tensor, sent: Tensor, r: Tensor) -> None:
         """tau steps towards f_k(x_k) W_k = s_k - lambda/rho (Eq. 20 and 21)."""
-        head_first = self.config.local_order == "head_first"
         steps = self.config.local_steps
         rho = self.config.rho
-        self.descent.towards(steps, x, r + sent, rho=rho, last_first=head_first)
+        if self.config.local_order == "head_first":
+            self.descent.towards_last_first(steps, x, r + sent, rho=rho)
+        else:
+            self.descent.towards(steps, x, r + sent, rho=rho)
 
 
 class LabelOwner(AdmmLabelOwner):

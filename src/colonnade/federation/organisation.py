@@ -452,7 +452,7 @@ def _drawn(
 
     def learn(rows: Tensor, drawn: Tensor, others: Tensor) -> Tensor:
         few = rows[:PRIOR_ROWS]
-        model = estimators.learned("logistic", x[few], drawn[: len(few)], loss, seed=0)
+        model = estimators.learn("logistic", x[few], drawn[: len(few)], loss, seed=0)
         return loss.scores(model([x[others]]))
 
     return mechanism.draw(labels, noise, learn)

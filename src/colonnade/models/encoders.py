@@ -1,43 +1,53 @@
-"""Encoders turn many columns into few numbers. They learn from a party's own rows
-without labels: PCA or autoencoder.
+"""Encoders turn many columns into few numbers. They learn from a party's own rows,
+without labels.
 
-PCA:           h = c W (x - m)          m the mean, W the directions in which rows differ most, orthonormal
-autoencoder:   h = c (f(x) - m)         f the party's own model and a linear layer; a decoder d, thrown away after
-                                        learning, makes ||x - d(f(x))||^2 small
-c scales h so that its mean squared length is 1, which a rule's clip of 1.0 is for
+    PCA           h = c W (x - m)     m is the mean, and W has the orthonormal
+                                      directions in which rows differ most
+    autoencoder   h = c (f(x) - m)    f is the party's own model and a linear layer. A
+                                      decoder d makes ||x - d(f(x))||^2 small, and is
+                                      thrown away after learning
 
-A model that is trained with others may first learn alone (`pretrain`): some numbers of
-each row are hidden, and the model and a linear layer behind it, which is then
-forgotten, learn to tell the whole row. Hidden columns are as in Yoon et al. (VIME,
-NeurIPS 2020).
+The factor c scales h so that its mean squared length is 1, for which a rule's clip of
+1.0 is meant.
+
+A model that is trained with others may first learn alone, by `pretrain`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Generator, Tensor, nn
 
-from colonnade.models import initialised
+from colonnade.models.randomness import initialised
 
-BATCH = 256
-RATE = 1e-3
-HIDDEN = 64
-"""For the autoencoder: rows in a step, Adam's step, and the width of its decoder."""
-MASKED = 0.3
-SEEN = 0.1
-PRE_BATCH = 512
-PRE_RATE = 0.002
-"""For pretraining: the share of numbers that are hidden, the weight of a seen number
-where a hidden one has 1, rows in a step, and Adam's step."""
-LEAST = 1e-6
-"""A direction with a smaller share of the variance than this is only rounding."""
+AUTOENCODER_BATCH_ROWS = 256
+AUTOENCODER_LEARNING_RATE = 1e-3
+DECODER_UNITS = 64
+
+PRETRAINING_BATCH_ROWS = 512
+PRETRAINING_LEARNING_RATE = 0.002
+HIDDEN_SHARE = 0.3
+"""The share of numbers that are hidden in pretraining."""
+WEIGHT_OF_SEEN = 0.1
+"""The error of a number that was not hidden counts this much, and that of a hidden one
+1 more."""
+
+SMALLEST_SIZE = 1e-6
+"""Codes that are smaller than this on average are rounding errors."""
+SMALLEST_SPREAD = 1e-6
+"""A column that varies less is divided by this instead of its standard deviation."""
 
 
 class Encoder(nn.Module):
-    """A model that learns without labels. Before it has learned, its output for every
-    row is 0."""
+    """A model that learns without labels.
+
+    A subclass has `fit` and `codes`. The outputs are its codes, moved and scaled so that
+    over the training rows their mean is 0 and their mean squared length is 1. They are
+    0 until the model has learned, and stay 0 where all training rows have equal codes.
+    """
 
     learned: Tensor
     centre: Tensor
@@ -50,21 +60,25 @@ class Encoder(nn.Module):
         self.register_buffer("scale", torch.zeros(()))
 
     def learn(self, x: Tensor, generator: Generator) -> None:
-        """Learn from these rows, once; a second call changes nothing."""
+        """Learn from these rows, once. A second call changes nothing."""
         if bool(self.learned):
             return
         self.fit(x, generator)
         with torch.no_grad():
-            h = self.codes(x).double()
-            self.centre.copy_(h.mean(0))
-            size = (h - h.mean(0)).square().sum(1).mean().sqrt()
-            self.scale.copy_(1 / size if size > LEAST else torch.zeros(()))
+            codes = self.codes(x).double()
+            centre = codes.mean(0)
+            size = (codes - centre).square().sum(1).mean().sqrt()
+            self.centre.copy_(centre)
+            if size > SMALLEST_SIZE:
+                self.scale.copy_(1 / size)
             self.learned.fill_(True)
 
     def fit(self, x: Tensor, generator: Generator) -> None:
+        """Learn how to compute codes."""
         raise NotImplementedError
 
     def codes(self, x: Tensor) -> Tensor:
+        """The few numbers of each row, before they are centred and scaled."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,31 +86,39 @@ class Encoder(nn.Module):
 
 
 class Pca(Encoder):
-    """The directions in which rows differ most."""
+    """The principal components: the directions in which rows differ most."""
 
     def __init__(self, columns: int, width: int) -> None:
         super().__init__(width)
         self.flat = nn.Flatten()
         self.project = nn.Linear(columns, width, bias=False).requires_grad_(False)
 
-    def fit(self, x: Tensor, generator: Generator) -> None:  # noqa: ARG002 - nothing is drawn
+    def fit(self, x: Tensor, generator: Generator) -> None:  # noqa: ARG002
         rows = self.flat(x).double()
         rows = rows - rows.mean(0)
-        _, directions = torch.linalg.eigh(rows.T @ rows)
-        best = directions.flip(1)[:, : self.project.out_features].T
-        largest = best.gather(1, best.abs().argmax(1, keepdim=True))
-        # the sign of a direction is free: its largest entry is made positive
+        _, directions = torch.linalg.eigh(rows.T @ rows)  # by growing variance
+        largest_first = directions.flip(1)
+        best = largest_first[:, : self.project.out_features].T
+        # the sign of a direction is free, so its largest entry is made positive
+        largest_entry = best.gather(1, best.abs().argmax(1, keepdim=True))
         with torch.no_grad():
-            self.project.weight.copy_(best * largest.sign())
+            self.project.weight.copy_(best * largest_entry.sign())
 
     def codes(self, x: Tensor) -> Tensor:
-        h: Tensor = self.project(self.flat(x))
-        return h
+        projected: Tensor = self.project(self.flat(x))
+        return projected
 
 
 class Autoencoder(Encoder):
-    """A party's own model, from whose few outputs its columns can be rebuilt as well as
-    possible."""
+    """A party's own model and a linear layer, whose few outputs let the party's columns
+    be rebuilt as well as possible.
+
+    Args:
+        model: The party's model.
+        inputs: The number of the model's outputs.
+        width: The number of codes.
+        epochs: How many times all rows are learned from.
+    """
 
     def __init__(self, model: nn.Module, inputs: int, width: int, epochs: int) -> None:
         super().__init__(width)
@@ -105,73 +127,90 @@ class Autoencoder(Encoder):
         self.epochs = epochs
 
     def fit(self, x: Tensor, generator: Generator) -> None:
-        few = self.narrow.out_features
-        many = math.prod(x.shape[1:])
-        with initialised(generator):
-            decoder = nn.Sequential(
-                nn.Linear(few, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, many)
-            ).to(x)
+        decoder = self._decoder(x, generator)
         self.train()
-        optimizer = torch.optim.Adam(
-            [
-                *self.model.parameters(),
-                *self.narrow.parameters(),
-                *decoder.parameters(),
-            ],
-            RATE,
-        )
+        parts = nn.ModuleList([self.model, self.narrow, decoder])
+        optimizer = torch.optim.Adam(parts.parameters(), AUTOENCODER_LEARNING_RATE)
+        batch_rows = AUTOENCODER_BATCH_ROWS
         with torch.enable_grad():
-            for _ in range(self.epochs):
-                order = torch.randperm(
-                    len(x), generator=generator, device=generator.device
-                ).to(x.device)
-                for rows in torch.split(order, BATCH):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = (
-                        (decoder(self.codes(x[rows])) - x[rows].flatten(1))
-                        .square()
-                        .mean()
-                    )
-                    torch.autograd.backward(loss)
-                    optimizer.step()
+            for rows in shuffled_batches(x, self.epochs, batch_rows, generator):
+                optimizer.zero_grad(set_to_none=True)
+                rebuilt = decoder(self.codes(x[rows]))
+                error = rebuilt - x[rows].flatten(1)
+                torch.autograd.backward(error.square().mean())
+                optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         self.eval()
 
     def codes(self, x: Tensor) -> Tensor:
-        h: Tensor = self.narrow(self.model(x))
-        return h
+        narrowed: Tensor = self.narrow(self.model(x))
+        return narrowed
+
+    def _decoder(self, x: Tensor, generator: Generator) -> nn.Module:
+        """A perceptron that is to rebuild the rows' columns from their codes."""
+        columns = math.prod(x.shape[1:])
+        with initialised(generator):
+            to_hidden = nn.Linear(self.narrow.out_features, DECODER_UNITS)
+            to_columns = nn.Linear(DECODER_UNITS, columns)
+        return nn.Sequential(to_hidden, nn.ReLU(), to_columns).to(x)
 
 
 def pretrain(model: nn.Module, x: Tensor, epochs: int, generator: Generator) -> None:
-    """Let a model learn from these rows, without labels. Nothing leaves the party, so
-    no budget pays."""
-    training = model.training
-    with torch.no_grad():
-        width = model.eval()(x[:1]).flatten(1).shape[1]
+    """Let a model learn from rows without labels, before it is trained with others.
+
+    Some numbers of each row are hidden behind their column's mean, and the model and a
+    linear layer behind it learn to tell the whole row (Yoon et al., VIME, NeurIPS
+    2020). The linear layer is then forgotten. Nothing leaves the party, so no privacy
+    budget pays for it.
+
+    Args:
+        model: The model, which is changed.
+        x: The party's training rows.
+        epochs: How many times all rows are learned from.
+        generator: The generator of batches, of hidden numbers and of the linear layer.
+    """
+    was_training = model.training
     flat = x.flatten(1)
     mean = flat.mean(0)
-    spread = flat.std(0, correction=0).clamp_min(1e-6)
+    spread = flat.std(0, correction=0).clamp_min(SMALLEST_SPREAD)
     with initialised(generator):
-        decoder = nn.Linear(width, math.prod(x.shape[1:])).to(x)
-    optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], PRE_RATE)
+        decoder = nn.Linear(_output_count(model, x), flat.shape[1]).to(x)
+    parts = nn.ModuleList([model, decoder])
+    optimizer = torch.optim.Adam(parts.parameters(), PRETRAINING_LEARNING_RATE)
     model.train()
     with torch.enable_grad():
-        for _ in range(epochs):
-            order = torch.randperm(
-                len(x), generator=generator, device=generator.device
-            ).to(x.device)
-            for rows in torch.split(order, PRE_BATCH):
-                drawn = torch.rand(
-                    len(rows),
-                    flat.shape[1],
-                    generator=generator,
-                    device=generator.device,
-                )
-                hidden = drawn.to(x.device) < MASKED
-                seen = torch.where(hidden, mean, flat[rows]).reshape(x[rows].shape)
-                errors = (decoder(model(seen).flatten(1)) - flat[rows]) / spread
-                optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward((errors.square() * (hidden + SEEN)).mean())
-                optimizer.step()
+        for rows in shuffled_batches(x, epochs, PRETRAINING_BATCH_ROWS, generator):
+            truth = flat[rows]
+            is_hidden = _draw_hidden(truth, generator)
+            shown = torch.where(is_hidden, mean, truth).reshape(x[rows].shape)
+            rebuilt = decoder(model(shown).flatten(1))
+            errors = (rebuilt - truth) / spread  # all columns count alike
+            weights = is_hidden + WEIGHT_OF_SEEN
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward((errors.square() * weights).mean())
+            optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    model.train(training)
+    model.train(was_training)
+
+
+def _output_count(model: nn.Module, x: Tensor) -> int:
+    """The number of a model's outputs for one row. The model is in evaluation mode
+    afterwards."""
+    model.eval()
+    with torch.no_grad():
+        return model(x[:1]).flatten(1).shape[1]  # type: ignore[no-any-return]
+
+
+def _draw_hidden(rows: Tensor, generator: Generator) -> Tensor:
+    """Choose which numbers of these rows are hidden, each by itself."""
+    drawn = torch.rand(rows.shape, generator=generator, device=generator.device)
+    return drawn.to(rows.device) < HIDDEN_SHARE
+
+
+def shuffled_batches(
+    x: Tensor, epochs: int, batch_rows: int, generator: Generator
+) -> Iterator[Tensor]:
+    """The places of the rows of each batch, in a new order in every epoch."""
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator, device=generator.device)
+        yield from torch.split(order.to(x.device), batch_rows)

@@ -1,117 +1,193 @@
-"""Every row's derivatives by every weight, and a gradient sums of them put where an
-optimizer looks for it."""
+"""The derivatives of every row's outputs by every weight, and gradients made of these
+put where an optimizer looks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from colonnade.core.roles import by_row
-from colonnade.optim.descent import layers_of
+from colonnade.optim.chains import layers_of
 
-AT_ONCE = 1 << 21
-"""Values of a Jacobian that are computed together: what autograd makes of more leaves a
-processor's cache between its steps, and 30 million took 350 ms at once and 205 in
-pieces."""
+VALUES_AT_ONCE = 1 << 21
+"""The values of a Jacobian that autograd computes together. More leave a processor's
+cache between autograd's steps: 30 million took 350 ms at once, and 205 ms in pieces."""
 
 
-def jacobian_of(u: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """du/dtheta, `[..., rows * outputs, weights]`, through the very pass that gave u
-    `[..., rows, outputs]`.
+def jacobian_of(outputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Differentiate outputs by weights, through the pass that computed the outputs.
 
-    So dropout has the same masks, and rows may depend on each other, as under batch
-    normalization. The pass can be gone through again.
+    Because that pass itself is used, dropout has the same masks, and rows may depend on
+    each other, as they do under batch normalization. The pass can be used again.
+
+    Args:
+        outputs: The outputs, [..., rows, outputs]. A leading axis counts the models of
+            a stack.
+        weights: The weights, each with the same leading axis.
+
+    Returns:
+        The Jacobian, [..., rows * outputs, weights], with the weights' entries one
+        after the other. It is 0 for a weight that no output depends on.
     """
-    size = u.shape[-2:].numel()
-    leading = u.shape[:-2]
-    basis = torch.eye(size, dtype=u.dtype, device=u.device).reshape(
-        size, *[1] * len(leading), *u.shape[-2:]
-    )
+    stack = outputs.shape[:-2]
+    count = outputs.shape[-2:].numel()  # of outputs of all rows
+    places = _places(weights, stack.numel())
+    jacobian = outputs.new_empty(*stack, count, places[-1])
+    unit_vectors = _unit_vectors(outputs)
     values = sum(weight.numel() for weight in weights)
-    jacobian = u.new_empty(*leading, size, values // leading.numel())
-    step = max(1, AT_ONCE // values)
-    for start in range(0, size, step):
-        each = basis[start : start + step]
-        each = each.expand(len(each), *u.shape)
-        parts = torch.autograd.grad(
-            u,
-            weights,
-            each,
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
-        )
-        end = 0
-        for weight, part in zip(weights, parts, strict=True):
-            end, first = end + weight.numel() // leading.numel(), end
-            into = jacobian[..., start : start + step, first:end]
-            into.copy_(
-                torch.zeros(())
-                if part is None
-                else part.reshape(len(each), *leading, -1).movedim(0, -2)
-            )
+    at_once = max(1, VALUES_AT_ONCE // values)
+    for start in range(0, count, at_once):
+        part = unit_vectors[start : start + at_once]
+        lines = jacobian[..., start : start + at_once, :]
+        derivatives = _derivatives(outputs, weights, part)
+        for derivative, (begin, end) in zip(derivatives, pairwise(places), strict=True):
+            if derivative is None:
+                lines[..., begin:end] = 0.0
+            else:
+                # [lines, stack, shape of weight] to [stack, lines, entries of weight]
+                by_line = derivative.reshape(len(part), *stack, -1).movedim(0, -2)
+                lines[..., begin:end] = by_line
     return jacobian
 
 
 def jacobian_by_row(
-    model: nn.Module, x: Tensor, outputs: Tensor, u: Tensor
+    model: nn.Module, x: Tensor, outputs: Tensor, result: Tensor
 ) -> Tensor | None:
-    """`jacobian_of` for u, which was made row by row of the model's `outputs` for x;
-    None unless the model treats every row by itself, too. Then a row's derivatives by a
-    layer's weights are what it was given times du/d(what it gave), and a backward pass
-    serves one output of all rows, where `jacobian_of` goes through all rows for each of
-    them."""
+    """Compute `jacobian_of` for a model that treats every row by itself.
+
+    For such a model the derivatives of a row by a layer's weights are the layer's
+    inputs for this row times the derivative by the layer's outputs. So one backward
+    pass serves the same output of all rows, where `jacobian_of` goes through all rows
+    for each of their outputs.
+
+    Args:
+        model: The model.
+        x: The rows, [..., rows, features].
+        outputs: The model's outputs for these rows.
+        result: What was computed from the outputs, row by row, such as clipped outputs,
+            or the outputs themselves: [..., rows, results].
+
+    Returns:
+        The Jacobian of `result`, or None where rows of the model may depend on each
+        other, or the model is no sequence of layers.
+    """
     layers = layers_of(model) or []
-    given = list[Tensor]()
-    sums = list[Tensor]()
     while layers and type(layers[0]) is nn.Flatten:
-        layer, *layers = layers
-        x = layer(x)
+        x = layers.pop(0)(x)
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    if not linear or linear[0].weight.dim() != x.dim() or not all(map(by_row, layers)):
+    if not linear or not all(map(by_row, layers)):
         return None
-    with torch.enable_grad():
-        for layer in layers:
-            if isinstance(layer, nn.Linear):
-                given.append(x.detach().unsqueeze(-2))
-                x = x @ layer.weight.mT
-                x = x if layer.bias is None else x + layer.bias.unsqueeze(-2)
-                sums.append(x)
-            else:
-                x = layer(x.clone())  # which may work in place
-    values = (
-        sum(weight.numel() for layer in linear for weight in layer.parameters())
-        // u.shape[:-2].numel()
-    )
-    jacobian = u.new_empty(*u.shape, values)
-    for number in range(u.shape[-1]):
-        unit = torch.zeros_like(u)
-        end = 0
+    if linear[0].weight.dim() != x.dim():
+        return None
+    layer_inputs, sums, last = _pass_through(layers, x)
+    stack = result.shape[:-2]
+    weights = [weight for layer in linear for weight in layer.parameters()]
+    size = sum(weight.numel() for weight in weights) // stack.numel()
+    jacobian = result.new_empty(*result.shape, size)
+    for number in range(result.shape[-1]):
+        unit = torch.zeros_like(result)
         unit[..., number] = 1.0
-        (by_output,) = (
-            (unit,)
-            if u is outputs
-            else torch.autograd.grad(u, outputs, unit, retain_graph=True)
-        )
-        slopes = torch.autograd.grad(x, sums, by_output, retain_graph=True)
-        for layer, slope, inputs in zip(linear, slopes, given, strict=True):
-            start = end
-            end = end + slope.shape[-1] * inputs.shape[-1]
-            into = jacobian[..., number, start:end].view(*slope.shape, inputs.shape[-1])
-            torch.mul(slope.unsqueeze(-1), inputs, out=into)
-            if layer.bias is not None:
-                start = end
-                end = end + slope.shape[-1]
-                jacobian[..., number, start:end] = slope
+        if result is not outputs:
+            (unit,) = torch.autograd.grad(result, outputs, unit, retain_graph=True)
+        slopes = torch.autograd.grad(last, sums, unit, retain_graph=True)
+        _fill_by_row(jacobian[..., number, :], linear, layer_inputs, slopes)
     return jacobian.flatten(-3, -2)
 
 
 def set_gradient(gradient: Tensor, weights: Sequence[Tensor]) -> None:
-    """A gradient `[..., weights]`, in the order of `jacobian_of`, put where an
-    optimizer looks for it."""
-    leading = gradient.shape[:-1].numel()
-    sizes = [weight.numel() // leading for weight in weights]
-    for weight, part in zip(weights, torch.split(gradient, sizes, dim=-1), strict=True):
+    """Put a gradient where an optimizer looks for it.
+
+    Args:
+        gradient: The gradient [..., weights], in the order of `jacobian_of`.
+        weights: The weights that the optimizer moves.
+    """
+    places = _places(weights, gradient.shape[:-1].numel())
+    for weight, (begin, end) in zip(weights, pairwise(places), strict=True):
+        part = gradient[..., begin:end]
         weight.grad = part.to(weight).reshape(weight.shape)
+
+
+def _places(weights: Sequence[Tensor], models: int) -> list[int]:
+    """Where each weight's entries begin in a line of the Jacobian of one model, and
+    where the last one's end."""
+    places = [0]
+    for weight in weights:
+        places.append(places[-1] + weight.numel() // models)
+    return places
+
+
+def _derivatives(
+    outputs: Tensor, weights: Sequence[Tensor], directions: Tensor
+) -> Sequence[Tensor | None]:
+    """Go back through a pass once for each direction, all at once. The derivative by a
+    weight has a leading axis for the directions, and is None for an unused weight."""
+    return torch.autograd.grad(
+        outputs,
+        weights,
+        directions.expand(len(directions), *outputs.shape),
+        is_grads_batched=True,
+        retain_graph=True,
+        allow_unused=True,
+    )
+
+
+def _unit_vectors(outputs: Tensor) -> Tensor:
+    """A gradient for each output of each row, which is 1 there and 0 elsewhere. The
+    models of a stack share it."""
+    rows_and_outputs = outputs.shape[-2:]
+    count = rows_and_outputs.numel()
+    stack_of_ones = [1] * (outputs.dim() - 2)
+    basis = torch.eye(count, dtype=outputs.dtype, device=outputs.device)
+    return basis.reshape(count, *stack_of_ones, *rows_and_outputs)
+
+
+def _pass_through(
+    layers: Sequence[nn.Module], x: Tensor
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Pass rows through layers, and return the inputs and the outputs of every linear
+    one, and the last outputs.
+
+    A stacked layer has a matrix for each model, so its product is computed here.
+    """
+    inputs: list[Tensor] = []
+    sums: list[Tensor] = []
+    with torch.enable_grad():
+        for layer in layers:
+            if not isinstance(layer, nn.Linear):
+                x = layer(x.clone())  # a copy, because a layer may work in place
+                continue
+            inputs.append(x.detach())
+            x = x @ layer.weight.mT
+            if layer.bias is not None:
+                x = x + layer.bias.unsqueeze(-2)
+            sums.append(x)
+    return inputs, sums, x
+
+
+def _fill_by_row(
+    lines: Tensor,
+    linear: Sequence[nn.Linear],
+    layer_inputs: Sequence[Tensor],
+    slopes: Sequence[Tensor],
+) -> None:
+    """Write the derivatives of one output of each row by all weights.
+
+    Args:
+        lines: Where they are written, [..., rows, weights].
+        linear: The linear layers.
+        layer_inputs: The inputs of each, [..., rows, inputs].
+        slopes: The derivatives by the outputs of each, [..., rows, layer's outputs].
+    """
+    end = 0
+    for layer, inputs, slope in zip(linear, layer_inputs, slopes, strict=True):
+        begin = end
+        end = begin + slope.shape[-1] * inputs.shape[-1]
+        by_weight = lines[..., begin:end].view(*slope.shape, inputs.shape[-1])
+        torch.mul(slope.unsqueeze(-1), inputs.unsqueeze(-2), out=by_weight)
+        if layer.bias is not None:
+            begin = end
+            end = begin + slope.shape[-1]
+            lines[..., begin:end] = slope

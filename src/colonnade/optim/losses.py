@@ -1,8 +1,8 @@
-"""Losses, each a mean over rows that says how many outputs it reads; and the z-update
-by which ADMM makes one small.
+"""Losses, each a mean over rows, and the z-update by which ADMM makes a loss small.
 
-With class weights a row counts as often as its class weighs, and beside it as often as
-`rows` says; what is decided and scored for a row stays as it is.
+Rows may count differently. Class weights say how much a row counts by its class, and
+`rows` says how many rows of another table it stands for; the two are multiplied. What
+is decided for a row, and the scores of its classes, do not depend on either.
 """
 
 from __future__ import annotations
@@ -18,47 +18,56 @@ from torch.nn.functional import (
     binary_cross_entropy_with_logits,
     cross_entropy,
     mse_loss,
+    one_hot,
 )
 
 from colonnade.core.unit import AS_IT_IS, Unit
-from colonnade.optim.descent import kernels, run
+from colonnade.optim.execution import call_compiled, gpu_kernels
 from colonnade.optim.written_out import newton
 
 
 class Loss(Protocol):
-    """`outputs` numbers per row against that row's label."""
+    """A loss that compares each row's outputs with the row's label."""
 
     @property
-    def outputs(self) -> int: ...
+    def outputs(self) -> int:
+        """The number of outputs that the loss reads of each row."""
+        ...
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """By class how much its rows count; empty where all count alike."""
+        """How much rows of each class count, or nothing where all count alike."""
         ...
 
     def __call__(
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> Tensor:
-        """The mean over the rows."""
+        """The mean loss.
+
+        Args:
+            outputs: The model's outputs, [rows, outputs].
+            labels: The class number or the value of each row.
+            rows: How many times each row counts. By default once.
+        """
         ...
 
     def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """How much each row counts, in float64; None where all count alike."""
+        """How much each row counts, in float64, or None where all count alike."""
         ...
 
     def decide(self, outputs: Tensor) -> Tensor:
-        """Per row the class number, or the value."""
+        """The predicted class number or value of each row."""
         ...
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Per row and class a probability, or the value."""
+        """The probability of each class for each row, or the predicted value."""
         ...
 
 
-FEW = 16
-"""Classes up to which torch on a CPU takes up to eight times as long where a row's
-outputs lie side by side. On a GPU it adds up the losses of what lies otherwise in
-whatever order they come."""
+FEW_CLASSES = 16
+"""With fewer classes, torch's cross-entropy takes up to eight times as long on a CPU
+where each row's outputs lie side by side, so they are transposed there. On a GPU it
+adds up the losses of transposed outputs in an order that changes from run to run."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +80,19 @@ class CrossEntropy:
     def __call__(
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> Tensor:
-        if outputs.dim() == 2 and self.outputs < FEW and outputs.device.type == "cpu":
+        is_cpu_batch = outputs.dim() == 2 and outputs.device.type == "cpu"
+        if is_cpu_batch and self.outputs < FEW_CLASSES:
+            # as one row of a picture: classes first, then pixels
             outputs = outputs.T[None]
             labels = labels[None]
-        if (weights := self.weigh(labels, rows)) is None:
+        weights = self.weigh(labels, rows)
+        if weights is None:
             return cross_entropy(outputs, labels)
-        return (
-            weights.to(outputs.dtype) * cross_entropy(outputs, labels, reduction="none")
-        ).mean()
+        by_row = cross_entropy(outputs, labels, reduction="none")
+        return (weights.to(outputs.dtype) * by_row).mean()
 
     def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        return _weights(self.weights, labels, rows)
+        return _row_weights(self.weights, labels, rows)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(-1)
@@ -92,7 +103,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Logistic:
-    """Binary classification with one logit; labels are 0 and 1."""
+    """Binary classification with one logit. Labels are 0 and 1."""
 
     outputs: int = 1
     weights: tuple[float, ...] = ()  # of class 0 and of class 1
@@ -101,13 +112,13 @@ class Logistic:
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> Tensor:
         weights = self.weigh(labels, rows)
-        weights = None if weights is None else weights.to(outputs.dtype)
-        return binary_cross_entropy_with_logits(
-            outputs[..., 0], labels.to(outputs.dtype), weight=weights
-        )
+        if weights is not None:
+            weights = weights.to(outputs.dtype)
+        truth = labels.to(outputs.dtype)
+        return binary_cross_entropy_with_logits(outputs[..., 0], truth, weight=weights)
 
     def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        return _weights(self.weights, labels, rows)
+        return _row_weights(self.weights, labels, rows)
 
     def decide(self, outputs: Tensor) -> Tensor:
         return (outputs[..., 0] > 0).long()
@@ -119,8 +130,11 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Squared:
-    """Regression: half the squared difference. `unit` gives labels and predictions
-    their own unit again, in which they are scored."""
+    """Regression: half the squared difference of one output and the label.
+
+    Models are trained on labels without a unit. `unit` is the way back to their owner's
+    own unit, in which predictions are scored.
+    """
 
     outputs: int = 1
     weights: tuple[float, ...] = ()  # a number has no class
@@ -129,17 +143,18 @@ class Squared:
     def __call__(
         self, outputs: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> Tensor:
+        values = outputs[..., 0]
+        truth = labels.to(outputs.dtype)
         if rows is None:
-            return 0.5 * mse_loss(outputs[..., 0], labels.to(outputs.dtype))
-        return (
-            0.5
-            * (
-                rows.to(outputs.dtype)
-                * (outputs[..., 0] - labels.to(outputs.dtype)).square()
-            ).mean()
-        )
+            return 0.5 * mse_loss(values, truth)
+        by_row = rows.to(outputs.dtype) * (values - truth).square()
+        return 0.5 * by_row.mean()
 
-    def weigh(self, labels: Tensor, rows: Tensor | None = None) -> Tensor | None:  # noqa: ARG002
+    def weigh(
+        self,
+        labels: Tensor,  # noqa: ARG002
+        rows: Tensor | None = None,
+    ) -> Tensor | None:
         return rows
 
     def decide(self, outputs: Tensor) -> Tensor:
@@ -150,60 +165,73 @@ class Squared:
 
 
 def balanced(labels: Tensor, classes: int) -> tuple[float, ...]:
-    """By class the weight that makes all classes count alike and a row of these 1 on
-    average, as in scikit-learn; a class without a row counts as if it had one."""
-    counts = (
-        torch.bincount(labels.long().cpu(), minlength=classes).double().clamp_min(1)
-    )
+    """Class weights with which all classes count alike, and a row of `labels` counts 1
+    on average, as in scikit-learn. A class without a row counts as if it had one."""
+    counts = torch.bincount(labels.long().cpu(), minlength=classes)
+    counts = counts.double().clamp_min(1)
     return tuple((len(labels) / (classes * counts)).tolist())
 
 
 def unweighted(loss: Loss) -> Loss:
-    """The same, with all classes alike."""
-    if isinstance(loss, CrossEntropy):
-        return CrossEntropy(loss.outputs)
-    return Logistic() if isinstance(loss, Logistic) else Squared()
+    """The same loss with all classes counted alike."""
+    match loss:
+        case CrossEntropy():
+            return CrossEntropy(loss.outputs)
+        case Logistic():
+            return Logistic()
+        case Squared():
+            return loss  # it has no classes
+    raise TypeError(
+        f"{type(loss).__name__} cannot be made without class weights. Use softmax,"
+        " logistic or squared loss."
+    )
 
 
-def _weights(
-    by_class: tuple[float, ...], labels: Tensor, rows: Tensor | None
+def _row_weights(
+    class_weights: tuple[float, ...], labels: Tensor, rows: Tensor | None
 ) -> Tensor | None:
-    if not by_class:
+    """How much each row counts: its class's weight times its number in `rows`."""
+    if not class_weights:
         return rows
-    weights = _on(labels.device, by_class)[labels.long()]
+    weights = _tensor_on(labels.device, class_weights)[labels.long()]
     return weights if rows is None else weights * rows
 
 
 @cache
-def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
-    """Once for all batches: nothing can be sent to a GPU while what it computes is
-    captured."""
+def _tensor_on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
+    """The numbers as a tensor that is made once: nothing can be sent to a GPU while its
+    work is captured as a graph."""
     return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 TOLERANCE = 1e-6
-LEAST = 1e-9
-"""What a row counts whose weight is 0: its step is divided by it."""
+"""The largest entry of a gradient with which a z-update is solved."""
 MAX_STEPS = 200
+"""Newton steps of a z-update. ADMM's own problems need at most 76."""
+LEAST_WEIGHT = 1e-9
+"""A row with weight 0 counts this much in a z-update, which divides by the weight."""
 
 
 class ZUpdate:
-    """The z-update of ADMM (Eq. 6 and 17) for one loss and rho, for a whole batch at
-    once:
+    """The z-update of ADMM (Eq. 6 and 17), for all rows of a batch at once:
 
         z_j = argmin_z  l(z; y_j) - lambda_j^T z + rho/2 ||o_j - z||^2
 
-    It is strictly convex and separable by row. Softmax cross-entropy has the Hessian
-    diag(p) - p p^T + rho I, which Sherman-Morrison inverts in O(classes); so Newton's
-    method costs a few element-wise passes per step.
+    Each row is a strictly convex problem of its own. Squared loss has a closed form.
+    For softmax and logistic loss Newton's method costs a few element-wise passes per
+    step, because the Hessian diag(p) - p p^T + rho I can be inverted in O(classes).
 
-    Newton alone overshoots for small rho. Here the step is t = ln(1 + b)/b with b =
-    max(d) - min(d), the damping of Sun and Tran-Dinh (2019) for functions whose third
-    derivative is bounded by the second times the range of the direction, as
-    log-sum-exp's is: it decreases the objective at every step without evaluating it,
-    and tends to a full Newton step. The work is in float64: at logits of 100, float32
-    cannot even express a gradient of 1e-6. A GPU takes the steps in one kernel, and
-    nobody waits for it.
+    Newton's full step overshoots for small rho. Here it is multiplied by ln(1 + b) / b
+    with b = max(d) - min(d) for the direction d. This is the damping of Sun and
+    Tran-Dinh (2019) for functions whose third derivative is bounded by the second times
+    the range of the direction, as that of log-sum-exp is. Every such step decreases the
+    objective, which need not be evaluated, and steps become full ones near the minimum.
+
+    The work is in float64: at logits of 100, float32 cannot express a gradient of 1e-6.
+
+    Args:
+        loss: The loss l.
+        rho: The weight of the penalty.
     """
 
     def __init__(self, loss: Loss, rho: float) -> None:
@@ -213,67 +241,92 @@ class ZUpdate:
     def __call__(
         self, logits: Tensor, duals: Tensor, labels: Tensor, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Solve it for every row, to a largest gradient entry of at most 1e-6; and the
-        entry that was reached."""
+        """Solve the update for every row.
+
+        Args:
+            logits: The outputs o, [rows, outputs].
+            duals: The lambdas, in the same shape.
+            labels: The label of each row.
+            rows: How many times each row counts. By default once.
+
+        Returns:
+            The z of every row, in the type of the logits, and the largest entry of any
+            row's gradient. Pass that number to `warn_unless_solved`; on a GPU to read
+            it here would wait for everything.
+        """
         o = logits.double()
         dual = duals.double()
-        weights = self.loss.weigh(labels, rows)
-        w = None if weights is None else weights.double()[:, None].clamp_min(LEAST)
-        worst = o.new_zeros(())
+        weights = self._weights(labels, rows)
         match self.loss:
             case CrossEntropy():
-                z, worst = self._newton(
-                    o,
-                    dual,
-                    torch.nn.functional.one_hot(labels, self.loss.outputs).double(),
-                    w,
-                )
+                truth = one_hot(labels, self.loss.outputs).double()
+                z, largest = self._newton(o, dual, truth, weights)
             case Logistic():
-                z, worst = self._newton(o, dual, labels.double()[:, None], w)
+                truth = labels.double()[:, None]
+                z, largest = self._newton(o, dual, truth, weights)
             case Squared():
-                counts = 1.0 if w is None else w
-                z = (counts * labels.double()[:, None] + dual + self.rho * o) / (
-                    counts + self.rho
-                )
+                z = self._closed_form(o, dual, labels.double()[:, None], weights)
+                largest = o.new_zeros(())
             case loss:
                 raise TypeError(
-                    f"{type(loss).__name__} has no z-update; there is one for softmax,"
-                    " logistic and squared."
+                    f"{type(loss).__name__} has no z-update. Softmax, logistic and"
+                    " squared loss have one."
                 )
-        return z.to(logits.dtype), worst
+        return z.to(logits.dtype), largest
 
-    def judge(self, worst: float) -> None:
-        """Warn where it was not solved."""
-        if not worst <= TOLERANCE:  # or no number
+    def warn_unless_solved(self, largest_gradient: float) -> None:
+        """Warn if an update's largest gradient entry is above the tolerance, or is not
+        a number."""
+        if not largest_gradient <= TOLERANCE:
             warnings.warn(
                 f"A z-update stopped after {MAX_STEPS} steps at a gradient of"
-                f" {worst:.1e}; rho={self.rho}.",
+                f" {largest_gradient:.1e}; rho={self.rho}.",
                 stacklevel=4,
             )
 
+    def _weights(self, labels: Tensor, rows: Tensor | None) -> Tensor | None:
+        """How much each row counts, [rows, 1], or None where all count alike."""
+        weights = self.loss.weigh(labels, rows)
+        if weights is None:
+            return None
+        return weights.double()[:, None].clamp_min(LEAST_WEIGHT)
+
+    def _closed_form(
+        self, o: Tensor, dual: Tensor, truth: Tensor, weights: Tensor | None
+    ) -> Tensor:
+        """The minimum of w/2 (z - truth)^2 - dual z + rho/2 (z - o)^2 for every row."""
+        counts = 1.0 if weights is None else weights
+        return (counts * truth + dual + self.rho * o) / (counts + self.rho)
+
     def _newton(
-        self, o: Tensor, dual: Tensor, truth: Tensor, w: Tensor | None
+        self, o: Tensor, dual: Tensor, truth: Tensor, weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Damped Newton on z -> w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2,
-        all rows together."""
-        pull = dual + (truth if w is None else truth * w)
-        own_kernels = kernels(o.device)
+        """Minimise w (l(z) - truth^T z) - dual^T z + rho/2 ||z - o||^2 for every row,
+        where l(z) is the loss without its linear term."""
+        pull = dual + (truth if weights is None else truth * weights)
+        own_kernels = gpu_kernels(o.device)
         if own_kernels is not None:
-            return own_kernels.newton(o, pull, w, self.rho, TOLERANCE, MAX_STEPS)  # type: ignore[no-any-return]
-        by_row = None if w is None else w[:, 0]
-        # a CPU is faster where it adds up whole lines
-        lines = o.T.contiguous(), pull.T.contiguous()
-        z, worst = run(
-            newton, *lines, by_row, self.rho, TOLERANCE, MAX_STEPS, device=o.device
+            return own_kernels.newton(  # type: ignore[no-any-return]
+                o, pull, weights, self.rho, TOLERANCE, MAX_STEPS
+            )
+        z, largest = call_compiled(
+            newton,
+            o.T.contiguous(),  # a CPU is faster where it adds up whole lines
+            pull.T.contiguous(),
+            None if weights is None else weights[:, 0],
+            self.rho,
+            TOLERANCE,
+            MAX_STEPS,
+            device=o.device,
         )
-        return z.T.contiguous(), worst
+        return z.T.contiguous(), largest
 
 
 def z_update(
     loss: Loss, logits: Tensor, duals: Tensor, labels: Tensor, rho: float
 ) -> Tensor:
-    """One z-update, not to be repeated."""
-    solve = ZUpdate(loss, rho)
-    z, worst = solve(logits, duals, labels)
-    solve.judge(float(worst))
+    """Solve one z-update, and warn if that did not succeed. See `ZUpdate`."""
+    update = ZUpdate(loss, rho)
+    z, largest_gradient = update(logits, duals, labels)
+    update.warn_unless_solved(float(largest_gradient))
     return z

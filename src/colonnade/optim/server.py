@@ -1,20 +1,31 @@
-"""What an aggregation server does with the weights that come back: FedAvg, FedAdam,
-FedYogi, FedDemonAdam.
+"""The steps of an aggregation server: FedAvg, FedAdam, FedYogi and FedDemonAdam.
 
-    t    = weighted mean over label owners of (their weights - W)          `mean`
-    m    = b1 m + (1 - b1) t                                               FedDemonAdam: m = b_r m + t
-    v    = b2 v + (1 - b2) x^2                                             FedYogi: v = v - (1 - b2) x^2 sign(v - x^2)
-    W    = W + rate sqrt(1 - b2^r) / (1 - b1^r)  m / (sqrt(v) + tau)       FedAvg: W = W + rate t
+    t = weighted mean over label owners of (their weights - W)       `mean`
+
+                    m after round r        v after round r
+    FedAdam         b1 m + (1 - b1) t      b2 v + (1 - b2) x^2
+    FedYogi         b1 m + (1 - b1) t      v - (1 - b2) x^2 sign(v - x^2)
+    FedDemonAdam    b_r m + t              b2 v + (1 - b2) x^2
+
+    W = W + rate sqrt(1 - b2^r) / (1 - b1^r)  m / (sqrt(v) + tau)    all three
+    W = W + rate t                                                   FedAvg
 
 for the rounds r = 1, 2, ...; m and v start at 0 (Mugunthan, Goyal, Kagal: Multi-VFL,
-Algorithm 1, ServerAggregation). The listing puts the momentum into v (x = m), Reddi et
-al. the mean change (x = t): `second_moment` says which. In a FedDemonAdam of R rounds
-b_r = b1 (1 - r/R) / ((1 - b1) + b1 (1 - r/R)) takes b1's place, in the last line too.
-Chen et al.'s b1 there is the first one; the listing's line 2 read literally has the
-last round's b_r: `demon` says which.
+Algorithm 1, ServerAggregation). In a FedDemonAdam of R rounds
+b_r = b1 (1 - r/R) / ((1 - b1) + b1 (1 - r/R)) takes the place of b1, in the last line
+too.
 
-Each is a few settings and two pure functions: no argument is changed, what has to be
-remembered is the returned state, a flat dict of tensors that a checkpoint can hold.
+Two places can be read in two ways, and each has a setting:
+
+    second_moment    Multi-VFL's listing puts the momentum into v ("momentum": x = m),
+                     Reddi et al. the mean change ("delta": x = t).
+    demon            The b1 in b_r is the first one in Chen et al. ("original"). Line 2
+                     of the listing, read literally, has the last round's b_r
+                     ("literal").
+
+Each optimizer is a few settings and two pure functions. No argument is changed. What
+has to be remembered is returned as the state, a flat dict of tensors that a checkpoint
+can hold.
 """
 
 from __future__ import annotations
@@ -35,19 +46,29 @@ State = dict[str, Tensor]
 
 
 class ServerOptimizer(Protocol):
-    """Weights, and what label owners would change in them on average, to new weights."""
+    """A rule that makes new weights from the mean change that label owners propose."""
 
-    def init(self, weights: Weights) -> State: ...
+    def init(self, weights: Weights) -> State:
+        """The state before the first round."""
+        ...
 
     def update(
         self, state: State, weights: Weights, delta: Weights, r: int
     ) -> tuple[dict[str, Tensor], State]:
-        """The new weights and the new state after round 1, 2, ..."""
+        """The new weights and the new state after a round.
+
+        Args:
+            state: What `init` or the round before returned.
+            weights: The weights before the round.
+            delta: What label owners would change in them, on average.
+            r: The round's number, from 1.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """The mean itself at a rate of 1; it remembers nothing."""
+    """Add the mean change to the weights, times a rate. Nothing is remembered."""
 
     rate: float = positive(default=1.0)
 
@@ -61,15 +82,17 @@ class FedAvg:
         delta: Weights,
         r: int,
     ) -> tuple[dict[str, Tensor], State]:
-        _check(weights, delta, r)
-        return {
-            name: value + self.rate * delta[name] for name, value in weights.items()
-        }, {}
+        _check_change(weights, delta, r)
+        moved = {
+            name: weight + self.rate * delta[name] for name, weight in weights.items()
+        }
+        return moved, {}
 
 
 @dataclass(frozen=True)
 class FedAdam:
-    """The defaults are the paper's Table 2."""
+    """Adam on the server, with the mean change in the place of a negative gradient. The
+    defaults are those of the paper's Table 2."""
 
     rate: float = positive(default=1e-3)
     beta1: float = fraction(default=0.9)
@@ -78,66 +101,79 @@ class FedAdam:
     second_moment: str = one_of("momentum", "delta", default="momentum")
 
     def init(self, weights: Weights) -> State:
-        return {
-            f"{moment}.{name}": torch.zeros_like(value)
-            for moment in "mv"
-            for name, value in weights.items()
-        }
+        first = {f"m.{name}": torch.zeros_like(w) for name, w in weights.items()}
+        second = {f"v.{name}": torch.zeros_like(w) for name, w in weights.items()}
+        return first | second
 
-    def momentum(self, r: int) -> tuple[float, float]:  # noqa: ARG002
-        """What is kept of m in a round, and what share of the change is added."""
-        return self.beta1, 1 - self.beta1
+    def momentum(self, r: int) -> float:  # noqa: ARG002
+        """The momentum of a round: b1, in every round."""
+        return self.beta1
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new second moment."""
+    def new_first(self, m: Tensor, delta: Tensor, r: int) -> Tensor:
+        """The first moment after a round."""
+        momentum = self.momentum(r)
+        return momentum * m + (1 - momentum) * delta
+
+    def new_second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The second moment after a round, from x^2."""
         return self.beta2 * v + (1 - self.beta2) * square
 
     def update(
         self, state: State, weights: Weights, delta: Weights, r: int
     ) -> tuple[dict[str, Tensor], State]:
-        _check(weights, delta, r)
-        beta1, share = self.momentum(r)
-        rate = self.rate * math.sqrt(1 - self.beta2**r) / (1 - beta1**r)
+        _check_change(weights, delta, r)
+        # both moments start at 0, and these corrections undo that bias
+        correction = math.sqrt(1 - self.beta2**r) / (1 - self.momentum(r) ** r)
+        rate = self.rate * correction
         moved: dict[str, Tensor] = {}
-        kept: State = {}
-        for name, value in weights.items():
-            m = beta1 * state[f"m.{name}"] + share * delta[name]
-            v = self.second(
-                state[f"v.{name}"],
-                (m if self.second_moment == "momentum" else delta[name]).square(),
-            )
-            moved[name] = value + rate * m / (v.sqrt() + self.tau)
-            kept |= {f"m.{name}": m, f"v.{name}": v}
-        return moved, kept
+        new_state: State = {}
+        for name, weight in weights.items():
+            m = self.new_first(state[f"m.{name}"], delta[name], r)
+            x = m if self.second_moment == "momentum" else delta[name]
+            v = self.new_second(state[f"v.{name}"], x.square())
+            moved[name] = weight + rate * m / (v.sqrt() + self.tau)
+            new_state[f"m.{name}"] = m
+            new_state[f"v.{name}"] = v
+        return moved, new_state
 
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """FedAdam with a second moment that shrinks slowly: by at most (1 - b2) x^2 a
-    round, however large it is."""
+    """FedAdam whose second moment changes slowly: by at most (1 - b2) x^2 a round,
+    however large it is."""
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
+    def new_second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
 @dataclass(frozen=True)
 class FedDemonAdam(FedAdam):
-    """FedAdam whose momentum decays to none at the last of `rounds` rounds, and stays
-    at none if there are more."""
+    """FedAdam whose momentum decays to 0 at the last of `rounds` rounds. If there are
+    more rounds, the momentum stays at 0."""
 
     rounds: int = whole(default=500)
     demon: str = one_of("original", "literal", default="original")
 
-    def beta(self, r: int) -> float:
-        """The momentum of a round: b / (1 - b) is (1 - r/R) times b1 / (1 - b1), or
-        times that of the round before."""
-        left = max(0.0, 1 - r / self.rounds)
-        if self.demon == "literal":
-            left = math.prod(max(0.0, 1 - s / self.rounds) for s in range(1, r + 1))
-        return self.beta1 * left / ((1 - self.beta1) + self.beta1 * left)
+    def momentum(self, r: int) -> float:
+        """The momentum b_r of a round.
 
-    def momentum(self, r: int) -> tuple[float, float]:
-        return self.beta(r), 1.0
+        Its odds b_r / (1 - b_r) are (1 - r/R) times the odds of b1 ("original"), or
+        times the odds of the round before ("literal"), so that in round r all factors
+        so far are multiplied.
+        """
+        if self.demon == "literal":
+            factor = math.prod(self._share_left(number) for number in range(1, r + 1))
+        else:
+            factor = self._share_left(r)
+        return self.beta1 * factor / ((1 - self.beta1) + self.beta1 * factor)
+
+    def new_first(self, m: Tensor, delta: Tensor, r: int) -> Tensor:
+        """The first moment after a round, to which the change is added whole."""
+        return self.momentum(r) * m + delta
+
+    def _share_left(self, r: int) -> float:
+        """The share of all rounds that is left after round r, 1 - r/R."""
+        return max(0.0, 1 - r / self.rounds)
 
 
 SERVER_OPTIMIZERS: dict[str, type[FedAvg] | type[FedAdam]] = {
@@ -149,53 +185,64 @@ SERVER_OPTIMIZERS: dict[str, type[FedAvg] | type[FedAdam]] = {
 
 
 def mean(updates: Sequence[Weights], weights: Sequence[float]) -> dict[str, Tensor]:
-    """The updates' mean, weighted by numbers such as label owners' rows; equal ones
-    make it the paper's plain mean."""
-    if not updates or len(updates) != len(weights):
-        raise ConfigError(
-            f"A mean needs one weight per update, and an update; found {len(weights)}"
-            f" and {len(updates)}."
-        )
-    total = math.fsum(weights)
-    if (
-        not all(math.isfinite(weight) and weight >= 0 for weight in weights)
-        or total <= 0
-    ):
-        raise ConfigError(
-            "A mean's weights must be numbers, 0 or more and not all 0; found"
-            f" {list(weights)}."
-        )
-    names = list(updates[0])
+    """The weighted mean of updates of one model.
+
+    Args:
+        updates: The tensors that each label owner sent, by name.
+        weights: How much each update counts, such as its owner's number of rows. Equal
+            numbers make this the paper's plain mean.
+    """
+    _check_mean_weights(weights, len(updates))
+    first = updates[0]
     for number, update in enumerate(updates):
-        if update.keys() != updates[0].keys():
-            odd = ", ".join(sorted(update.keys() ^ updates[0].keys()))
-            raise ConfigError(
-                f"Updates of one model name the same tensors; update {number} differs"
-                f" in {odd}."
-            )
-        for name in names:
-            _check_tensor(name, update[name], updates[0][name])
+        _check_same_names(first, update, f"update {number}")
+        for name, tensor in update.items():
+            _check_tensor(name, tensor, first[name])
+    total = math.fsum(weights)
     shares = [weight / total for weight in weights]
-    sums = [updates[0][name] * shares[0] for name in names]
+    names = list(first)
+    sums = [first[name] * shares[0] for name in names]
     for share, update in zip(shares[1:], updates[1:], strict=True):
         torch._foreach_add_(sums, [update[name] for name in names], alpha=share)
     return dict(zip(names, sums, strict=True))
 
 
-def _check(weights: Weights, delta: Weights, r: int) -> None:
+def _check_mean_weights(weights: Sequence[float], updates: int) -> None:
+    """Refuse weights that make no mean of this many updates."""
+    if not updates or updates != len(weights):
+        raise ConfigError(
+            "A mean needs at least one update, and one weight for each; found"
+            f" {len(weights)} weights for {updates} updates."
+        )
+    are_possible = all(math.isfinite(weight) and weight >= 0 for weight in weights)
+    if not are_possible or math.fsum(weights) <= 0:
+        raise ConfigError(
+            "A mean's weights must be numbers, 0 or more and not all 0; found"
+            f" {list(weights)}."
+        )
+
+
+def _check_change(weights: Weights, delta: Weights, r: int) -> None:
+    """Refuse a change that does not fit the weights, and a round before the first."""
     if r < 1:
         raise ConfigError(f"Rounds of a server optimizer count from 1; found {r}.")
-    if weights.keys() != delta.keys():
-        odd = ", ".join(sorted(weights.keys() ^ delta.keys()))
+    _check_same_names(weights, delta, "the change of weights")
+    for name, weight in weights.items():
+        _check_tensor(name, delta[name], weight)
+
+
+def _check_same_names(expected: Weights, found: Weights, whose: str) -> None:
+    """Refuse tensors that are not those of the same model."""
+    odd = expected.keys() ^ found.keys()
+    if odd:
         raise ConfigError(
-            "A change of weights names the same tensors as the weights; they differ in"
-            f" {odd}."
+            "Weights and updates of one model must name the same tensors; for"
+            f" {whose} the names differ in {', '.join(sorted(odd))}."
         )
-    for name, value in weights.items():
-        _check_tensor(name, delta[name], value)
 
 
 def _check_tensor(name: str, change: Tensor, like: Tensor) -> None:
+    """Refuse a tensor that cannot be added to one of another shape, or has no mean."""
     if change.shape != like.shape:
         raise ConfigError(
             f"{name} has the shape {tuple(like.shape)}; found a change of"
