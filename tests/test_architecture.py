@@ -17,6 +17,7 @@ MODULES = sorted(
 
 LAYERS = (
     {"errors", "version", "first_use", "installation"},
+    {"settings"},
     {"core"},
     {
         "transport",
@@ -29,7 +30,6 @@ LAYERS = (
     },
     {"algorithms", "alignment", "selection"},
     {"evaluate", "tracking"},
-    {"settings"},
     {"rows"},
     {"runs"},
     {"federation"},

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.files import alone, write_bytes
 from colonnade.core.party import Refused
 from colonnade.errors import CheckpointError
+from colonnade.settings.alignment import AllowanceSettings
 
 log = logging.getLogger("colonnade.party")
 ALIGNMENTS = "alignments"

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from colonnade.core.checks import check_named
 from colonnade.core.cipher import Encrypted
 from colonnade.core.release import Released
 from colonnade.encryption import seal
@@ -24,7 +23,13 @@ from colonnade.encryption.bfv import BfvPublicKey, BfvSecretKey
 from colonnade.encryption.ckks import CkksPublicKey, CkksSecretKey
 from colonnade.encryption.plain import PlainPublicKey, PlainSecretKey
 from colonnade.encryption.scheme import USES, PublicKey, SecretKey
-from colonnade.errors import BoundaryError, ColonnadeError, ConfigError, WireError
+from colonnade.errors import (
+    BoundaryError,
+    ColonnadeError,
+    ConfigError,
+    WireError,
+    check_named,
+)
 
 __all__ = [
     "SCHEMES",

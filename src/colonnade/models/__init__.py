@@ -31,8 +31,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.errors import ColonnadeError, ConfigError, did_you_mean
 
 __all__ = [
     "HEADS",
@@ -43,7 +42,6 @@ __all__ = [
     "cnn",
     "convolution",
     "identity",
-    "import_path",
     "initialised",
     "linear",
     "mlp",
@@ -295,13 +293,6 @@ def build_head(
     """Make a label owner's model, from what data owners send for a row, joined to this
     shape, to `outputs` outputs."""
     return _build(HEADS, spec, {"shape": shape, "outputs": outputs}, seed, owner, allow)
-
-
-def import_path(spec: Any) -> str | None:
-    """The import path that a description names; None where it names none, or a model of
-    Colonnade's own."""
-    name = spec.get("name") if isinstance(spec, Mapping) else spec
-    return name if isinstance(name, str) and _dotted(name).rpartition(".")[0] else None
 
 
 def _build(

@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from colonnade.core.checks import fraction, one_of, positive, whole
 from colonnade.errors import ConfigError
+from colonnade.settings.schema import Fraction, Positive, Table, Whole
 
 Weights = Mapping[str, Tensor]
 State = dict[str, Tensor]
@@ -45,11 +44,10 @@ class ServerOptimizer(Protocol):
         """The new weights and the new state after round 1, 2, ..."""
 
 
-@dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Table):
     """The mean itself at a rate of 1; it remembers nothing."""
 
-    rate: float = positive(default=1.0)
+    rate: Positive = 1.0
 
     def init(self, weights: Weights) -> State:  # noqa: ARG002
         return {}
@@ -67,15 +65,14 @@ class FedAvg:
         }, {}
 
 
-@dataclass(frozen=True)
-class FedAdam:
+class FedAdam(Table):
     """The defaults are the paper's Table 2."""
 
-    rate: float = positive(default=1e-3)
-    beta1: float = fraction(default=0.9)
-    beta2: float = fraction(default=0.99)
-    tau: float = positive(default=1e-3)
-    second_moment: str = one_of("momentum", "delta", default="momentum")
+    rate: Positive = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    tau: Positive = 1e-3
+    second_moment: Literal["momentum", "delta"] = "momentum"
 
     def init(self, weights: Weights) -> State:
         return {
@@ -111,7 +108,6 @@ class FedAdam:
         return moved, kept
 
 
-@dataclass(frozen=True)
 class FedYogi(FedAdam):
     """FedAdam with a second moment that shrinks slowly: by at most (1 - b2) x^2 a
     round, however large it is."""
@@ -120,13 +116,12 @@ class FedYogi(FedAdam):
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
-@dataclass(frozen=True)
 class FedDemonAdam(FedAdam):
     """FedAdam whose momentum decays to none at the last of `rounds` rounds, and stays
     at none if there are more."""
 
-    rounds: int = whole(default=500)
-    demon: str = one_of("original", "literal", default="original")
+    rounds: Whole = 500
+    demon: Literal["original", "literal"] = "original"
 
     def beta(self, r: int) -> float:
         """The momentum of a round: b / (1 - b) is (1 - r/R) times b1 / (1 - b1), or

@@ -13,14 +13,12 @@ import math
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from colonnade.core.batches import Agreed, Batches, purpose
-from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.errors import BudgetExhausted, CheckpointError, WireError
 from colonnade.privacy.accounting import costs_nothing, key_of, known_batch
@@ -34,24 +32,10 @@ from colonnade.privacy.counts import (
     keys_of,
 )
 from colonnade.privacy.journal import Claim, Extent, Journal
+from colonnade.settings.sections import Budget
 
-DELTA = 1e-5
 ROOM = 1 << 16
 """Bytes by which a journal may grow, beside doubling, before it is written anew."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta) for every row of this owner's columns, under a neighbouring
-    relation."""
-
-    epsilon: float = positive(default=8.0)
-    delta: float = Checked(  # type: ignore[assignment]
-        "a number above 0 and below 1",
-        lambda v: v if isinstance(v, float) and 0 < v < 1 else None,
-        DELTA,
-    )
-    relation: str = one_of("replace-one", "add-or-remove", default="replace-one")
 
 
 class Account:

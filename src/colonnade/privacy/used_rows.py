@@ -34,8 +34,9 @@ from colonnade.core.files import alone
 from colonnade.core.release import Rule
 from colonnade.errors import CheckpointError
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.budget import DELTA, rows_named
+from colonnade.privacy.budget import rows_named
 from colonnade.privacy.counts import keys_of, read_numbers, write_numbers
+from colonnade.settings.sections import DELTA
 
 MAGIC = b"colonnade-rows 1 "
 SIDES = ("train", "validation", "test")

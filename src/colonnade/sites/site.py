@@ -109,6 +109,7 @@ from colonnade.sites.reader import (
     written,
 )
 from colonnade.sites.selecting import LeadingHost
+from colonnade.transport.kept_up import with_retries
 from colonnade.transport.remote import Endpoint, Remote, Route
 
 log = logging.getLogger("colonnade.party")
@@ -258,7 +259,7 @@ class Site:
         self, names: Sequence[str], organisation: Organisation | None = None
     ) -> Peers:
         """Give others to ask, with lost calls made again."""
-        transport = self.own.settings.engine.around(self.carrier())
+        transport = with_retries(self.carrier(), self.own.settings.engine)
         return Peers(
             self.own.name,
             names,
