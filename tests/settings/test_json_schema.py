@@ -38,7 +38,7 @@ def test_every_file_of_ours_is_taken(path: Path) -> None:
     [
         {},
         {"algorithm": {"name": "knn", "fade": "auto"}, "preset": "vim-mnist"},
-        {"algorithm": {"local_steps": 3}, "model": "mlp"},
+        {"algorithm": {"head_hidden": 3}, "model": "mlp"},
         {"data": {"id": ["email", ["name", "born"]], "validation": 12}},
         {"parties": {"lab": {"numbers": {"age": "quantile"}, "columns": ["a"]}}},
         {
