@@ -26,6 +26,7 @@ tell nothing about its secret key.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -233,7 +234,11 @@ class BfvColumnsPublicKey(BfvPublicKey):
 
     @names_sender
     def product(self, x: Encrypted, matrix: Tensor, *, owner: str) -> Encrypted:
-        """Multiply each output of x [rows, outputs] by each column of a matrix."""
+        """Multiply each output of x [rows, outputs] by each column of a matrix.
+
+        An output is encrypted in one ciphertext for each run of rows. The products of
+        an output's runs with a group of columns are added up in one ciphertext.
+        """
         exact = checked_matrix(
             matrix,
             x,
@@ -242,30 +247,21 @@ class BfvColumnsPublicKey(BfvPublicKey):
             owner=owner,
             scheme=self.scheme,
         )
-        rows, columns = exact.shape
-        fixed_point = self._numbers(exact)
-        starts = range(0, rows, SLOTS)
         values = self.ciphertexts_in(x, "spread")
         for value in values:
             self._evaluator.transform_to_ntt_inplace(value)
-        # The columns go into as few ciphertexts as can be, and evenly.
-        group_count = math.ceil(columns / stride_of(rows))
-        group_size = columns_per_group(columns, group_count)
         outputs = math.prod(x.shape[1:])
+        runs = math.ceil(len(exact) / SLOTS)
         totals: list[list[Any]] = [[] for _ in range(outputs)]
-        for group, first in enumerate(range(0, columns, group_size)):
-            for run, start in enumerate(starts):
-                entries = fixed_point[start : start + SLOTS, first : first + group_size]
-                polynomial = columns_polynomial(entries, stride_of(rows))
-                encoded = self._encoded_factor(polynomial, values[0])
-                for output, total in enumerate(totals):
-                    value = values[output * len(starts) + run]
-                    term = self._times_encoded(value, encoded)
-                    self._accumulate(total, group, term)
+        for group, run, polynomial in column_polynomials(self._numbers(exact)):
+            encoded = self._encoded_factor(polynomial, values[0])
+            for output, total in enumerate(totals):
+                value = values[output * runs + run]
+                self._accumulate(total, group, self._times_encoded(value, encoded))
         parts: list[Any] = []
         for total in totals:
             parts += total
-        return self._product_of(parts, (*x.shape[1:], columns))
+        return self._product_of(parts, (*x.shape[1:], matrix.shape[1]))
 
     def numbers_in(self, plaintext: Any) -> Polynomial:
         """The coefficients of a plaintext. SEAL leaves leading zeros out."""
@@ -399,7 +395,25 @@ def spread(values: Whole) -> list[Whole]:
     return polynomials
 
 
-def columns_polynomial(entries: Whole, stride: int) -> Whole:
+def column_polynomials(matrix: Whole) -> Iterator[tuple[int, int, Whole]]:
+    """Arrange a matrix as the polynomials that encrypted values are multiplied by.
+
+    The columns are put into as few groups as can be, of about equal size. The rows of a
+    group are cut into runs, each as long as a ciphertext.
+
+    Yields:
+        The number of the group, the number of the run, and their polynomial.
+    """
+    row_count, column_count = matrix.shape
+    stride = stride_of(row_count)
+    group_count = math.ceil(column_count / stride)
+    group_size = columns_per_group(column_count, group_count)
+    for group, columns in enumerate(cut(matrix.T, group_size)):
+        for run, entries in enumerate(cut(columns.T, SLOTS)):
+            yield group, run, column_polynomial(entries, stride)
+
+
+def column_polynomial(entries: Whole, stride: int) -> Whole:
     """Put row i of column j at the power x^(j - i a) of one polynomial.
 
     A negative power is a positive one with the other sign, because x^8192 is -1.
