@@ -68,7 +68,11 @@ class ServerOptimizer(Protocol):
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Add the mean change to the weights, times a rate. Nothing is remembered."""
+    """Add the mean change to the weights, times a rate. Nothing is remembered.
+
+    Args:
+        rate: The rate. At 1 the new weights are the mean of the label owners' weights.
+    """
 
     rate: float = positive(default=1.0)
 
@@ -92,7 +96,16 @@ class FedAvg:
 @dataclass(frozen=True)
 class FedAdam:
     """Adam on the server, with the mean change in the place of a negative gradient. The
-    defaults are those of the paper's Table 2."""
+    defaults are those of the paper's Table 2.
+
+    Args:
+        rate: The rate of a step.
+        beta1: The share of the first moment m that each round keeps.
+        beta2: The share of the second moment v that each round keeps.
+        tau: What is added to sqrt(v), so that no step is divided by nearly 0.
+        second_moment: What v averages the squares of: "momentum" (m) or "delta" (the
+            change).
+    """
 
     rate: float = positive(default=1e-3)
     beta1: float = fraction(default=0.9)
@@ -148,8 +161,12 @@ class FedYogi(FedAdam):
 
 @dataclass(frozen=True)
 class FedDemonAdam(FedAdam):
-    """FedAdam whose momentum decays to 0 at the last of `rounds` rounds. If there are
-    more rounds, the momentum stays at 0."""
+    """FedAdam whose momentum decays to 0.
+
+    Args:
+        rounds: The round R at which the momentum is 0. In later rounds it stays 0.
+        demon: The reading of the decay, "original" or "literal" (see this module).
+    """
 
     rounds: int = whole(default=500)
     demon: str = one_of("original", "literal", default="original")
