@@ -252,6 +252,12 @@ class Chain:
     """A model of linear layers whose parameters lie in an optimizer's vectors.
 
     `Chain.of` makes one where model and optimizer allow it.
+
+    Args:
+        model: The model. It is watched for hooks and for parameters that are frozen.
+        flat: The vectors of the model's optimizer.
+        flattens: The layers that flatten rows before the first linear layer.
+        layers: The linear layers with their activations.
     """
 
     def __init__(
@@ -267,6 +273,7 @@ class Chain:
         self._hooks = hooks_of(model)
         values = dict(zip(flat.parameters, flat.each(flat.values), strict=True))
         gradients = dict(zip(flat.parameters, flat.each(flat.gradients), strict=True))
+        # inputs and room for results are filled in by `tensors_for`
         self._tensors = ChainTensors(flat.values, [], [], [], [], [], [], [])
         for layer in layers:
             parameters = dict(layer.linear.named_parameters())
@@ -295,9 +302,9 @@ class Chain:
         dense = dense_layers(layers)
         if dense is None:
             return None
-        used = {weight for layer in dense for weight in layer.linear.parameters()}
+        trained = {weight for layer in dense for weight in layer.linear.parameters()}
         (group,) = optimizer.param_groups
-        if used != set(group["params"]):
+        if trained != set(group["params"]):
             return None
         return cls(model, FlatOptimizer(optimizer, names), flattens, dense)
 
