@@ -1,4 +1,4 @@
-"""Derivatives by every weight, held to one backward pass per output."""
+"""Jacobians are what one backward pass for each output gives."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from colonnade.optim.jacobians import jacobian_by_row, jacobian_of, set_gradient
 from colonnade.transport.cohort import Stacked
 
 
-def one_by_one(u: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
+def one_by_one(outputs: torch.Tensor, weights: list[nn.Parameter]) -> torch.Tensor:
+    """The Jacobian by one backward pass for each output."""
     lines = []
-    for output in u.flatten():
-        parts = torch.autograd.grad(
+    for output in outputs.flatten():
+        derivatives = torch.autograd.grad(
             output,
             weights,
             retain_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )
-        lines.append(torch.cat([part.flatten() for part in parts]))
+        lines.append(torch.cat([derivative.flatten() for derivative in derivatives]))
     return torch.stack(lines)
 
 
 @pytest.mark.parametrize("at_once", [1, 120, 1 << 21])
-def test_it_is_one_backward_pass_per_output_through_the_same_pass(
+def test_a_jacobian_is_one_backward_pass_per_output_through_the_same_pass(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether an output is computed alone, with two others, or with all."""
@@ -37,14 +38,14 @@ def test_it_is_one_backward_pass_per_output_through_the_same_pass(
         nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2)
     ).double()
     weights = list(model.parameters())
-    u = model(torch.randn(4, 3, dtype=torch.float64))
-    assert torch.allclose(
-        jacobian_of(u, weights), one_by_one(u, weights), rtol=1e-12, atol=1e-12
-    )
+    outputs = model(torch.randn(4, 3, dtype=torch.float64))
+    expected = one_by_one(outputs, weights)
+    found = jacobian_of(outputs, weights)
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("at_once", [30, 1 << 21])
-def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
+def test_each_model_of_a_stack_has_its_own_and_an_unused_weight_has_zeros(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jacobians, "VALUES_AT_ONCE", at_once)
@@ -60,21 +61,21 @@ def test_stacked_parties_get_their_own_and_an_unused_weight_gets_zeros(
 def test_coefficients_times_the_jacobian_is_what_backward_leaves() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
     weights = list(model.parameters())
-    c = torch.randn(4, 2, dtype=torch.float64)
-    u = model(torch.randn(4, 3, dtype=torch.float64))
-    set_gradient(c.flatten() @ jacobian_of(u, weights), weights)
-    found = [weight.grad for weight in weights]
-    for mine, theirs in zip(found, torch.autograd.grad(u, weights, c), strict=True):
-        assert mine is not None
-        assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    coefficients = torch.randn(4, 2, dtype=torch.float64)
+    outputs = model(torch.randn(4, 3, dtype=torch.float64))
+    set_gradient(coefficients.flatten() @ jacobian_of(outputs, weights), weights)
+    expected = torch.autograd.grad(outputs, weights, coefficients)
+    for weight, gradient in zip(weights, expected, strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, gradient, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(
     stacked: bool,
 ) -> None:
-    """Also for a stack of models, through what cuts rows after the model, and with a
-    layer that works in place."""
+    """Also for a stack of models, for clipped outputs, and with a layer that works in
+    place."""
     torch.manual_seed(0)
     models = [
         nn.Sequential(
@@ -90,11 +91,12 @@ def test_row_by_row_it_is_the_same_where_rows_do_not_depend_on_each_other(
     x = torch.randn(*[2] * stacked, 7, 3, 2, dtype=torch.float64)
     weights = list(model.parameters())
     outputs = model(x)
-    u = outputs / outputs.norm(dim=-1, keepdim=True).clamp(min=1.0)
-    for made in (outputs, u):
-        found = jacobian_by_row(model, x, outputs, made)
+    clipped = outputs / outputs.norm(dim=-1, keepdim=True).clamp(min=1.0)
+    for result in (outputs, clipped):
+        found = jacobian_by_row(model, x, outputs, result)
+        expected = jacobian_of(result, weights)
         assert found is not None
-        assert torch.allclose(found, jacobian_of(made, weights), rtol=1e-12, atol=1e-12)
+        assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("mixing", [nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Softmax(0)])

@@ -44,18 +44,18 @@ def test_cross_entropy_is_pytorch_s() -> None:
 def test_only_a_cpu_has_a_class_s_numbers_side_by_side(
     device: str, dims: int, weights: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The meta device stands for a GPU, whose sum would else be another in every run."""
-    seen = []
+    """The meta device stands for a GPU, whose sum would change from run to run."""
+    dimensions: list[int] = []
 
-    def cross_entropy(outputs: Tensor, *given: Any, **how: Any) -> Tensor:
-        seen.append(outputs.dim())
-        return functional.cross_entropy(outputs, *given, **how)
+    def cross_entropy(outputs: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        dimensions.append(outputs.dim())
+        return functional.cross_entropy(outputs, *arguments, **options)
 
     monkeypatch.setattr(losses, "cross_entropy", cross_entropy)
     outputs = torch.zeros(5, 3, device=device)
     labels = torch.zeros(5, dtype=torch.long, device=device)
     CrossEntropy(3, weights)(outputs, labels)
-    assert seen == [dims]
+    assert dimensions == [dims]
 
 
 def test_logistic_is_pytorch_s_on_one_logit() -> None:

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
-from colonnade.optim import losses as proximal
+from colonnade.optim import losses
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared, z_update
 
 RHOS = [0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 10.0]
@@ -23,13 +23,10 @@ ROWS = 6
 
 
 def uniform(rows: int, columns: int, scale: float, seed: int) -> Tensor:
-    return (
-        torch.rand(
-            rows, columns, dtype=torch.float64, generator=Generator().manual_seed(seed)
-        )
-        * 2
-        - 1
-    ) * scale
+    """Random numbers between -scale and scale."""
+    generator = Generator().manual_seed(seed)
+    drawn = torch.rand(rows, columns, dtype=torch.float64, generator=generator)
+    return (drawn * 2 - 1) * scale
 
 
 def softmax_case(
@@ -149,7 +146,7 @@ def test_newton_needs_few_steps_over_the_whole_grid(
 ) -> None:
     """Measured: 44, 43 and 76, all at rho = 0.01; at rho = 1 it is 6. MAX_STEPS is
     never what ends it."""
-    monkeypatch.setattr(proximal, "MAX_STEPS", most)
+    monkeypatch.setattr(losses, "MAX_STEPS", most)
     for rho in RHOS:
         for scale in SCALES:
             for classes in (2, 10, 100):
@@ -159,7 +156,7 @@ def test_newton_needs_few_steps_over_the_whole_grid(
 
 @pytest.mark.filterwarnings("error")
 def test_logistic_needs_few_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proximal, "MAX_STEPS", 59)
+    monkeypatch.setattr(losses, "MAX_STEPS", 59)
     labels = torch.tensor([0, 1] * 32)
     for rho in RHOS:
         for scale in SCALES:
@@ -176,7 +173,7 @@ def test_logistic_needs_few_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_minimum_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     """With dual = softmax(o) - y the residual is 0 at z = o: ADMM's fixed point stays
     where it is."""
-    monkeypatch.setattr(proximal, "MAX_STEPS", 1)
+    monkeypatch.setattr(losses, "MAX_STEPS", 1)
     o, dual, labels = softmax_case(100.0, "from these logits", 10)
     assert torch.equal(z_update(CrossEntropy(10), o, dual, labels, 2.0), o)
 
@@ -234,7 +231,7 @@ def test_a_batch_is_its_rows_one_by_one(
 )
 @settings(max_examples=40)
 def test_shifted_logits_shift_the_answer(shift: float, rho: float, seed: int) -> None:
-    """Softmax does not see a shift common to all classes, so neither does the z-update."""
+    """Softmax does not see a shift of all classes, so neither does the z-update."""
     o = uniform(3, 5, 10.0, seed)
     dual = uniform(3, 5, 1.0, seed + 1)
     labels = torch.tensor([0, 2, 4])
@@ -254,22 +251,18 @@ def test_the_answer_has_the_type_and_shape_of_the_logits(
     z = z_update(loss, o, torch.zeros_like(o), torch.tensor([0, 1, 1, 0]), 0.5)
     assert z.dtype == dtype
     assert z.shape == o.shape
-    exact = z_update(
-        loss,
-        o.double(),
-        torch.zeros(4, outputs).double(),
-        torch.tensor([0, 1, 1, 0]),
-        0.5,
-    )
+    labels = torch.tensor([0, 1, 1, 0])
+    exact = z_update(loss, o.double(), torch.zeros_like(o).double(), labels, 0.5)
     assert torch.equal(z, exact.to(dtype))  # the work is in float64 either way
 
 
 def test_the_inputs_are_left_alone() -> None:
     o, dual, labels = softmax_case(10.0, "random", 10)
-    kept = o.clone(), dual.clone()
+    o_before = o.clone()
+    dual_before = dual.clone()
     z_update(CrossEntropy(10), o, dual, labels, 0.1)
-    assert torch.equal(o, kept[0])
-    assert torch.equal(dual, kept[1])
+    assert torch.equal(o, o_before)
+    assert torch.equal(dual, dual_before)
 
 
 def test_not_a_number_ends() -> None:
@@ -287,8 +280,10 @@ def test_a_loss_without_a_z_update_is_refused_by_name() -> None:
         def weigh(self, *_: object) -> None:
             """Every row counts once."""
 
+    hinge: Any = Hinge()
+    zeros = torch.zeros(1, 1)
     with pytest.raises(TypeError, match="Hinge has no z-update"):
-        z_update(Hinge(), torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1), 1.0)  # type: ignore[arg-type]
+        z_update(hinge, zeros, zeros, torch.zeros(1), 1.0)
 
 
 def test_an_unsolved_update_says_so() -> None:

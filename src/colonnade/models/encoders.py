@@ -44,9 +44,10 @@ SMALLEST_SPREAD = 1e-6
 class Encoder(nn.Module):
     """A model that learns without labels.
 
-    A subclass has `fit` and `codes`. The outputs are its codes, moved and scaled so that
-    over the training rows their mean is 0 and their mean squared length is 1. They are
-    0 until the model has learned, and stay 0 where all training rows have equal codes.
+    A subclass has `fit` and `codes`. The outputs are its codes, moved and scaled so
+    that over the training rows their mean is 0 and their mean squared length is 1. They
+    are 0 until the model has learned, and stay 0 where all training rows have equal
+    codes.
     """
 
     learned: Tensor

@@ -52,14 +52,16 @@ class Dropout(nn.Dropout):
         if not self.training or self.p == 0:
             return input
         drawn = torch.rand(input.shape, generator=self.generator)
-        keep = drawn.to(input.device) >= self.p
-        if self.p == 1:
+        if self.p == 1:  # nothing is kept that could be scaled up
             return torch.zeros_like(input)
+        keep = drawn.to(input.device) >= self.p
         return input * keep / (1 - self.p)
 
 
 def seeded(model: nn.Module, generator: Generator, *, owner: str) -> nn.Module:
     """Replace a model's dropout layers by ones that draw from this generator.
+
+    Only `nn.Dropout` can be replaced. Other kinds of dropout are refused.
 
     Args:
         model: The model. It is changed, unless it is itself a dropout layer.

@@ -145,28 +145,20 @@ class FlatOptimizer:
         self.parameters: list[nn.Parameter] = self.group["params"]
         self.optimizer = optimizer
         self.names = names
+        self.values = torch.cat([value.detach().flatten() for value in self.parameters])
+        self.gradients = torch.zeros_like(self.values)
+        self.moments = [torch.zeros_like(self.values) for name in names if name != STEP]
+        self.steps_done = 0
         states = [optimizer.state.get(parameter, {}) for parameter in self.parameters]
         has_begun = all(
             state.get(name) is not None for state in states for name in names
         )
-        self.values = torch.cat([value.detach().flatten() for value in self.parameters])
-        self.gradients = torch.zeros_like(self.values)
-        self.moments: list[Tensor] = []
-        for name in names:
-            if name == STEP:
-                continue
-            if has_begun:
-                self.moments.append(
-                    torch.cat([state[name].flatten() for state in states])
-                )
-            else:
-                self.moments.append(torch.zeros_like(self.values))
-        self.steps_done = self._steps_done(states) if has_begun else 0
+        if has_begun:
+            self._read_state(states)
         self._step_counts = torch.full((len(self.parameters),), float(self.steps_done))
         self._state_views = self._views_for_state()
-        for parameter, view in zip(
-            self.parameters, self.each(self.values), strict=True
-        ):
+        views = self.each(self.values)
+        for parameter, view in zip(self.parameters, views, strict=True):
             parameter.data = view
         self._addresses = [parameter.data_ptr() for parameter in self.parameters]
         if has_begun:
@@ -221,12 +213,15 @@ class FlatOptimizer:
             for part, parameter in zip(parts, self.parameters, strict=True)
         ]
 
-    def _steps_done(self, states: Sequence[Mapping[str, Tensor]]) -> int:
-        """The number of steps taken so far. SGD does not count its steps, and only the
-        first differs from the others, so 1 stands for any number."""
+    def _read_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Copy what the optimizer remembers from the steps that it took before."""
+        for name, moment in zip(self.names, self.moments, strict=False):
+            moment.copy_(torch.cat([state[name].flatten() for state in states]))
         if STEP in self.names:
-            return int(states[0][STEP])
-        return 1 if self.names else 0
+            self.steps_done = int(states[0][STEP])
+        elif self.names:
+            # SGD does not count, and only its first step differs from the others
+            self.steps_done = 1
 
     def _views_for_state(self) -> list[dict[str, Tensor]]:
         """The optimizer's state for each parameter, as views of the vectors."""
@@ -252,6 +247,12 @@ class Chain:
     """A model of linear layers whose parameters lie in an optimizer's vectors.
 
     `Chain.of` makes one where model and optimizer allow it.
+
+    Args:
+        model: The model. It is watched for hooks and for parameters that are frozen.
+        flat: The vectors of the model's optimizer.
+        flattens: The layers that flatten rows before the first linear layer.
+        layers: The linear layers with their activations.
     """
 
     def __init__(
@@ -267,6 +268,7 @@ class Chain:
         self._hooks = hooks_of(model)
         values = dict(zip(flat.parameters, flat.each(flat.values), strict=True))
         gradients = dict(zip(flat.parameters, flat.each(flat.gradients), strict=True))
+        # inputs and room for results are filled in by `tensors_for`
         self._tensors = ChainTensors(flat.values, [], [], [], [], [], [], [])
         for layer in layers:
             parameters = dict(layer.linear.named_parameters())
@@ -295,9 +297,9 @@ class Chain:
         dense = dense_layers(layers)
         if dense is None:
             return None
-        used = {weight for layer in dense for weight in layer.linear.parameters()}
+        trained = {weight for layer in dense for weight in layer.linear.parameters()}
         (group,) = optimizer.param_groups
-        if used != set(group["params"]):
+        if trained != set(group["params"]):
             return None
         return cls(model, FlatOptimizer(optimizer, names), flattens, dense)
 

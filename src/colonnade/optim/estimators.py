@@ -331,13 +331,9 @@ def _trained(
     spread = columns.std(0)
     spread = np.where(spread > SMALLEST_SPREAD, spread, 1.0)
     _fit_quietly(estimator, (columns - mean) / spread, truth, weights)
-    if name == "mlp":
-        matrices = list(estimator.coefs_)
-        biases = list(estimator.intercepts_)
-    else:
-        matrices = [np.atleast_2d(estimator.coef_).T]
-        biases = [np.atleast_1d(estimator.intercept_)]
-    # let the first map standardise the columns: W' = W / spread, b' = b - mean W'
+    matrices, biases = _linear_maps(name, estimator)
+    # the module reads columns as they are, so its first map standardises them:
+    # W' = W / spread and b' = b - (mean / spread) W
     biases[0] = biases[0] - (mean / spread) @ matrices[0]
     matrices[0] = matrices[0] / spread[:, None]
     return LinearLayers(
@@ -346,6 +342,17 @@ def _trained(
         placement,
         offset,
     )
+
+
+def _linear_maps(
+    name: str, estimator: Any
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """The matrices [inputs, outputs] and the biases of a trained estimator's maps."""
+    if name == "mlp":
+        return list(estimator.coefs_), list(estimator.intercepts_)
+    matrix = np.atleast_2d(estimator.coef_).T
+    bias = np.atleast_1d(estimator.intercept_)
+    return [matrix], [bias]
 
 
 def _fit_quietly(

@@ -80,19 +80,22 @@ def jacobian_by_row(
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     if not linear or not all(map(by_row, layers)):
         return None
-    if linear[0].weight.dim() != x.dim():
+    has_one_line_per_row = linear[0].weight.dim() == x.dim()
+    if not has_one_line_per_row:
         return None
-    layer_inputs, sums, last = _pass_through(layers, x)
-    stack = result.shape[:-2]
+    layer_inputs, layer_outputs, last = _pass_through(layers, x)
     weights = [weight for layer in linear for weight in layer.parameters()]
-    size = sum(weight.numel() for weight in weights) // stack.numel()
+    size = _places(weights, result.shape[:-2].numel())[-1]
     jacobian = result.new_empty(*result.shape, size)
     for number in range(result.shape[-1]):
-        unit = torch.zeros_like(result)
-        unit[..., number] = 1.0
+        # 1 at this output of every row: no other row's output depends on a row's inputs
+        direction = torch.zeros_like(result)
+        direction[..., number] = 1.0
         if result is not outputs:
-            (unit,) = torch.autograd.grad(result, outputs, unit, retain_graph=True)
-        slopes = torch.autograd.grad(last, sums, unit, retain_graph=True)
+            (direction,) = torch.autograd.grad(
+                result, outputs, direction, retain_graph=True
+            )
+        slopes = torch.autograd.grad(last, layer_outputs, direction, retain_graph=True)
         _fill_by_row(jacobian[..., number, :], linear, layer_inputs, slopes)
     return jacobian.flatten(-3, -2)
 
@@ -147,13 +150,17 @@ def _unit_vectors(outputs: Tensor) -> Tensor:
 def _pass_through(
     layers: Sequence[nn.Module], x: Tensor
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Pass rows through layers, and return the inputs and the outputs of every linear
-    one, and the last outputs.
+    """Pass rows through layers, so that derivatives by the outputs of each linear layer
+    can be taken.
 
-    A stacked layer has a matrix for each model, so its product is computed here.
+    A stacked layer has a matrix for each model, so products are computed here.
+
+    Returns:
+        The inputs of every linear layer, its outputs, and the outputs of the last layer
+        of any kind.
     """
     inputs: list[Tensor] = []
-    sums: list[Tensor] = []
+    outputs: list[Tensor] = []
     with torch.enable_grad():
         for layer in layers:
             if not isinstance(layer, nn.Linear):
@@ -163,8 +170,8 @@ def _pass_through(
             x = x @ layer.weight.mT
             if layer.bias is not None:
                 x = x + layer.bias.unsqueeze(-2)
-            sums.append(x)
-    return inputs, sums, x
+            outputs.append(x)
+    return inputs, outputs, x
 
 
 def _fill_by_row(

@@ -568,8 +568,8 @@ def _last_gradient_through_head(
 def _backward(chain: ChainTensors, runs: Tensor) -> None:
     """Compute the gradients by every weight and bias, from the last layer to the first.
 
-    The gradient by the last layer's linear outputs, before its activation, must stand in
-    `output_gradients[-1]`. The gradients by weights and biases are written to `runs`.
+    The gradient by the last layer's linear outputs, before its activation, must stand
+    in `output_gradients[-1]`. The results are written to `runs`.
     """
     for i in reversed(range(len(chain.weights))):
         inputs = chain.outputs[i - 1] if i > 0 else chain.inputs

@@ -66,7 +66,11 @@ class ServerOptimizer(Protocol):
 
 
 class FedAvg(Table):
-    """Add the mean change to the weights, times a rate. Nothing is remembered."""
+    """Add the mean change to the weights, times a rate. Nothing is remembered.
+
+    Args:
+        rate: The rate. At 1 the new weights are the mean of the label owners' weights.
+    """
 
     rate: Positive = 1.0
 
@@ -89,7 +93,16 @@ class FedAvg(Table):
 
 class FedAdam(Table):
     """Adam on the server, with the mean change in the place of a negative gradient. The
-    defaults are those of the paper's Table 2."""
+    defaults are those of the paper's Table 2.
+
+    Args:
+        rate: The rate of a step.
+        beta1: The share of the first moment m that each round keeps.
+        beta2: The share of the second moment v that each round keeps.
+        tau: What is added to sqrt(v), so that no step is divided by nearly 0.
+        second_moment: What v averages the squares of: "momentum" (m) or "delta" (the
+            change).
+    """
 
     rate: Positive = 1e-3
     beta1: Fraction = 0.9
@@ -143,8 +156,12 @@ class FedYogi(FedAdam):
 
 
 class FedDemonAdam(FedAdam):
-    """FedAdam whose momentum decays to 0 at the last of `rounds` rounds. If there are
-    more rounds, the momentum stays at 0."""
+    """FedAdam whose momentum decays to 0.
+
+    Args:
+        rounds: The round R at which the momentum is 0. In later rounds it stays 0.
+        demon: The reading of the decay, "original" or "literal" (see this module).
+    """
 
     rounds: Whole = 500
     demon: Literal["original", "literal"] = "original"

@@ -226,11 +226,15 @@ def squared_error_steps(
     """Take optimizer steps on scale/2 ||f(x) W - target||^2.
 
     Args:
-        chain: As in `squared_error_gradients`, as are all arguments not listed here.
+        chain: The model f with its inputs x, and tensors for the gradients.
         vectors: The optimizer's vectors. The chain's weights, biases and their
             gradients are views of these.
         steps: The number of steps to take.
         steps_done: The number of steps that the optimizer took before.
+        target: What f(x) W should be.
+        scale: The factor of the loss.
+        head: The matrix W, or None for f(x) itself.
+        error: Room for scale (f(x) W - target). It is not used without a head.
     """
     for number in range(steps):
         squared_error_gradients(chain, target, scale, head, error)
