@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("dp_accounting")
-
 from colonnade.core import NON_PRIVATE, Batches, DpEvent
 from colonnade.core.receipt import PUBLIC
 from colonnade.errors import BudgetExhausted

@@ -20,7 +20,6 @@ from colonnade.runs.stores import (
     peek_site_store,
 )
 
-pytest.importorskip("dp_accounting")
 COLUMN = "patient"
 
 

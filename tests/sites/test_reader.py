@@ -90,7 +90,6 @@ def budget_added(base: Path) -> Site:
 
 def test_rows_that_left_without_noise_have_nothing_to_spend(tmp_path: Path) -> None:
     """A budget that comes after a run without rules knows what left in it."""
-    pytest.importorskip("dp_accounting")
     trained(tmp_path)
     path = tmp_path / "lab" / OWN
     rule = 'embedding = { mechanism = { name = "gaussian", clip = 1.0, sigma = 4.0 } }'
