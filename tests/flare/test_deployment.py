@@ -156,6 +156,10 @@ def made(
         own = base / name / "local" / "party.toml"
         write_table(own, "selections", {"queries": 8})
         write_table(own, "audit", {"tell": "figures" if name == "lab" else "nothing"})
+    for name in EVERY:
+        own = base / name / "local" / "party.toml"
+        command = [sys.executable, "-m", "colonnade", "site", "init", str(own)]
+        subprocess.run(command, check=True, capture_output=True)
     write_table(base / "clinic" / "local" / "party.toml", "serve", {"port": 8080})
     with Apart(base, EVERY) as apart:
         yield Deployment(base, apart), settings

@@ -26,7 +26,14 @@ from colonnade.flare.job import LAST, Job, Watch, follow, require, stop, write_j
 from colonnade.flare.provision import provision
 from colonnade.runs.layout import FAILURE
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.party_file import STARTUP, all_sites, write_agreed
+from colonnade.settings.party_file import (
+    OWN,
+    STARTUP,
+    all_sites,
+    read_own,
+    write_agreed,
+)
+from colonnade.sites.keeping import make_missing_store
 
 PATIENCE = 180.0
 """Seconds in which sites must have connected to the relay."""
@@ -77,6 +84,7 @@ class Poc:
             _store_in(self.kept / "relay")
         for name in all_sites(settings):  # a resumed run may have more epochs
             write_agreed(self.files(name), settings)
+            make_missing_store(read_own(self.files(name) / OWN))
 
     def carry_out(
         self, settings: Settings, job: Job, told: Path, watch: Watch | None

@@ -25,7 +25,6 @@ from colonnade.flare.job import (
     write_job,
 )
 from colonnade.runs.layout import FAILURE
-from colonnade.runs.stores import has_site_store
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import (
     OWN,
@@ -36,7 +35,7 @@ from colonnade.settings.party_file import (
     write_agreed,
     write_own,
 )
-from colonnade.sites.keeping import make_store
+from colonnade.sites.keeping import make_missing_store
 
 NOT_STARTED = (
     "Failed to create connection to the child process",
@@ -113,9 +112,7 @@ def write_sites(folder: Path, settings: Settings) -> None:
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_agreed(folder / name, settings)
         write_own(folder / name, settings, name)
-        own = read_own(folder / name / OWN)
-        if not has_site_store(own.runs, own.anchor):
-            make_store(own)
+        make_missing_store(read_own(folder / name / OWN))
 
 
 def certify(folder: Path, settings: Settings) -> None:

@@ -20,6 +20,7 @@ from colonnade.privacy.accounting import key_of, known_batch
 from colonnade.privacy.budget import DELTA
 from colonnade.runs.run_directory import column_of_people
 from colonnade.runs.stores import (
+    has_site_store,
     make_site_store,
     open_site_store,
     peek_site_store,
@@ -40,6 +41,13 @@ def make_store(own: SiteConfig) -> str:
     column = column_of_people(own.settings, own.name)
     make_site_store(own.name, own.runs, column, own.anchor)
     return column
+
+
+def make_missing_store(own: SiteConfig) -> None:
+    """Make the store of a site that is rehearsed on one machine, where none was made
+    yet."""
+    if not has_site_store(own.runs, own.anchor):
+        make_store(own)
 
 
 def back_up(own: SiteConfig, path: Path) -> Witness:
