@@ -210,15 +210,14 @@ def _fresh(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
-def hold(path: Path, otherwise: str, *, wait: bool = False) -> IO[str]:
-    """The file, until it is closed; ConfigError where another process has it, unless
-    this one is to `wait`. OSError where the place has no locks; a system without them
-    (Windows) keeps nobody out."""
+def hold(path: Path, otherwise: str) -> IO[str]:
+    """The file, until it is closed; ConfigError where another process has it. OSError
+    where the place has no locks; a system without them (Windows) keeps nobody out."""
     file = path.open("a", encoding="utf-8")
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:
         return file
     except BlockingIOError:
@@ -228,18 +227,6 @@ def hold(path: Path, otherwise: str, *, wait: bool = False) -> IO[str]:
         file.close()
         raise
     return file
-
-
-def alone(path: Path) -> IO[str]:
-    """Until it is closed, others who count in this file wait. InputError where its
-    folder takes no lock."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return hold(path.with_name(f".{path.name}.lock"), "", wait=True)
-    except OSError as error:
-        raise InputError(
-            f"{path.parent} takes no lock: {error.strerror}. Make it so."
-        ) from error
 
 
 def write_state(folder: Path, state: dict[str, Any], *, forced: bool = True) -> None:

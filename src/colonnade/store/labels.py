@@ -67,11 +67,6 @@ class Labels:
         self._by_column: dict[LabelColumn, Draws] = {}
         self.some_may_be_lost = False
 
-    @property
-    def columns(self) -> list[LabelColumn]:
-        """The columns of which labels were drawn."""
-        return list(self._by_column)
-
     def rule_of(self, column: LabelColumn) -> str | None:
         """The rule by which a column was drawn. None where nothing was drawn of it."""
         draws = self._by_column.get(column)

@@ -36,11 +36,6 @@ class Uses:
         lacking: IntArray = numbers[self._bits[numbers] & _bit(side) == 0]
         return lacking
 
-    def sides_of(self, numbers: IntArray) -> list[str]:
-        """The sides on which any of these people was ever used."""
-        bits = int(np.bitwise_or.reduce(self._bits[numbers], initial=0))
-        return [side for side in SIDES if bits & _bit(side)]
-
     def were_used_on(self, side: str, numbers: IntArray) -> NDArray[np.bool_]:
         """Whether each of these people was ever used on a side."""
         were_used: NDArray[np.bool_] = (self._bits[numbers] & _bit(side)) != 0
