@@ -25,11 +25,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colonnade.errors import BoundaryError, StoreError
+from colonnade.core import wire
+from colonnade.core.failure import Failure
+from colonnade.errors import BoundaryError, StoreError, WireError
 from colonnade.runs.stores import has_site_store
 from colonnade.settings.party_file import SiteConfig
 from colonnade.store import SiteStore, Witness
-from colonnade.transport.remote import Endpoint, Route
+from colonnade.transport.remote import ANSWER, Endpoint, Route
 
 log = logging.getLogger("colonnade.party")
 
@@ -104,7 +106,9 @@ class Witnessing:
         since = self._kept_of(peer)
         reply = route(self._statement_for(peer).pack() + data, deadline)
         statement, rest = unpack(reply)
-        self._take(peer, statement, since)
+        is_refusal = statement == Statement() and _is_failure(rest)
+        if not is_refusal:
+            self._take(peer, statement, since)
         return rest
 
     def around(self, endpoint: Endpoint) -> WitnessedEndpoint:
@@ -117,6 +121,8 @@ class Witnessing:
             statement, rest = unpack(data)
             self._take(caller, statement, since=None)
         except BoundaryError as error:
+            # Whoever has lost its witnesses must not be given one of a store that may
+            # be an older copy.
             return Statement().pack() + endpoint.refuse(error, caller)
         reply = endpoint(caller, rest)
         return self._statement_for(caller).pack() + reply
@@ -215,6 +221,16 @@ class Line:
 
     def __call__(self, data: bytes, deadline: float) -> bytes:
         return self.witnessing.call(self.peer, self.route, data, deadline)
+
+
+def _is_failure(answer: bytes) -> bool:
+    """Whether an answer brings nothing but why there is none."""
+    try:
+        is_whole = answer[: len(ANSWER)] == ANSWER
+        incoming = wire.read(memoryview(answer)[len(ANSWER) :])
+    except WireError:
+        return False
+    return is_whole and issubclass(incoming.kind, Failure)
 
 
 def _text(witness: Witness | None) -> str:
