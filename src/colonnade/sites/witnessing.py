@@ -97,6 +97,11 @@ class Witnessing:
         self._store = store
         self._heard: set[str] = set()
 
+    def check_own_store(self) -> None:
+        """Refuse to call anybody where this site's own store cannot be used."""
+        if self._has_store:
+            self._store()
+
     def line(self, peer: str, route: Route) -> Route:
         """A line to a peer, over which statements travel with calls and answers."""
         return route if isinstance(route, Line) else Line(self, peer, route)
@@ -178,7 +183,8 @@ class Witnessing:
         keeper.advance(peer, said.witness, since)
 
     def _hear(self, store: SiteStore, peer: str, kept: Witness | None) -> None:
-        """Hear once in a process what a peer keeps of this store.
+        """Hear what a peer keeps of this store, until it has shown a witness once in
+        this process.
 
         A peer that keeps nothing is met for the first time. That is believed where
         nothing was released yet, so that nothing can have been lost, and where another
@@ -192,7 +198,8 @@ class Witnessing:
             or self._own.store.new_peers
         )
         store.hear(peer, kept, is_first_contact=is_first)
-        self._heard.add(peer)
+        if kept is not None:
+            self._heard.add(peer)
 
 
 @dataclass(frozen=True)
