@@ -116,9 +116,10 @@ def test_sites_call_each_other_sealed_through_flares_call(
         caller="whoever",
         other_clients=[proxy("lab"), proxy("stranger")],
     )
-    lines = clinic._lines(clinic.channel)
+    clinic.site.routes = clinic._lines(clinic.channel)
+    lines = clinic.site.routes
     assert list(lines) == ["lab"], "whom the relay makes up, nobody calls"
-    frame = wire.encode(Envelope("clinic", 1, Join(lab.site.own.agreed)))
+    frame = wire.encode(Envelope("clinic", 1, Join(lab.site.own.agreed), "lab"))
     reply = lines["lab"](HEAD.pack(WHOLE, NONE, 0, len(frame)) + frame, 1.0)
     assert isinstance(wire.decode(reply[1:]).message, Done)
     assert b"Join" not in b"".join(carried)

@@ -178,10 +178,13 @@ def test_how_often_it_guesses_is_bounded_over_all_its_tricks_and_restarts(
 def test_a_damaged_count_is_no_new_allowance(tmp_path: Path) -> None:
     lab = lab_in(tmp_path)
     agree(lab)
-    path = lab.own.runs / "alignments.json"
-    path.write_bytes(path.read_bytes().replace(b'"alignments": 1', b'"alignments": 0'))
+    path = lab.own.runs / "store" / "state.db"
+    lab.store.close()
+    damaged = path.read_bytes().replace(b'"kind":"alignments"', b'"kind":"alignmentz"')
+    path.write_bytes(damaged)
+    assert b"alignmentz" in damaged
     for predict in (False, True):
-        with pytest.raises(PartyError, match="CheckpointError"):
+        with pytest.raises(PartyError, match="StoreError"):
             holds(lab_in(tmp_path), [TRUE], predict=predict)
 
 

@@ -141,7 +141,8 @@ def test_who_is_not_chosen_has_told_and_learned_what_the_selection_says(
         for path in runs.rglob("*")
         if path.is_file() and path.name[0] != "."
     }
-    assert files == {"choice/parties/shop/ledger-after.jsonl", "alignments.json"}
+    files = {name for name in files if not name.startswith("store/")}
+    assert files == {"choice/parties/shop/ledger-after.jsonl"}
     lines = (runs / "choice/parties/shop/ledger-after.jsonl").read_text().splitlines()
 
     def crossed(entry: Mapping[str, Any]) -> tuple[Any, ...]:

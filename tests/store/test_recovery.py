@@ -4,6 +4,7 @@ missing, at the dearest rule."""
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -267,3 +268,19 @@ def test_an_exhausted_store_charges_everybody_without_end(tmp_path: Path) -> Non
         store.numbers_of(["new"], COLUMN)
         assert store.newcomers()
         assert GAUSSIAN not in store.counts()
+
+
+def test_a_damaged_header_costs_nothing(tmp_path: Path) -> None:
+    """Entries are checked each by itself, so a header that is wrong takes none along."""
+    with new_store(tmp_path / "store") as store:
+        for _ in range(4):
+            store.release(of([0]))
+    database = sqlite3.connect(tmp_path / "store" / "state.db")
+    database.execute("PRAGMA user_version=65")
+    database.close()
+    with pytest.raises(StoreError, match=r"format 65.*recover"):
+        reopened(tmp_path / "store")
+    recovery = recover(tmp_path / "store", OWNER, DEAREST)
+    assert (recovery.lost, recovery.charged) == (0, 0)
+    with reopened(tmp_path / "store") as store:
+        assert spent(store)[:2] == [4, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,28 @@ def test_the_same_witness_may_come_again(store: SiteStore, keeper: Keeper) -> No
     assert keeper.witness_of(OWNER) == witness
 
 
+def test_answers_that_overlap_may_come_in_another_order(
+    store: SiteStore, keeper: Keeper
+) -> None:
+    """Ten calls are made at once; what they bring is no older than what was kept when
+    they were made."""
+    since = keeper.witness_of(OWNER)
+    witnesses = [store.release(of([0])).witness for _ in range(10)]
+    threads = [
+        threading.Thread(target=keeper.advance, args=(OWNER, witness, since))
+        for witness in reversed(witnesses)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert keeper.witness_of(OWNER) == witnesses[-1]
+    keeper.advance(OWNER, witnesses[3], since)
+    with pytest.raises(StoreError, match="another history"):
+        keeper.advance(OWNER, witnesses[3], witnesses[4])
+    assert keeper.witness_of(OWNER) == witnesses[-1]
+
+
 def test_only_the_owner_can_make_a_witness(
     store: SiteStore, keeper: Keeper, tmp_path: Path
 ) -> None:
@@ -116,6 +139,8 @@ def test_no_witness_is_unknown_and_not_fine(store: SiteStore) -> None:
     with pytest.raises(StoreError, match="first contact"):
         store.hear("bank", None)
     store.hear("bank", None, is_first_contact=True)
+    store.hear("bank", None, is_first_contact=True)  # it may not have kept any yet
+    store.hear("bank", store.witness())
     with pytest.raises(StoreError, match="had a"):
         store.hear("bank", None, is_first_contact=True)
     store.hear("bank", store.witness())

@@ -265,6 +265,7 @@ class Site:
     ) -> Transport:
         """Give a transport to everybody this organisation may call; and, where it holds
         columns itself, to them."""
+        self.witnessing.check_own_store()
         deadline = (engine or self.own.settings.engine).deadline
         own = [] if here is None else [self.own.name]
         most = self.own.memory_per_call

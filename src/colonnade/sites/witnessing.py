@@ -25,11 +25,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colonnade.errors import BoundaryError, StoreError
+from colonnade.core import wire
+from colonnade.core.failure import Failure
+from colonnade.errors import BoundaryError, StoreError, WireError
 from colonnade.runs.stores import has_site_store
 from colonnade.settings.party_file import SiteConfig
 from colonnade.store import SiteStore, Witness
-from colonnade.transport.remote import Endpoint, Route
+from colonnade.transport.remote import ANSWER, Endpoint, Route
 
 log = logging.getLogger("colonnade.party")
 
@@ -95,6 +97,11 @@ class Witnessing:
         self._store = store
         self._heard: set[str] = set()
 
+    def check_own_store(self) -> None:
+        """Refuse to call anybody where this site's own store cannot be used."""
+        if self._has_store:
+            self._store()
+
     def line(self, peer: str, route: Route) -> Route:
         """A line to a peer, over which statements travel with calls and answers."""
         return route if isinstance(route, Line) else Line(self, peer, route)
@@ -104,7 +111,9 @@ class Witnessing:
         since = self._kept_of(peer)
         reply = route(self._statement_for(peer).pack() + data, deadline)
         statement, rest = unpack(reply)
-        self._take(peer, statement, since)
+        is_refusal = statement == Statement() and _is_failure(rest)
+        if not is_refusal:
+            self._take(peer, statement, since)
         return rest
 
     def around(self, endpoint: Endpoint) -> WitnessedEndpoint:
@@ -117,6 +126,8 @@ class Witnessing:
             statement, rest = unpack(data)
             self._take(caller, statement, since=None)
         except BoundaryError as error:
+            # Whoever has lost its witnesses must not be given one of a store that may
+            # be an older copy.
             return Statement().pack() + endpoint.refuse(error, caller)
         reply = endpoint(caller, rest)
         return self._statement_for(caller).pack() + reply
@@ -172,7 +183,8 @@ class Witnessing:
         keeper.advance(peer, said.witness, since)
 
     def _hear(self, store: SiteStore, peer: str, kept: Witness | None) -> None:
-        """Hear once in a process what a peer keeps of this store.
+        """Hear what a peer keeps of this store, until it has shown a witness once in
+        this process.
 
         A peer that keeps nothing is met for the first time. That is believed where
         nothing was released yet, so that nothing can have been lost, and where another
@@ -186,7 +198,8 @@ class Witnessing:
             or self._own.store.new_peers
         )
         store.hear(peer, kept, is_first_contact=is_first)
-        self._heard.add(peer)
+        if kept is not None:
+            self._heard.add(peer)
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,16 @@ class Line:
 
     def __call__(self, data: bytes, deadline: float) -> bytes:
         return self.witnessing.call(self.peer, self.route, data, deadline)
+
+
+def _is_failure(answer: bytes) -> bool:
+    """Whether an answer brings nothing but why there is none."""
+    try:
+        is_whole = answer[: len(ANSWER)] == ANSWER
+        incoming = wire.read(memoryview(answer)[len(ANSWER) :])
+    except WireError:
+        return False
+    return is_whole and issubclass(incoming.kind, Failure)
 
 
 def _text(witness: Witness | None) -> str:

@@ -235,7 +235,7 @@ class Database:
             raise StoreError(
                 f"The store of '{self.owner}' has format {found_format}, and this"
                 f" version of Colonnade reads format {FORMAT}. Use the version that"
-                " wrote it."
+                f" wrote it. If no version did, the file is damaged. {CURE}"
             )
         if self._pragma("journal_mode") != "wal":
             raise self.damaged(f"{self.path} has lost its journal mode")
@@ -302,9 +302,12 @@ def open_copy(path: Path, folder: Path, owner: str) -> Database:
     for source, target in zip(files_of(path)[:2], files_of(copy)[:2], strict=True):
         if source.exists():
             shutil.copy(source, target)
-    # A backup has no companion files, and its header says so.
+    # A backup has no companion files, and its header says so. What else a damaged
+    # header says is no reason to give entries up: each is checked by itself.
     connection = sqlite3.connect(copy)
     connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={FORMAT}")
     connection.close()
     return Database(copy, owner, is_forced=False)
 

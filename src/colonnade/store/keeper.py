@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from colonnade.errors import StoreError
 from colonnade.store.disk import force_folder, new_file
 from colonnade.store.identifiers import check_name
 from colonnade.store.locking import LockFile
-from colonnade.store.marks import Mark
+from colonnade.store.marks import Mark, Slot
 from colonnade.store.packing import to_json
 from colonnade.store.witness import Witness, check_public_key
 
@@ -64,17 +66,14 @@ class Keeper:
         """
         check_name(peer, self.owner, "witness")
         check_public_key(public_key)
-        self._check_signed(peer, first, KnownStore(first.store, public_key))
-        lock = LockFile(self._lock, self.owner)
-        try:
-            with lock.held():
-                known = self.known_store(peer)
-                if known is None:
-                    self._begin(peer, KnownStore(first.store, public_key), first)
-                elif known != KnownStore(first.store, public_key):
-                    raise self._is_another(peer)
-        finally:
-            lock.close()
+        now = KnownStore(first.store, public_key)
+        self._check_signed(peer, first, now)
+        with self._held():
+            known = self.known_store(peer)
+            if known is None:
+                self._begin(peer, now, first)
+            elif known != now:
+                raise self._is_another(peer)
         self.keep(peer, first)
 
     def keep(self, peer: str, witness: Witness, *, is_forced: bool = True) -> None:
@@ -90,21 +89,10 @@ class Keeper:
             StoreError: It is not by the organisation, or it shows that its store is an
                 older copy. What came with it must not be used.
         """
-        known = self.known_store(peer)
-        if known is None:
-            raise StoreError(
-                f"'{self.owner}' does not know the store of '{peer}', so it cannot"
-                " check its witness. Meet it first."
-            )
-        if witness.store != known.store:
-            raise self._is_another(peer)
-        self._check_signed(peer, witness, known)
-        lock = LockFile(self._lock, self.owner)
-        try:
-            with lock.held():
-                self._replace(peer, witness, known, is_forced=is_forced)
-        finally:
-            lock.close()
+        known = self._known_for(peer, witness)
+        with self._held():
+            kept = self._kept(peer, known)
+            self._replace(peer, witness, kept, is_forced=is_forced)
 
     def advance(self, peer: str, witness: Witness, since: Witness | None) -> None:
         """Keep the witness of an answer, among answers that may overlap.
@@ -120,18 +108,13 @@ class Keeper:
         Raises:
             StoreError: Its store is an older copy. What came with it must not be used.
         """
-        kept = self.witness_of(peer)
-        is_older = kept is not None and witness.serial < kept.serial
-        if not is_older:
-            self.keep(peer, witness, is_forced=False)
-            return
-        known = self.known_store(peer)
-        assert known is not None
-        if witness.store != known.store:
-            raise self._is_another(peer)
-        self._check_signed(peer, witness, known)
-        if since is not None and witness.serial < since.serial:
-            raise self._is_older(peer, since, witness)
+        known = self._known_for(peer, witness)
+        with self._held():
+            kept = self._kept(peer, known)
+            if witness.serial >= kept.witness.serial:
+                self._replace(peer, witness, kept, is_forced=False)
+            elif since is not None and witness.serial < since.serial:
+                raise self._is_older(peer, since, witness)
 
     def witness_of(self, peer: str) -> Witness | None:
         """The newest witness of another organisation's store. None means that nothing
@@ -139,8 +122,7 @@ class Keeper:
         known = self.known_store(peer)
         if known is None:
             return None
-        slot, _ = self._mark(peer).read(known.store, [known.public_key])
-        return slot.witness
+        return self._kept(peer, known).witness
 
     def known_store(self, peer: str) -> KnownStore | None:
         """By what an organisation's store is known. None before they met."""
@@ -176,17 +158,45 @@ class Keeper:
         fresh.replace(self.folder / f"{peer}{KNOWN_ENDING}")
         force_folder(self.folder)
 
+    def _known_for(self, peer: str, witness: Witness) -> KnownStore:
+        """By what a peer's store is known, where a witness is of that store."""
+        known = self.known_store(peer)
+        if known is None:
+            raise StoreError(
+                f"'{self.owner}' does not know the store of '{peer}', so it cannot"
+                " check its witness. Meet it first."
+            )
+        if witness.store != known.store:
+            raise self._is_another(peer)
+        self._check_signed(peer, witness, known)
+        return known
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Be the only one who keeps witnesses."""
+        lock = LockFile(self._lock, self.owner)
+        try:
+            with lock.held():
+                yield
+        finally:
+            lock.close()
+
+    def _kept(self, peer: str, known: KnownStore) -> Slot:
+        """The newest witness that is kept of a peer's store."""
+        slot, _ = self._mark(peer).read(known.store, [known.public_key])
+        return slot
+
     def _replace(
-        self, peer: str, witness: Witness, known: KnownStore, *, is_forced: bool
+        self, peer: str, witness: Witness, kept: Slot, *, is_forced: bool
     ) -> None:
-        mark = self._mark(peer)
-        slot, _ = mark.read(known.store, [known.public_key])
-        kept = slot.witness
-        if witness.serial == kept.serial and witness.chain == kept.chain:
+        """Keep a witness in the place of the one that is kept, unless it is older."""
+        before = kept.witness
+        if witness.serial == before.serial and witness.chain == before.chain:
             return
-        if witness.serial <= kept.serial or witness.charges < kept.charges:
-            raise self._is_older(peer, kept, witness)
-        descriptor = mark.write(witness, None, after=slot)
+        if witness.serial <= before.serial or witness.charges < before.charges:
+            raise self._is_older(peer, before, witness)
+        mark = self._mark(peer)
+        descriptor = mark.write(witness, None, after=kept)
         if is_forced:
             mark.force_and_close(descriptor)
         else:

@@ -647,7 +647,8 @@ class SiteStore:
 
         A witness that this store's owner did not sign counts for nothing, so that
         nobody else can block the store. None, and such a one, say nothing: where the
-        keeper was never heard before, only the owner's word makes up for it.
+        keeper never showed a right one, only the owner's word makes up for it. Where it
+        did, nothing does.
 
         Args:
             keeper: Who kept the witness.
@@ -674,7 +675,6 @@ class SiteStore:
                 " (first contact). If the key that signed was lost since, recover the"
                 " store with this witness (trust_unsigned=True)."
             )
-        self._note_keeper(keeper)
 
     @property
     def keeper(self) -> Keeper:
