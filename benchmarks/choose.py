@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -112,9 +112,7 @@ def _measured(name: str, quick: bool) -> dict[str, Any]:
             return {"scores": [one.to_json() for one in _references(seeds)]}
         choice = choices()[name]
         rate = dict[str, float]()
-        if "learning_rate" in {
-            one.name for one in fields(find(choice.algorithm).config)
-        }:
+        if "learning_rate" in find(choice.algorithm).config.model_fields:
             rate = {
                 "learning_rate": _rate(
                     choice, epochs, FACTORS[1:2] if quick else FACTORS

@@ -50,11 +50,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from colonnade.algorithms import ALGORITHMS, DEFAULT
+from colonnade.algorithms import ALGORITHMS
 from colonnade.benchmark import Cells, Result
 from colonnade.core.party import one_torch_thread
 from colonnade.errors import ColonnadeError
 from colonnade.federation import Federation
+from colonnade.settings.algorithms import DEFAULT
 
 Values = NDArray[np.float64]
 ROWS = 3000

@@ -43,6 +43,7 @@ from colonnade.core import (
 )
 from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess
+from colonnade.transport.kept_up import with_retries
 from colonnade.transport.remote import Endpoint, Remote, Route
 
 FOUND = "COLONNADE_BENCH_FLARE"
@@ -384,7 +385,7 @@ class Measuring:
             return Peers(
                 DRIVER,
                 names,
-                EngineSettings().around(Remote(routes, joins=joins)),
+                with_retries(Remote(routes, joins=joins), EngineSettings()),
                 Ledger(DRIVER),
             )
 

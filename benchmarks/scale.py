@@ -220,7 +220,7 @@ def _exponents(name: str, config: Mapping[str, Any], *, laps: int) -> Result:
         what: math.log(best[what] / best[""]) / math.log(factor)
         for what, factor in times.items()
     }
-    found["rows"] += work is _steps and find(name).in_batches
+    found["rows"] += work is _steps and find(name).config.in_batches
     counted = BY_COUNT.get(name, {})
     return Result(
         f"{name}: exponents of an epoch's CPU time",

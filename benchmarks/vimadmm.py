@@ -194,7 +194,7 @@ def _cohorts(quick: bool) -> Result:
     holdings = Holdings.of_one(
         parties, y, ids, {"train": torch.arange(2048)}, "server", encoder
     )
-    small = dataclasses.replace(_settings().train, batch_size=32)
+    small = _settings().train.changed(batch_size=32)
     modes = {
         "cohort": {"cohort": "on"},
         "threads": {"cohort": "off"},

@@ -206,7 +206,7 @@ def renewed(text: str) -> str:
         last = [found for found in BLOCK.finditer(text) if found[1] in ALGORITHMS][
             -1
         ].end()
-        about = ALGORITHMS[name].about
+        about = ALGORITHMS[name].config.about()
         text = (
             f"{text[:last]}\n### {name}\n\n{about}\n\n<!-- {name}: generated -->\n<!--"
             f" end -->\n{text[last:]}"

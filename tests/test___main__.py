@@ -136,8 +136,7 @@ def test_a_run_imports_its_own_algorithm_and_no_protocol_that_it_does_not_play(
     code, out, error = outcome("-W", "ignore", "-c", ONE_RUN)
     assert code == 0, error
     assert (
-        out == "['splitnn']\n['alignment.ids', 'selection.settings'] set()\nTrue True"
-        " default_int_handler\n"
+        out == "['splitnn']\n['alignment.ids'] set()\nTrue True default_int_handler\n"
     )
 
 

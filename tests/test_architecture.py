@@ -17,6 +17,7 @@ MODULES = sorted(
 
 LAYERS = (
     {"errors", "version", "first_use", "installation"},
+    {"settings"},
     {"store"},
     {"core"},
     {
@@ -30,7 +31,6 @@ LAYERS = (
     },
     {"algorithms", "alignment", "selection"},
     {"evaluate", "tracking"},
-    {"settings"},
     {"rows"},
     {"runs"},
     {"federation"},

@@ -168,7 +168,7 @@ def check(_: Sphinx, env: BuildEnvironment) -> None:
     for one in (*pages.unexplained_commands(), *pages.unexplained_errors()):
         logger.warning("%s has no words of help.", one)
     for one in pages.unexplained_settings():
-        logger.warning("docs/reference/settings.toml has no line for %s.", one)
+        logger.warning("Nothing says what %s is for.", one)
 
 
 def plain_docstring(

@@ -3,7 +3,6 @@ have a line for each."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -13,24 +12,20 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 import typer
 
+if TYPE_CHECKING:
+    from colonnade.settings.schema import Table
+
 LINES = Path(__file__).parents[1] / "reference" / "settings.toml"
-HEADINGS = {
-    "engine": "federation",
-    "parties": "parties.NAME",
-    "label_owners": "label_owners",
-}
-"""Where a field of `Settings` stands in the file, where it is not under its own name.
-"""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of the federation file."""
+    """One key of a settings file."""
 
     section: str
     key: str
@@ -96,40 +91,54 @@ def errors() -> dict[str, type[Exception]]:
 
 @cache
 def settings() -> dict[str, list[Setting]]:
-    """Section -> its keys."""
-    from colonnade.algorithms import ALGORITHMS
+    """The keys of every section, from the models that check the files."""
+    from colonnade.federation.rules import CODECS
     from colonnade.models import HEADS, MAPS, MODELS
-    from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
-    from colonnade.settings import rules
-    from colonnade.settings.federation_file import Settings
+    from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS
+    from colonnade.settings.algorithms import ALGORITHM_SETTINGS
 
-    lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
     made: dict[str, list[Setting]] = {}
-    for name, algorithm in ALGORITHMS.items():
-        made[f"algorithm.{name}"] = _of_class(
-            f"algorithm.{name}", algorithm.config, lines, common="algorithm"
-        )
-    for field, hint in get_type_hints(Settings).items():
-        kinds = [
-            kind
-            for kind in (hint, *getattr(hint, "__args__", ()))
-            if dataclasses.is_dataclass(kind)
-        ]
-        if kinds:
-            heading = HEADINGS.get(field, field)
-            made[heading] = _of_class(heading, kinds[0], lines)
-    made["parties.NAME.budget"] = _of_class("parties.NAME.budget", Budget, lines)
-    for kind, known in (
-        ("model", MODELS | MAPS),
-        ("label_model", HEADS),
-        ("mechanism", MECHANISMS | LABEL_MECHANISMS),
-        ("codec", rules.CODECS),
-    ):
+    for name, kind in ALGORITHM_SETTINGS.items():
+        made[f"algorithm.{name}"] = _of_table(f"algorithm.{name}", kind)
+    for section, table in _tables().items():
+        made[section] = _of_table(section, table)
+    lines = tomllib.loads(LINES.read_text(encoding="utf-8"))
+    functions: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "model": MODELS | MAPS,
+        "label_model": HEADS,
+        "mechanism": MECHANISMS | LABEL_MECHANISMS,
+        "codec": CODECS,
+    }
+    for kind_of, known in functions.items():
         for name, function in known.items():
-            made[f"{kind}.{name}"] = _of_function(
-                f"{kind}.{name}", function, lines, common=kind
-            )
+            section = f"{kind_of}.{name}"
+            made[section] = _of_function(section, function, lines, common=kind_of)
     return made
+
+
+def _tables() -> dict[str, type[Table]]:
+    """The tables of federation.toml and party.toml, by their headings."""
+    from colonnade.settings import alignment, party_file, sections, selection, serving
+    from colonnade.settings.tracking import TrackingSettings
+
+    return {
+        "data": sections.DataSettings,
+        "preprocess": sections.PreprocessSettings,
+        "train": sections.TrainSettings,
+        "federation": sections.EngineSettings,
+        "audit": sections.AuditSettings,
+        "alignment": alignment.AlignmentSettings,
+        "selection": selection.SelectionSettings,
+        "tracking": TrackingSettings,
+        "parties.NAME": sections.PartySettings,
+        "parties.NAME.budget": sections.Budget,
+        "label_owners": sections.LabelOwnerSettings,
+        "party.toml": party_file.SiteFile,
+        "serve": serving.ServeSettings,
+        "alignments": alignment.AllowanceSettings,
+        "selections": selection.SelectionAllowance,
+        "store": party_file.StoreSettings,
+    }
 
 
 def sections(wanted: str) -> list[str]:
@@ -142,18 +151,15 @@ def sections(wanted: str) -> list[str]:
     )
 
 
-def _of_class(
-    section: str, kind: Any, lines: Mapping[str, Any], common: str = ""
-) -> list[Setting]:
-    hints = get_type_hints(kind)
-    comments = _comments(kind)
+def _of_table(section: str, kind: type[Table]) -> list[Setting]:
+    """Each setting of a table, as its model has it."""
+    from colonnade.settings.schema import rule_of
+
     made = []
-    for field in dataclasses.fields(kind):
-        rule = getattr(
-            inspect.getattr_static(kind, field.name, None), "rule", None
-        ) or _type(hints[field.name])
-        line = _line(lines, section, common, field.name) or comments.get(field.name, "")
-        made.append(Setting(section, field.name, rule, _default(field), line))
+    for key, field in kind.model_fields.items():
+        default = "" if field.is_required() else _default(kind, key)
+        line = field.description or ""
+        made.append(Setting(section, key, rule_of(field), default, line))
     return made
 
 
@@ -186,32 +192,19 @@ def _line(lines: Mapping[str, Any], section: str, common: str, key: str) -> str:
     return str(lines.get(section, {}).get(key) or lines.get(common, {}).get(key) or "")
 
 
-def _comments(kind: type) -> dict[str, str]:
-    """The comment beside each field in the source, or on the lines above it."""
-    found = {}
-    above: list[str] = []
-    for line in inspect.getsource(kind).splitlines():
-        if line.strip().startswith("# "):
-            above.append(line.strip().lstrip("# "))
-            continue
-        code, _, beside = line.partition("  # ")
-        name, colon, _ = code.strip().partition(":")
-        if colon and name.isidentifier() and not beside.startswith("type:"):
-            found[name] = beside.strip() or " ".join(above)
-        above = []
-    return found
-
-
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default_factory is not dataclasses.MISSING:
-        return ""
-    return "" if field.default is dataclasses.MISSING else _plain(field.default)
+def _default(kind: type[Table], key: str) -> str:
+    """The default of a setting as TOML has it. Empty where it is to say nothing."""
+    required = {
+        name: "x" for name, field in kind.model_fields.items() if field.is_required()
+    }
+    value = kind(**required).model_dump()[key]
+    return "" if isinstance(value, dict) else _plain(value)
 
 
 def _plain(value: Any) -> str:
     from colonnade.settings.toml_text import toml_value
 
-    return "" if value is None or value == () else toml_value(value)
+    return "" if value is None or value in ((), []) else toml_value(value)
 
 
 def _type(hint: Any) -> str:

@@ -245,9 +245,7 @@ def encrypted_trees(study: Study, here: Cut) -> float:
     class and round."""
     trees = {"name": "boosted_trees", "depth": TREE_DEPTH}
     settings = study.settings({"algorithm": trees})
-    settings = dataclasses.replace(
-        settings, train=dataclasses.replace(settings.train, epochs=2)
-    )
+    settings = dataclasses.replace(settings, train=settings.train.changed(epochs=2))
     labels = (here.labels == 0).astype(np.int64)
     steps = study.federation(
         settings, here.seed, held(here, here.parties, labels)

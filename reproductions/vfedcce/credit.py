@@ -51,7 +51,7 @@ def combined(settings: Settings) -> Settings:
         column for party in settings.parties.values() for column in party.columns or ()
     ]
     owner = settings.data.labels_at
-    party = dataclasses.replace(settings.parties[owner], columns=tuple(columns))
+    party = settings.parties[owner].changed(columns=tuple(columns))
     return dataclasses.replace(settings, parties={owner: party})
 
 
@@ -78,8 +78,8 @@ def encrypted(study: Study, settings: Settings, seed: int) -> None:
 def in_mode(settings: Settings, mode: str, epochs: int = 1) -> Settings:
     return dataclasses.replace(
         settings,
-        config=dataclasses.replace(settings.config, mode=mode),
-        train=dataclasses.replace(settings.train, epochs=epochs),
+        config=settings.config.changed(mode=mode),
+        train=settings.train.changed(epochs=epochs),
     )
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 from colonnade import reproduction
-from colonnade.algorithms import DEFAULT, find
+from colonnade.algorithms import find
 from colonnade.core.receipt import DpEvent
 from colonnade.federation import Federation, Settings
 from colonnade.privacy.accounting import (
@@ -44,6 +44,7 @@ from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.pictures import COLOURS, save
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.public import from_dataset
+from colonnade.settings.algorithms import DEFAULT
 
 DELTA = 1e-5
 HIDDEN = "epsilon, batches secret"

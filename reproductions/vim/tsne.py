@@ -35,7 +35,7 @@ def run(study: Study, cell: str) -> None:
     settings = Settings.from_toml(study.plan.folder / "configs" / f"{cell}.toml")
     epochs = max(study.plan.epochs) if study.plan.short else DATA[cell]
     settings = dataclasses.replace(
-        settings, train=dataclasses.replace(settings.train, epochs=epochs)
+        settings, train=settings.train.changed(epochs=epochs)
     )
     federation = study.federation(settings, study.plan.seeds[0])
     for step in federation.train():

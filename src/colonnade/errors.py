@@ -20,6 +20,9 @@ A message gives the rule, the value found, whose it is, and the cure.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 __all__ = [
     "AuditFailed",
     "BoundaryError",
@@ -151,3 +154,18 @@ def printable(text: str) -> str:
         sign if sign.isprintable() or sign == "\n" else "\ufffd"
         for sign in text[:LONGEST]
     )
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """The words " (did you mean 'epochs'?)" where something known is near, else nothing."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def check_named(what: str, name: str, known: Sequence[str]) -> None:
+    """Raise unless something of this kind is known by that name."""
+    if name not in known:
+        raise ConfigError(
+            f"There is no {what} {name!r}{did_you_mean(name, known)}; there are"
+            f" {', '.join(known)}."
+        )

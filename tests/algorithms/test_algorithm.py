@@ -16,7 +16,7 @@ from colonnade.errors import ConfigError
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_release_says_what_it_is(name: str) -> None:
     algorithm = ALGORITHMS[name]
-    assert algorithm.about.endswith(".")
+    assert algorithm.config.about().endswith(".")
     assert algorithm.from_columns, "a budget would be for nothing"
     for release in algorithm.releases.values():
         assert (release.of == "nothing") == (release.kind in (Kind.KEY, Kind.LAYOUT))
@@ -31,12 +31,16 @@ def test_what_a_budget_is_for_takes_noise_and_has_a_line_for_each_row() -> None:
 
 
 def test_what_crosses_follows_from_the_kinds_unless_settings_decide() -> None:
+    class Slopes(splitnn.Config):
+        reveals = {"slope": "labels", "key": "nothing", "sums": "sums"}
+
     columns, labels = dataclasses.replace(
         splitnn.ALGORITHM,
+        config=Slopes,
         releases={
-            "slope": Release(Kind.GRADIENT, of="labels", per_row=True, tells="labels"),
-            "key": Release(Kind.KEY, of="nothing", per_row=False, tells="nothing"),
-            "sums": Release(Kind.OTHER, of="columns", per_row=False, tells="sums"),
+            "slope": Release(Kind.GRADIENT, of="labels", per_row=True),
+            "key": Release(Kind.KEY, of="nothing", per_row=False),
+            "sums": Release(Kind.OTHER, of="columns", per_row=False),
         },
     ).crosses(splitnn.Config())
     assert (columns, labels) == (
@@ -66,6 +70,10 @@ def test_somebody_drives_and_only_one() -> None:
 
 def test_a_step_has_the_wanted_rows_or_all() -> None:
     assert splitnn.ALGORITHM.batch_size(32, 100) == 32
-    rounds = dataclasses.replace(splitnn.ALGORITHM, in_batches=False)
+
+    class Rounds(splitnn.Config):
+        in_batches = False
+
+    rounds = dataclasses.replace(splitnn.ALGORITHM, config=Rounds)
     assert (rounds.batch_size(32, 100), rounds.batch_size(32, 0)) == (100, 1)
     assert (splitnn.ALGORITHM.passes(7), knn.ALGORITHM.passes(7)) == (7, 0)

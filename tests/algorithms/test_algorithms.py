@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,6 +34,7 @@ from colonnade.core import Message, Party, Request, roles
 from colonnade.core.message import Ping
 from colonnade.errors import ConfigError
 from colonnade.models import build
+from colonnade.settings.algorithms import AlgorithmSettings
 from colonnade.transport import InProcess, Recording
 
 FLAT = {
@@ -75,7 +76,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str, hint: str) -> None:
 def test_an_algorithm_has_the_parts_that_everything_else_uses(
     algorithm: AnyAlgorithm,
 ) -> None:
-    assert dataclasses.is_dataclass(algorithm.config)
+    assert issubclass(algorithm.config, AlgorithmSettings)
     assert issubclass(algorithm.feature_owner, roles.FeatureOwner)
     assert issubclass(algorithm.label_owner, roles.LabelOwner)
     assert algorithm.train is not None
@@ -96,7 +97,7 @@ def test_an_algorithm_has_the_parts_that_everything_else_uses(
 def test_a_nested_one_has_the_parts_that_everything_else_uses(
     algorithm: AnyAlgorithm,
 ) -> None:
-    assert dataclasses.is_dataclass(algorithm.config)
+    assert issubclass(algorithm.config, AlgorithmSettings)
     nested = algorithm.nested
     assert nested is not None
     for role in (
@@ -121,8 +122,15 @@ def test_a_nested_one_has_the_parts_that_everything_else_uses(
 
 @every_algorithm
 def test_its_docstring_names_the_paper(algorithm: AnyAlgorithm) -> None:
-    assert "arXiv:" in str(algorithm.doc)
-    assert "What crosses:" in str(algorithm.doc)
+    docstring = str(home_of(algorithm).__doc__)
+    assert "arXiv:" in docstring
+    assert "What crosses:" in docstring
+
+
+def home_of(algorithm: AnyAlgorithm) -> ModuleType:
+    """The module of an algorithm of ours, or of a toy's settings."""
+    ours = f"colonnade.algorithms.{algorithm.config.name}"
+    return sys.modules[ours if ours in sys.modules else algorithm.config.__module__]
 
 
 def messages_of(algorithm: AnyAlgorithm) -> set[type[Message]]:
@@ -140,6 +148,7 @@ def messages_of(algorithm: AnyAlgorithm) -> set[type[Message]]:
         for base in (part.__mro__[:-1] if inspect.isclass(part) else [part])
     ]
     modules = [sys.modules[base.__module__] for base in borrowed]
+    modules.append(home_of(algorithm))
     seen = {
         kind
         for module in modules

@@ -37,7 +37,7 @@ from colonnade.transport import Recording
 BATCH = "train/0/0"
 
 
-def made(encryption: str = "bfv", aggregation: str = "plain", **settings: Any) -> Toy:
+def made(encryption: Any = "bfv", aggregation: Any = "plain", **settings: Any) -> Toy:
     given: dict[str, Any] = {
         "config": Config(encryption=encryption, aggregation=aggregation),
         "task": "binary",

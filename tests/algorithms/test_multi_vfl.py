@@ -37,7 +37,7 @@ def test_it_is_found_by_name() -> None:
 @pytest.mark.parametrize("local", [SGD, ADAM], ids=["sgd", "adam"])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_fedavg_is_the_plain_loop(
-    weighting: str, local: dict[str, Any], epochs: int
+    weighting: Any, local: dict[str, Any], epochs: int
 ) -> None:
     """Two architectures at data owners, three label owners of different sizes, tables
     in different orders."""
@@ -114,7 +114,7 @@ def test_label_owners_with_the_same_rows_are_one(server: str) -> None:
 @pytest.mark.parametrize("server", ["fedadam", "fedyogi", "feddemonadam"])
 @pytest.mark.parametrize("second_moment", ["momentum", "delta"])
 def test_the_server_optimizer_moves_the_weights_and_data_owners_still_average(
-    server: str, second_moment: str
+    server: Any, second_moment: Any
 ) -> None:
     config = multi_vfl.Config(
         server=server,
@@ -128,7 +128,7 @@ def test_the_server_optimizer_moves_the_weights_and_data_owners_still_average(
     toy.run(1)
     plain.run(1)
     assert plain.server.weights is not None
-    optimizer = config.server_optimizer(toy.rounds)
+    optimizer = multi_vfl.server_optimizer(config, toy.rounds)
     moved, _ = optimizer.update(
         optimizer.init({"W": start}),
         {"W": start},

@@ -160,7 +160,7 @@ def model(seed: int = 0) -> nn.Module:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_round_remembers_nothing_of_the_one_before(optimizer: str) -> None:
+def test_a_round_remembers_nothing_of_the_one_before(optimizer: Any) -> None:
     """Bit for bit what a fresh optimizer does."""
     config = multi_vfl.Config(optimizer=optimizer, learning_rate=0.1, weight_decay=0.01)
     source = model()

@@ -137,7 +137,7 @@ def test_a_repeated_delivery_does_nothing() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("server", ["fedavg", "feddemonadam"])
 def test_saved_and_loaded_after_a_round_it_continues_bit_equal(
-    tmp_path: Any, optimizer: str, server: str
+    tmp_path: Any, optimizer: Any, server: Any
 ) -> None:
     config = multi_vfl.Config(server=server, optimizer=optimizer, learning_rate=0.05)
     rows = {"abel": 40, "bea": 40, "carl": 24}

@@ -212,8 +212,9 @@ def test_of_three_classes_two_with_rows_are_told_apart() -> None:
 
 
 def test_text_never_chooses_code() -> None:
+    name: Any
     for name in ("os:system", "sklearn.svm:SVC", ""):
-        with pytest.raises(ConfigError, match=r"one_shot\.estimator must be one of"):
+        with pytest.raises(ConfigError, match=r"\(one_shot\) estimator must be one of"):
             one_shot.Config(estimator=name)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +101,7 @@ class Replay:
         ]
         adam = config.optimizer == "adam"  # the label owner's SGD has no momentum
         self.step_head = optimizer_of(
-            self.head, config if adam else replace(config, momentum=0.0)
+            self.head, config if adam else config.changed(momentum=0.0)
         )
         self.sent = {
             name: torch.zeros(len(toy.driver.labels), 8, dtype=torch.float64)

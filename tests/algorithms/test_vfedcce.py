@@ -39,7 +39,7 @@ every_mode = pytest.mark.parametrize("mode", ["plaintext", *ENCRYPTED])
 encrypted_modes = pytest.mark.parametrize("mode", ENCRYPTED)
 
 
-def made(mode: str, scheme: str = "plain", **settings: Any) -> Toy:
+def made(mode: Any, scheme: Any = "plain", **settings: Any) -> Toy:
     config = vfedcce.Config(
         mode=mode, scheme=scheme, optimizer="sgd", learning_rate=0.05
     )
@@ -212,7 +212,7 @@ def test_encrypted_gradients_match_within_the_schemes_precision(
 @encrypted_modes
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("task", ["binary", "classes"])
-def test_every_mode_takes_the_same_steps(mode: str, optimizer: str, task: Task) -> None:
+def test_every_mode_takes_the_same_steps(mode: Any, optimizer: str, task: Task) -> None:
     config: dict[str, Any] = {"optimizer": optimizer, "learning_rate": 0.01}
     plain = federation(
         vfedcce.ALGORITHM,

@@ -144,7 +144,7 @@ def head_objective(
     ],
 )
 def test_it_computes_what_the_paper_says(
-    task: Task, momentum: float, heads: str
+    task: Task, momentum: float, heads: Any
 ) -> None:
     """6 rounds, into the second epoch, so that rows meet their z and lambda again in
     another batch."""

@@ -119,7 +119,7 @@ class Paper:
 )
 @pytest.mark.parametrize("transport", [sequential, cohorts])
 def test_it_computes_what_the_paper_says(
-    task: Task, momentum: float, order: str, transport: Any
+    task: Task, momentum: float, order: Any, transport: Any
 ) -> None:
     """6 rounds, into the second epoch, so that rows meet their z and lambda again in
     another batch."""

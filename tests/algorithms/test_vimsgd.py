@@ -4,6 +4,7 @@ autograd."""
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_parties_of_different_widths_have_heads_of_their_own() -> None:
 
 @pytest.mark.parametrize(("chosen", "other"), [("old", "new"), ("new", "old")])
 def test_the_gradients_for_the_parties_are_taken_at_the_chosen_heads(
-    chosen: str, other: str
+    chosen: Any, other: str
 ) -> None:
     """The old ones as centralized training would, or the new ones as Eq. 14."""
     toy = federation(

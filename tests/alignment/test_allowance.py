@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from colonnade.alignment.allowance import Allowance
-from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.party import Refused
 from colonnade.errors import ConfigError, StoreError
+from colonnade.settings.alignment import AllowanceSettings
 from colonnade.store import SiteStore
 
 FEW = AllowanceSettings(per_day=2, predicted_per_day=5, smallest=3)

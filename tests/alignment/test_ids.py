@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from colonnade.alignment import AlignmentSettings, Ids
 from colonnade.alignment.ids import matches_by_rule, more_by_rule, zeros_in_front
-from colonnade.alignment.settings import normalised
+from colonnade.alignment.rules import normalised
 from colonnade.errors import DataError
 
 NORMALISED = AlignmentSettings(ids="normalised")

@@ -153,7 +153,7 @@ def test_an_entry_that_fills_a_list_up_cannot_be_common() -> None:
     ],
 )
 def test_keys_as_a_file_says_them(given: Any, wanted: Any) -> None:
-    assert keys_in(given, "[data] id") == wanted
+    assert keys_in(given) == wanted
     settings = Settings.from_mapping({"data": {"id": given}})
     assert settings.keys == wanted
     assert Settings.from_mapping(settings.to_mapping()) == settings
@@ -173,7 +173,7 @@ def test_keys_that_are_none_are_refused(wrong: Any) -> None:
     [("none", ["", "b", "", ""], 2), ("first", ["a", "b", "", ""], 1)],
 )
 def test_a_value_that_several_rows_have_goes_by_the_rule(
-    rule: str, texts: list[str], twice: int
+    rule: Any, texts: list[str], twice: int
 ) -> None:
     chosen = AlignmentSettings(duplicates=rule)
     cells: dict[str, list[Any]] = {
@@ -252,7 +252,7 @@ def test_new_rows_are_predicted_by_any_key(tmp_path: Path) -> None:
     )
     new = people(rows=12, seed=5)
     found = load(tmp_path / "run", ids="all", frames=new).predict().to_frame()
-    assert counted(found["email"].tolist(), keys_in(ID, "")) == {
+    assert counted(found["email"].tolist(), keys_in(ID)) == {
         "email": 4,
         "name + birth_date": 4,
         "phone": 4,
@@ -270,7 +270,7 @@ def test_who_lacks_a_key_says_so() -> None:
         "phone": 30,
     }
     with pytest.raises(
-        ConfigError, match=r"\[parties.lab\]: id must have the 3 keys of \[data\] id"
+        ConfigError, match=r"\[parties.lab\] id must have the 3 keys of \[data\] id"
     ):
         Settings.from_mapping(settings(parties={"lab": {"id": OWN[:2]}}))
 
@@ -322,7 +322,7 @@ def test_budgets_are_kept_by_what_the_owner_calls_a_row() -> None:
     }
     again = Federation.from_frames(changed, id=ID, label="ill", settings=own).holdings
     by_key = {
-        name: counted(one.ids.tolist(), keys_in(ID, ""))
+        name: counted(one.ids.tolist(), keys_in(ID))
         for name, one in (("one", holdings), ("two", again))
     }
     assert by_key["two"]["email"] == 0 < by_key["one"]["email"]
@@ -393,7 +393,7 @@ def test_rules_make_ids_of_one_column_comparable_in_training() -> None:
 
 
 def test_ids_are_written_by_any_key_and_go_by_its_rules(tmp_path: Path) -> None:
-    keys = keys_in(ID, "")
+    keys = keys_in(ID)
     chosen = AlignmentSettings(rules=RULES)
     written = [
         "A@X.org",
@@ -439,4 +439,4 @@ def test_ids_are_written_by_any_key_and_go_by_its_rules(tmp_path: Path) -> None:
 
 
 def test_rules_are_named_for_columns_of_keys() -> None:
-    assert set(RULES) == {column for key in keys_in(ID, "") for column in key}
+    assert set(RULES) == {column for key in keys_in(ID) for column in key}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from colonnade.alignment.settings import find_rule
+from colonnade.alignment.rules import find_rule
 from colonnade.errors import ConfigError
 
 

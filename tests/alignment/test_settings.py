@@ -35,7 +35,7 @@ def test_a_learner_must_take_part() -> None:
     [
         (
             {"ids": "fuzzy"},
-            r'\[alignment\]: ids must be one of "exact", "normalised"; found \'fuzzy\'',
+            r'\[alignment\] ids must be one of "exact", "normalised"; found \'fuzzy\'',
         ),
         ({"duplicates": "last"}, 'duplicates must be one of "refuse", "first"'),
         ({"reveal": "all"}, 'reveal must be one of "rows", "count"'),
@@ -76,7 +76,11 @@ def test_a_federation_file_holds_them() -> None:
     }
     settings = Settings.from_mapping({"alignment": given})
     assert settings.alignment == AlignmentSettings(
-        "normalised", {"id": "code"}, "first", "rows", ("clinic",)
+        ids="normalised",
+        rules={"id": "code"},
+        duplicates="first",
+        reveal="rows",
+        learners=("clinic",),
     )
     assert settings.to_mapping()["alignment"] == given | {
         "reveal": "rows",

@@ -12,7 +12,7 @@ import pytest
 from tests.federation.small import equal, federation, frames, models_of, quick, write
 
 from colonnade.alignment import REVEALS, Ids, align_here
-from colonnade.alignment.settings import normalised
+from colonnade.alignment.rules import normalised
 from colonnade.errors import ConfigError, DataError
 from colonnade.federation import Federation, Settings, load
 from colonnade.planning.plan import plan
@@ -122,7 +122,7 @@ def test_a_ledger_begins_with_the_alignment(tmp_path: Path) -> None:
             )
     settings = Settings.from_toml(path)
     every_epoch = dataclasses.replace(
-        settings, train=dataclasses.replace(settings.train, early_stop=False)
+        settings, train=settings.train.changed(early_stop=False)
     )
     ran = Federation.from_settings(every_epoch).fit().summary["bytes"]
     assert plan(every_epoch).bytes == ran, "a plan counts it, too"
@@ -198,6 +198,6 @@ def test_an_organisation_may_call_its_ids_otherwise(tmp_path: Path) -> None:
         federation(given, quick(**named))
     with pytest.raises(
         ConfigError,
-        match=r"\[parties.lab\]: id must be a column, or a list of keys.*; found 3",
+        match=r"\[parties.lab\] id must be a column, or a list of keys.*; found 3",
     ):
         federation(given, quick(parties={"lab": {"id": 3}}))

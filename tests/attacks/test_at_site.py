@@ -41,8 +41,8 @@ from colonnade.core import Released
 from colonnade.errors import AuditFailed, BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
 from colonnade.report.page import write as write_page
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, write_table
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 from colonnade.sites.host import ColumnHost
 from colonnade.sites.messages import Align, Close, GetReady, Join, Prepare, Save

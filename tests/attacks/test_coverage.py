@@ -53,9 +53,17 @@ def slope(kind: Kind | None, monkeypatch: pytest.MonkeyPatch) -> None:
             kind,
             of="labels",
             per_row=True,
-            tells="how the loss changes with the embedding",
         )
-    other = dataclasses.replace(splitnn.ALGORITHM, train=sloped, releases=releases)
+
+    class Sloped(splitnn.Config):
+        """SplitNN with slopes."""
+
+        name = "sloped"
+        reveals = dict.fromkeys(releases, "how the loss changes with the embedding")
+
+    other = dataclasses.replace(
+        splitnn.ALGORITHM, config=Sloped, train=sloped, releases=releases
+    )
     monkeypatch.setitem(ALGORITHMS, "sloped", other)
 
 

@@ -214,7 +214,7 @@ class NoClip(Gaussian):
 class NoiseAgain(Gaussian):
     """Draws noise once and uses it again whenever it is asked again."""
 
-    drawn: dict[tuple[int, ...], Tensor] = {}  # noqa: RUF012 - over all of its copies, as a cache on disk would be
+    drawn: dict[tuple[int, ...], Tensor] = {}
 
     def apply(self, tensor: Tensor, source: Source) -> tuple[Tensor, DpEvent]:
         noise, event = Gaussian(self.clip, self.sigma).apply(

@@ -16,7 +16,7 @@ from colonnade.attacks import audit_federation, audit_run
 from colonnade.attacks.rehearsal import first_rounds, part_of
 from colonnade.errors import AuditFailed
 from colonnade.federation import Federation
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 
 SETTINGS = quick(train={"epochs": 1}, audit={"inversion_r2": 1.0})
 

@@ -116,6 +116,7 @@ OPTIONS = {
     "compare": ["--out", "--quiet", "DIR DIR..."],
     "algorithms": ["--json"],
     "datasets": ["--json"],
+    "schema": ["--out", "[federation|party]"],
     "reproduce": ["--quick", "--out", "--json"],
     "bench": ["--quick", "--json"],
     "doctor": ["--json"],

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from colonnade.cli import deploy
 from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 app = typer.Typer()

@@ -13,6 +13,7 @@ from tests.cli.called import Caller
 from tests.planning.three import frames
 
 from colonnade.federation import Settings
+from colonnade.settings.sections import Budget
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_answers_are_asked_again_until_they_can_be(
     assert (settings.algorithm, settings.train.epochs) == ("fdml", 2)
     assert settings.data.positive == "well"
     assert "one_shot sends each row once and is done in seconds" in called.out
-    assert settings.parties["lab"].budget == {"epsilon": 4.0, "delta": 1e-5}
+    assert settings.parties["lab"].budget == Budget(epsilon=4.0, delta=1e-5)
     assert call("run", "two.toml", "--quiet").code == 0
 
 

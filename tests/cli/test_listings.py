@@ -18,7 +18,7 @@ def test_algorithms(call: Caller) -> None:
         assert told[name]["settings"] == {
             key: getattr(algorithm.config(), key) for key in told[name]["settings"]
         }
-        assert told[name]["for_tables"] == dict(algorithm.for_tables)
+        assert told[name]["for_tables"] == dict(algorithm.config.for_tables)
         assert told[name]["about"].endswith(".")
     shown = call("algorithms")
     assert shown.code == 0

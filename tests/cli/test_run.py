@@ -17,10 +17,9 @@ from tests.cli.called import Caller
 from tests.federation.small import Spent, checkpoint_of, equal, quick, records, write
 
 from colonnade.core import Mechanism, Plain
-from colonnade.federation import Federation, load
+from colonnade.federation import Federation, load, rules
 from colonnade.installation import hint
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings import rules
 
 
 def test_run_keeps_a_directory_and_shows_tables(

@@ -255,7 +255,7 @@ def test_what_cannot_be_done_is_refused_first(
     )
     message = call.fails(2, "select", path, "--keep", 2, "--scheme", "rsa")
     assert message.strip().startswith(
-        "ConfigError: [selection], or its option: scheme must be one of"
+        "ConfigError: A selection: [selection] scheme must be one of"
     )
     assert "--k must be less than 296, the training rows of 'clinic'" in call.fails(
         2, "select", path, "--keep", 2, "--k", 296

@@ -29,7 +29,7 @@ from colonnade.compression import Half, Integers, Quantize, TopK, VectorQuantize
 from colonnade.core import Codec, Envelope, Outbox, Rule, wire
 from colonnade.core.release import CODECS
 from colonnade.errors import ConfigError, PartyError, WireError
-from colonnade.settings import rules
+from colonnade.federation import rules
 
 SMALL: list[tuple[Codec, int]] = [  # with the bytes of 32 rows of 8 float64 values
     (Quantize(16), 32 * 4),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ WITH_MODELS = {
 WITH_OPTIMIZERS = {
     name: algorithm
     for name, algorithm in EVERY.items()
-    if "optimizer" in {f.name for f in fields(algorithm.config)}
+    if "optimizer" in algorithm.config.model_fields
 }
 STACKABLE = {
     name: algorithm for name, algorithm in EVERY.items() if algorithm.stackable

@@ -233,8 +233,7 @@ def test_what_may_be_in_one_field_of_an_answer_has_one_shape(
                 f"{answer.kind}.{field} says no kind: Annotated[Released, Kind. ...]"
             )
             assert fitting, (
-                f"{algorithm.config.__module__} declares no release for"
-                f" {answer.kind}.{field}"
+                f"{algorithm.config.name} declares no release for {answer.kind}.{field}"
             )
             assert (
                 len(

@@ -22,7 +22,7 @@ CLIP = 0.3
 BY_GRADIENTS = [
     name
     for name, one in WITH_MODELS.items()
-    if not name.startswith("vimadmm") and not one.converges
+    if not name.startswith("vimadmm") and not one.config.converges
 ]
 """ADMM's parties minimise an objective of their own, of the embedding before it is
 clipped (VIM, Section 4)."""

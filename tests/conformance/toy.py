@@ -204,7 +204,7 @@ def variant(algorithm: AnyAlgorithm, **settings: Any) -> AnyAlgorithm:
 
 def module_of(algorithm: AnyAlgorithm) -> str:
     """The name of an algorithm's file, whatever its variant."""
-    return algorithm.config.__module__.rsplit(".", 1)[-1]
+    return str(algorithm.config.name)
 
 
 def can(algorithm: AnyAlgorithm, task: Task) -> bool:

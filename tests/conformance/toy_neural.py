@@ -8,9 +8,9 @@ labels follow from slopes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from colonnade.algorithms import embedding, heads
@@ -18,15 +18,23 @@ from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.algorithms.embedding import make_optimizer
 from colonnade.core import Batches, Peers, Step, roles
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.settings.algorithms import AlgorithmSettings, Optimizer
+from colonnade.settings.schema import Fraction, NotNegative, Positive
 
 
-@dataclass(frozen=True)
-class Config:
-    optimizer: str = one_of("sgd", "adam", default="sgd")  # of everybody
-    learning_rate: float = positive(default=0.1)  # of everybody
-    momentum: float = fraction(default=0.9)  # of everybody
-    weight_decay: float = not_negative(default=0.0)  # of everybody
+class Config(AlgorithmSettings):
+    """toy_neural: a toy of the tests."""
+
+    name = "toy_neural"
+    reveals = {
+        "hidden": "what hidden units leave of the columns",
+        "slope": "labels can be guessed from each row's slope",
+    }
+
+    optimizer: Optimizer = Field(default="sgd", description="of everybody")
+    learning_rate: Positive = Field(default=0.1, description="of everybody")
+    momentum: Fraction = Field(default=0.9, description="of everybody")
+    weight_decay: NotNegative = Field(default=0.0, description="of everybody")
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -68,7 +76,6 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -79,13 +86,11 @@ ALGORITHM = Algorithm(
             Kind.EMBEDDING,
             of="columns",
             per_row=True,
-            tells="what hidden units leave of the columns",
         ),
         "slope": Release(
             Kind.GRADIENT,
             of="labels",
             per_row=True,
-            tells="labels can be guessed from each row's slope",
         ),
     },
     head=lambda given: heads.concatenating(given, hidden=0),

@@ -14,10 +14,10 @@ minus the label.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from colonnade.algorithms.algorithm import Algorithm, Kind, Release
@@ -35,14 +35,23 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import positive, whole
 from colonnade.optim.losses import Loss
+from colonnade.settings.algorithms import AlgorithmSettings
+from colonnade.settings.schema import Positive, Whole
 
 
-@dataclass(frozen=True)
-class Config:
-    stumps: int = whole(default=8)  # of a party in a round
-    shrink: float = positive(default=0.5)  # how much of a stump is taken
+class Config(AlgorithmSettings):
+    """toy_rounds: a toy of the tests."""
+
+    name = "toy_rounds"
+    reveals = {
+        "votes": "what each row's columns say about its label",
+        "slopes": "the probability minus the label",
+    }
+    in_batches = False
+
+    stumps: Whole = Field(default=8, description="of a party in a round")
+    shrink: Positive = Field(default=0.5, description="how much of a stump is taken")
 
 
 class Votes(Message):
@@ -180,7 +189,6 @@ def predict(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -191,16 +199,13 @@ ALGORITHM = Algorithm(
             Kind.LOGITS,
             of="columns",
             per_row=True,
-            tells="what each row's columns say about its label",
         ),
         "slopes": Release(
             Kind.LOGIT_GRADIENT,
             of="labels",
             per_row=True,
-            tells="the probability minus the label",
         ),
     },
-    in_batches=False,
     local_model=None,
     no_head="its parties hold tables of thresholds",
     combine=LabelOwner.outputs,

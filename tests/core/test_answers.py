@@ -25,12 +25,12 @@ def reply(values: Tensor, batch: str = BATCH, name: str = "embedding") -> Embedd
 
 @pytest.fixture
 def answers() -> Answers:
-    per_row = Release(Kind.LOGITS, of="columns", per_row=True, tells="")
+    per_row = Release(Kind.LOGITS, of="columns", per_row=True)
     releases = {
         "embedding": EMBEDDING,
         "log_odds": per_row,
         "distances": per_row,
-        "jacobian": Release(Kind.EMBEDDING, of="columns", per_row=False, tells=""),
+        "jacobian": Release(Kind.EMBEDDING, of="columns", per_row=False),
         "key": KEY,
     }
     return Answers(

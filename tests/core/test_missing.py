@@ -40,7 +40,7 @@ def disturbed(algorithm: AnyAlgorithm, rule: str, faults: list[Fault]) -> Toy:
         return Faulty(sequential(parties), faults)
 
     toy = federation(algorithm, wrap)
-    allowed = algorithm.missing(toy.driver.config)
+    allowed = toy.driver.config.stand_ins()
     driver = toy.driver
     toy.peers.missing = Missing(
         rule, allowed, driver.outbox, driver.rows, len(driver.labels)

@@ -237,10 +237,10 @@ def test_the_paper_s_file_gives_each_party_every_third_view_and_trains(
     paper = Settings.from_toml(CONFIG)
     settings = dataclasses.replace(
         paper,
-        data=dataclasses.replace(paper.data, validation=8),
+        data=paper.data.changed(validation=8),
         model={**paper.model, "channels": [4, 4]},
-        train=dataclasses.replace(paper.train, epochs=1, batch_size=16),
-        engine=dataclasses.replace(paper.engine, device="cpu"),
+        train=paper.train.changed(epochs=1, batch_size=16),
+        engine=paper.engine.changed(device="cpu"),
     )
     federation = Federation.from_settings(settings)
     data = load("modelnet40")

@@ -310,9 +310,9 @@ def settings(parts: tuple[int, ...] = (300, 334, 500, 500)) -> Settings:
     assert (paper.data.parts, paper.data.validation) == ((300, 334, 500, 500), 6000)
     return dataclasses.replace(
         paper,
-        data=dataclasses.replace(paper.data, validation=8, parts=parts),
-        train=dataclasses.replace(paper.train, epochs=1, batch_size=10),
-        engine=dataclasses.replace(paper.engine, device="cpu"),
+        data=paper.data.changed(validation=8, parts=parts),
+        train=paper.train.changed(epochs=1, batch_size=10),
+        engine=paper.engine.changed(device="cpu"),
     )
 
 

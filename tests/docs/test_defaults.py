@@ -11,8 +11,8 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from colonnade import benchmark
-from colonnade.algorithms import DEFAULT
 from colonnade.datasets.target_scale import is_skewed
+from colonnade.settings.algorithms import DEFAULT
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to-choose-an-algorithm.md"
 

@@ -97,9 +97,9 @@ def test_a_note_for_a_message_that_does_not_come_is_refused(
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_a_page_names_every_setting_with_its_default(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    fields: Any = dataclasses.fields(ALGORITHMS[name].config)
+    fields = ALGORITHMS[name].config.model_fields
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, flags=re.MULTILINE)
-    assert dict(rows) == {field.name: _toml(field.default) for field in fields}
+    assert dict(rows) == {key: _toml(field.default) for key, field in fields.items()}
 
 
 def _toml(value: Any) -> str:

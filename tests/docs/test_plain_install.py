@@ -16,6 +16,7 @@ from tests.docs.shell import Shell
 
 from colonnade.algorithms import ALGORITHMS
 from colonnade.cli import COMMANDS
+from colonnade.settings.algorithms import with_several_label_owners
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
@@ -112,7 +113,7 @@ def test_every_algorithm_runs_with_its_defaults(shell: Shell) -> None:
     tables = [f"demo-run/{name}.csv" for name in ("clinic", "lab_north", "lab_south")]
     works(shell, f"colonnade init {' '.join(tables)} --yes")
     text = (shell.folder / "federation.toml").read_text(encoding="utf-8")
-    several = ALGORITHMS.nested_names()
+    several = with_several_label_owners()
     for name in ALGORITHMS:
         if name not in several:
             chosen = f'[algorithm]\nname = "{name}"\n'

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
 import pytest
 from docs._ext import docstrings, pages, surface
+from pydantic import Field
 
-from colonnade.core.checks import one_of, whole
+from colonnade.settings.federation_file import FederationFile
+from colonnade.settings.party_file import PartyFile
+from colonnade.settings.schema import Table, Whole
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -74,26 +77,25 @@ def test_every_setting_has_a_line() -> None:
 
 
 def test_every_section_that_a_file_may_have_is_covered() -> None:
-    from colonnade.settings.known import SECTIONS
-
     heads = {section.partition(".")[0] for section in surface.settings()}
-    assert set(SECTIONS) - heads == {"data_owners"}, (
+    assert set(FederationFile.model_fields) - heads == {"data_owners"}, (
         "which have the keys of [parties.NAME]"
     )
+    tables = {"serve", "alignments", "selections", "store"}
+    assert tables <= set(PartyFile.model_fields) & heads
 
 
-@dataclass(frozen=True)
-class Fresh:
+class Fresh(Table):
     """Settings that somebody has just added."""
 
-    told: int = whole(default=3)  # the comment beside it
-    untold: str = one_of("a", "b", default="a")
+    told: Whole = Field(default=3, description="the line beside it")
+    untold: Literal["a", "b"] = "a"
 
 
 def test_a_setting_without_a_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = surface._of_class("fresh", Fresh, {"fresh": {}})
+    made = surface._of_table("fresh", Fresh)
     assert [(one.key, one.line, one.default) for one in made] == [
-        ("told", "the comment beside it", "3"),
+        ("told", "the line beside it", "3"),
         ("untold", "", '"a"'),
     ]
     assert made[1].value == 'one of "a", "b"'

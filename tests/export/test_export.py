@@ -19,7 +19,7 @@ from colonnade.export import export
 from colonnade.export.pieces import Trained
 from colonnade.federation import Federation, load
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 ALGORITHMS: list[tuple[dict[str, Any], Any]] = [

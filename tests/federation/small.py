@@ -192,12 +192,10 @@ def with_models(settings: Settings, models: str | None) -> Settings:
     if models is None:
         return settings
     parties = {
-        name: dataclasses.replace(one, models=models)
-        for name, one in settings.parties.items()
+        name: one.changed(models=models) for name, one in settings.parties.items()
     }
     owners = {
-        name: dataclasses.replace(one, models=models)
-        for name, one in settings.label_owners.items()
+        name: one.changed(models=models) for name, one in settings.label_owners.items()
     }
     return dataclasses.replace(settings, parties=parties, label_owners=owners)
 

@@ -12,7 +12,7 @@ from tests.federation.small_sites import divided
 from tests.federation.small_sites import sites as sites
 
 from colonnade.federation import Federation, Settings
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.settings.toml_text import to_toml
 
 PRIVATE = {"id": "patient", "align": "private"}

@@ -16,7 +16,7 @@ from colonnade.core.message import batch_of
 from colonnade.core.peers import Answer
 from colonnade.errors import ConfigError, NoAnswer, PartyError
 from colonnade.federation import Federation
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.transport import Fault, Faulty, Retrying
 
 

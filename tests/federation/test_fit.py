@@ -32,10 +32,9 @@ from colonnade.core import Mechanism, Plain, Step
 from colonnade.errors import ConfigError
 from colonnade.evaluate import metric
 from colonnade.evaluate.metrics import lead
-from colonnade.federation import Federation, load, stopping
+from colonnade.federation import Federation, load, rules, stopping
 from colonnade.federation.scores import Scores
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings import rules
 
 
 def test_the_history_has_one_record_per_epoch_and_the_watch_sees_all() -> None:

@@ -35,7 +35,7 @@ def trained(
     ledgers."""
     settings = Settings.from_toml(file)
     one = Federation.from_settings(
-        replace(settings, train=replace(settings.train, epochs=epochs))
+        replace(settings, train=settings.train.changed(epochs=epochs))
     )
     one.fit(out, resume=resume)
     found: dict[str, Any] = {

@@ -39,7 +39,7 @@ from colonnade.optim.losses import Squared
 from colonnade.planning.budgets import plan
 from colonnade.privacy.accounting import gaussian_epsilon
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.transport.faulty import Fault, Faulty
 
 

@@ -33,7 +33,7 @@ from colonnade.flare.orders import lead_of
 from colonnade.flare.simulator import NOT_STARTED, Simulator, runs, starts, write_sites
 from colonnade.installation import hint
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 WITHOUT = "NVIDIA FLARE is not installed: the extra flare"

@@ -22,9 +22,9 @@ from colonnade.flare.engines import conclude
 from colonnade.flare.job import SITES, issue
 from colonnade.flare.simulator import write_sites
 from colonnade.runs.layout import FAILURE
-from colonnade.selection.settings import SERVER
 from colonnade.serving.site_service import serve_at
 from colonnade.settings.party_file import OWN, STARTUP, write_own
+from colonnade.settings.selection import SERVER
 from colonnade.sites.messages import Join
 from colonnade.transport.remote import HEAD, NONE, WHOLE
 

@@ -25,9 +25,9 @@ from colonnade.flare.engines import OnThisMachine
 from colonnade.flare.job import Job
 from colonnade.flare.simulator import Simulator
 from colonnade.selection import Selection
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import sites_of, write_table
 from colonnade.settings.sections import AuditSettings
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: the extra flare")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from colonnade import models
 from colonnade.errors import ConfigError
-from colonnade.models import MODELS, cnn, identity, import_path, linear, mlp
+from colonnade.models import MODELS, cnn, identity, linear, mlp
+from colonnade.settings.federation_file import import_path
 
 NETS = """
 from torch import nn

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError
 from colonnade.optim.server import (
     SERVER_OPTIMIZERS,
@@ -21,9 +20,10 @@ from colonnade.optim.server import (
     FedYogi,
     mean,
 )
+from colonnade.settings.schema import checked
 
 ADAPTIVE = ("fedadam", "fedyogi", "feddemonadam")
-READINGS = ("momentum", "delta")
+READINGS: tuple[Any, ...] = ("momentum", "delta")
 
 
 def single(value: float) -> dict[str, Tensor]:
@@ -126,6 +126,7 @@ def test_line_2_of_demon_read_literally_overwrites_beta_every_round() -> None:
 def test_the_first_step_in_numbers() -> None:
     """t = 0.2: FedAdam has m = 0.02, v = 4e-6 (m^2) or 4e-4 (t^2); the factor is
     sqrt(0.01) / 0.1 = 1."""
+    reading: Any
     for reading, root in (("momentum", 0.002), ("delta", 0.02)):
         for kind in (FedAdam, FedYogi):  # Yogi's first step is Adam's
             found = follow(kind(second_moment=reading), single(1.0), [single(0.2)])[
@@ -153,7 +154,7 @@ def test_yogi_forgets_slowly_where_adam_forgets_at_once() -> None:
 
 
 @pytest.mark.parametrize("weight", ["delta", "momentum"])
-def test_fedadam_is_torchs_adam_on_minus_the_change(weight: str) -> None:
+def test_fedadam_is_torchs_adam_on_minus_the_change(weight: Any) -> None:
     """They coincide where v holds squared changes: always in the reading "delta", and
     without momentum (b1 = 0, so that m = t) in both. PyTorch adds eps after the
     correction of v, the listing adds tau before it, so eps is tau / sqrt(1 - b2^r)
@@ -164,7 +165,11 @@ def test_fedadam_is_torchs_adam_on_minus_the_change(weight: str) -> None:
     rate = 1e-2
     deltas = changes(8)
     start = {name: torch.ones_like(value) for name, value in deltas[0].items()}
-    ours = follow(FedAdam(rate, beta1, beta2, tau, weight), start, deltas)
+    ours = follow(
+        FedAdam(rate=rate, beta1=beta1, beta2=beta2, tau=tau, second_moment=weight),
+        start,
+        deltas,
+    )
     theirs = {name: value.clone().requires_grad_() for name, value in start.items()}
     adam = torch.optim.Adam(theirs.values(), rate, betas=(beta1, beta2))
     for number, delta in enumerate(deltas, 1):
@@ -283,7 +288,7 @@ def test_single_precision_stays_single(name: str) -> None:
 )
 def test_bad_settings_are_refused(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
-        from_mapping(SERVER_OPTIMIZERS[name], bad, where="[algorithm]")
+        checked(SERVER_OPTIMIZERS[name], bad, whose="[algorithm]")
 
 
 @pytest.mark.parametrize("name", list(SERVER_OPTIMIZERS))

@@ -14,7 +14,7 @@ from tests.planning.three import GAUSSIAN, frames, settings, tables
 from colonnade.errors import ConfigError
 from colonnade.federation import Federation, Settings
 from colonnade.planning.plan import columns, parameters, plan
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.transport.faulty import Network
 
 DRAWN = {"labels": {"mechanism": {"name": "randomized_response", "epsilon": 3.0}}}

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from tests.planning.three import frames
 
-from colonnade.algorithms import DEFAULT
 from colonnade.errors import ColonnadeError, ConfigError, DataError
 from colonnade.planning.questions import (
     QUICK,
@@ -22,6 +21,7 @@ from colonnade.planning.questions import (
     estimate,
 )
 from colonnade.planning.template import Answers, write
+from colonnade.settings.algorithms import DEFAULT
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from colonnade.algorithms import ALGORITHMS
-from colonnade.core.checks import AUTO
 from colonnade.federation import Settings
 from colonnade.planning.template import Answers, PartyAnswer, write
-from colonnade.settings.federation_file import MODEL
+from colonnade.settings.sections import AUTO
+from colonnade.settings.suggested import MODEL
 
 PARTIES = {
     "clinic": PartyAnswer(
@@ -72,7 +72,7 @@ def test_it_reads_back(algorithm: str, epsilon: float | None) -> None:
         ("a#b", "größe", "c\\d"),
     )
     assert (lab.table, lab.label, lab.columns) == ("in/lab.csv", None, None)
-    budget = lab.limit("lab-2")
+    budget = lab.budget
     assert (budget and budget.epsilon) == epsilon
     assert bool(lab.outbox) is (epsilon is not None)
     assert not clinic.outbox

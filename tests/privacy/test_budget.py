@@ -18,10 +18,10 @@ import torch
 from torch import Generator
 
 from colonnade.core import NON_PRIVATE, Batches, DpEvent, Outbox, Rule
-from colonnade.core.checks import from_mapping
 from colonnade.errors import BudgetExhausted, CheckpointError, ConfigError, StoreError
 from colonnade.privacy import Account, Budget, Gaussian
 from colonnade.privacy.accounting import key_of, known_batch
+from colonnade.settings.schema import checked
 from colonnade.store import SiteStore, Word
 
 ROWS = 50
@@ -294,7 +294,7 @@ WRONG = [
 @pytest.mark.parametrize(("given", "message"), WRONG)
 def test_a_bad_budget_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_mapping(Budget, given, where="[parties.lab.budget]")
+        checked(Budget, given, whose="[parties.lab.budget]")
 
 
 def test_two_accounts_of_one_store_count_what_both_release(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from benchmarks import multi_vfl as plainly
 from reproductions.multi_vfl import dp, study
 
 from colonnade import datasets, reproduction
+from colonnade.algorithms.multi_vfl import server_optimizer
 from colonnade.privacy.gaussian import Gaussian
 from colonnade.rows.holdings import Holdings
 from colonnade.rows.public import from_dataset
@@ -45,18 +47,18 @@ def dealt(_data: None) -> Holdings:
 
 @pytest.mark.parametrize("server", ["fedavg", "fedadam", "feddemonadam"])
 def test_the_parties_arrive_where_one_plain_loop_arrives(
-    server: str,
+    server: Any,
 ) -> None:
     """Rows that do not fill the last batch, several rounds."""
     cpu = torch.device("cpu")
-    config = dataclasses.replace(plainly.CONFIG, server=server, learning_rate=0.1)
+    config = plainly.CONFIG.changed(server=server, learning_rate=0.1)
     data = plainly.Data.random(TINY, cpu)
     owners, head = plainly.networks(data, cpu)
     training, aggregation, data_owners = plainly.parties(
         data, owners, head, cpu, config
     )
     start = plainly.vector(head)
-    chosen = None if server == "fedavg" else config.server_optimizer(plainly.FOREVER)
+    chosen = None if server == "fedavg" else server_optimizer(config, plainly.FOREVER)
     loop = plainly.plain(owners, head, data, 0.1, chosen)
     for _ in range(3):
         done = next(training)

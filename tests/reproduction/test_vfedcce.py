@@ -33,7 +33,7 @@ def script() -> Any:
 
 def few_rows(settings: Settings, training: int) -> Settings:
     return dataclasses.replace(
-        settings, data=dataclasses.replace(settings.data, test=float(1000 - training))
+        settings, data=settings.data.changed(test=float(1000 - training))
     )
 
 

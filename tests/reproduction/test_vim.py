@@ -34,9 +34,9 @@ def short(name: str) -> Settings:
     settings = reproduction.Study(plan).settings(plan.runs[name])
     return dataclasses.replace(
         settings,
-        data=dataclasses.replace(settings.data, validation=0.0),
-        train=dataclasses.replace(settings.train, epochs=2, batch_size=256),
-        engine=dataclasses.replace(settings.engine, seed=0, device="cpu"),
+        data=settings.data.changed(validation=0.0),
+        train=settings.train.changed(epochs=2, batch_size=256),
+        engine=settings.engine.changed(seed=0, device="cpu"),
     )
 
 

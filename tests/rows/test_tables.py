@@ -18,17 +18,17 @@ from tests.cli.called import Caller
 from tests.federation import small, small_multi, small_multi_sites, small_sites
 from tests.federation.small_sites import ALONE, saved, sites, told
 
-from colonnade.alignment.settings import normalised
+from colonnade.alignment.rules import normalised
 from colonnade.errors import ConfigError, DataError, StoreError
 from colonnade.federation import Federation, Settings
 from colonnade.rows.holdings import labels_of, read_labels, read_tables, tables_of
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
 from colonnade.serving.batcher import Batcher
 from colonnade.serving.limits import Limits
 from colonnade.serving.service import application
 from colonnade.serving.source import Source
 from colonnade.settings.party_file import AGREED, OWN, asker_of, read_own
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare
 from colonnade.sites.prediction import predict

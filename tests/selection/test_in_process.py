@@ -227,7 +227,10 @@ def test_brute_force_by_a_function_of_ones_own() -> None:
             ),
         ),
         ({"querys": 3}, "select_here has no setting 'querys'"),
-        ({"k": 0}, r"select_here: k must be a whole number, 1 or more; found 0"),
+        (
+            {"k": 0},
+            r"select_here: \[selection\] k must be a whole number, 1 or more; found 0",
+        ),
         ({"groups": [["ada", "eve"]]}, r"found \['ada', 'eve'\]"),
         ({"groups": [["ada", "bob", "cyd"]]}, "'dan' is in none of the 1 test groups"),
     ],

@@ -12,7 +12,7 @@ from colonnade.core import Batches, Organisation
 from colonnade.selection import REVEALS, SelectionSettings
 from colonnade.selection.leader import Leader
 from colonnade.selection.result import by_information, solvable
-from colonnade.selection.settings import KEYS, SERVER
+from colonnade.settings.selection import KEYS, SERVER
 
 
 def told(leader: str = "leader", **settings: Any) -> dict[str, str]:

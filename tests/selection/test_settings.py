@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError
 from colonnade.selection import SelectionSettings
+from colonnade.settings.schema import checked
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from colonnade.selection import SelectionSettings
             'decryptor must be one of "auto", "key_server", "participants", "leader"',
         ),
         ({"fagin": "no"}, "fagin must be true or false; found 'no'"),
-        ({"test": 3}, r"\[selection\] has no setting 'test'"),
+        ({"test": 3}, r"has no setting 'test'"),
     ],
 )
 def test_bad_settings(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        from_mapping(SelectionSettings, values, where="[selection]")
+        checked(SelectionSettings, values, whose="[selection]")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from tests.federation.small_sites import SKIP, new_people, sites, trained
 
 from colonnade.errors import NoAnswer
 from colonnade.federation import Federation
-from colonnade.selection.settings import SERVER
 from colonnade.serving.batcher import Batcher, Unknown
 from colonnade.serving.site_service import SiteSource, hurried
 from colonnade.serving.source import Source
 from colonnade.settings.sections import EngineSettings
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 

@@ -16,16 +16,16 @@ from colonnade.datasets.fitted import Number, Piecewise, best_way
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.settings.federation_file import (
-    FEW,
-    FEWEST,
-    LONGEST,
+from colonnade.settings.party_file import AGREED, write_agreed
+from colonnade.settings.suggested import (
+    EPOCHS_WITH_NOISE,
+    FEWEST_EPOCHS,
     MODEL,
+    MOST_EPOCHS,
     PRESETS,
     by_rows,
     sizes,
 )
-from colonnade.settings.party_file import AGREED, write_agreed
 from colonnade.settings.toml_text import to_toml
 
 
@@ -35,7 +35,7 @@ def test_few_rows_get_small_batches_and_many_epochs_and_nobody_gets_ten_steps(
 ) -> None:
     size, epochs = by_rows(rows, in_batches=True)
     assert 16 <= size <= 512
-    assert FEWEST <= epochs <= LONGEST
+    assert FEWEST_EPOCHS <= epochs <= MOST_EPOCHS
     assert -(-rows // size) * epochs >= min(100, 20 * rows)
     more, fewer = by_rows(10 * rows, in_batches=True)
     assert (more >= size, fewer <= epochs) == (True, True)
@@ -58,8 +58,8 @@ def test_where_noise_is_made_for_a_budget_there_are_few_epochs_unless_somebody_s
     tmp_path: Path,
 ) -> None:
     noisy = federation(frames(80), {"parties": {"lab": LAB}})
-    assert noisy.settings.train.epochs == FEW
-    assert noisy.given.train.epochs != FEW
+    assert noisy.settings.train.epochs == EPOCHS_WITH_NOISE
+    assert noisy.given.train.epochs != EPOCHS_WITH_NOISE
     said = federation(frames(80), {"parties": {"lab": LAB}, "train": {"epochs": 30}})
     assert said.settings.train.epochs == 30
     number = {
@@ -72,11 +72,14 @@ def test_where_noise_is_made_for_a_budget_there_are_few_epochs_unless_somebody_s
     ):
         assert (
             federation(frames(80), {"parties": {"lab": rule}}).settings.train.epochs
-            > FEW
+            > EPOCHS_WITH_NOISE
         )
     # sites see no rules but their own, and must choose alike
     write_agreed(tmp_path, noisy.given)
-    assert tomllib.loads((tmp_path / AGREED).read_text())["train"]["epochs"] == FEW
+    assert (
+        tomllib.loads((tmp_path / AGREED).read_text())["train"]["epochs"]
+        == EPOCHS_WITH_NOISE
+    )
 
 
 def test_a_model_is_as_wide_as_rows_and_classes_ask_for() -> None:
@@ -145,10 +148,9 @@ def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
         "width": 16,
         "ending": "none",
     }
-    assert (
-        Settings.from_mapping(own).for_rows(300, 26).parties["lab"].model["ending"]
-        == "same"
-    ), "layers of its own end as suggested"
+    model = Settings.from_mapping(own).for_rows(300, 26).parties["lab"].model
+    assert isinstance(model, dict)
+    assert model["ending"] == "same", "layers of its own end as suggested"
     paper = Settings.from_mapping({"preset": "vim-mnist"})
     assert paper.for_rows(40, 2).model == paper.model == PRESETS["vim-mnist"]["model"]
 
@@ -157,13 +159,13 @@ def test_sizes_that_a_file_names_stay_and_the_others_follow() -> None:
     "name", [name for name, one in ALGORITHMS.items() if one.nested is None]
 )
 def test_what_an_algorithm_suggests_is_accepted_and_gives_way(name: str) -> None:
-    record = ALGORITHMS[name]
+    kind = ALGORITHMS[name].config
     config = Settings.from_mapping({"algorithm": {"name": name}}).config
-    assert {key: getattr(config, key) for key in record.for_tables} == dict(
-        record.for_tables
+    assert {key: getattr(config, key) for key in kind.for_tables} == dict(
+        kind.for_tables
     )
-    for key in record.for_tables:
-        paper = getattr(record.config(), key)
+    for key in kind.for_tables:
+        paper = getattr(kind(), key)
         assert (
             getattr(
                 Settings.from_mapping({"algorithm": {"name": name, key: paper}}).config,

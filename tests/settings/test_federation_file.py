@@ -189,27 +189,6 @@ def test_tables_are_found_beside_the_file(
         }
 
 
-def test_a_setting_that_is_gone_is_passed_over_where_it_said_nothing(
-    tmp_path: Path,
-) -> None:
-    """Files and runs of earlier versions have an engine, which could only be this one."""
-    tables = Settings.from_mapping({"data": {"dataset": "mnist"}}).to_mapping()
-    for engine, fails in (("in-process", False), ("flare", True)):
-        federation = {**tables["federation"], "engine": engine}
-        (tmp_path / "file.toml").write_text(
-            to_toml({**tables, "federation": federation}), encoding="utf-8"
-        )
-        for saved in (True, False):
-            if fails:
-                with pytest.raises(ConfigError, match="engine"):
-                    Settings.from_toml(tmp_path / "file.toml", saved=saved)
-            else:
-                assert (
-                    Settings.from_toml(tmp_path / "file.toml", saved=saved).engine.seed
-                    == 0
-                )
-
-
 def test_a_model_may_be_a_name() -> None:
     assert Settings.from_mapping({"model": "linear"}).model == {"name": "linear"}
 
@@ -232,14 +211,14 @@ WRONG: list[tuple[str, str]] = [
     (
         "[train]\nepochs = 0",
         (
-            r"\[train\]: epochs must be \"auto\" or a whole number, 1 or more, at most"
+            r"\[train\] epochs must be \"auto\" or a whole number, 1 or more, at most"
             r" 1000000000; found 0\."
         ),
     ),
     (
         "[train]\nepochs = 2.5",
         (
-            r"\[train\]: epochs must be \"auto\" or a whole number, 1 or more, at most"
+            r"\[train\] epochs must be \"auto\" or a whole number, 1 or more, at most"
             r" 1000000000; found 2\.5\."
         ),
     ),
@@ -249,15 +228,15 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         '[train]\nearly_stop = "no"',
-        r"\[train\]: early_stop must be true or false; found 'no'\.",
+        r"\[train\] early_stop must be true or false; found 'no'\.",
     ),
     (
         "[data]\nvalidation = -0.1",
-        r"\[data\]: validation must be a fraction from 0 up to, not including, 1, or",
+        r"\[data\] validation must be a fraction from 0 up to, not including, 1, or",
     ),
     (
         '[data]\ntask = "ranking"',
-        r'\[data\]: task must be one of "auto", "classification", "regression"; found',
+        r'\[data\] task must be one of "auto", "classification", "regression"; found',
     ),
     (
         "[data]\nid = 3",
@@ -266,18 +245,18 @@ WRONG: list[tuple[str, str]] = [
     (
         "[federation]\nseed = -1",
         (
-            r"\[federation\]: seed must be a whole number, 0 or more, at most \d+;"
+            r"\[federation\] seed must be a whole number, 0 or more, at most \d+;"
             r" found -1\."
         ),
     ),
     (
         f"[federation]\nseed = {2**63}",
-        r"\[federation\]: seed must be a whole number, 0 or more, at most \d+; found 9",
+        r"\[federation\] seed must be a whole number, 0 or more, at most \d+; found 9",
     ),
     (
         '[federation]\nthreads = "some"',
         (
-            r'\[federation\]: threads must be one of "auto", "always", "never"; found'
+            r'\[federation\] threads must be one of "auto", "always", "never"; found'
             r" \'some\'"
         ),
     ),
@@ -295,7 +274,7 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         '[algorithm]\nname = "vimadmm"\nrho = 0',
-        r"vimadmm\.rho must be a number above 0; found 0\.",
+        r"\(vimadmm\) rho must be a number above 0; found 0\.",
     ),
     (
         'algorithm = "vimadmm"',
@@ -308,33 +287,33 @@ WRONG: list[tuple[str, str]] = [
     ("parties = []", r"\[parties\] must be a table of settings; found \[\]\."),
     (
         '[parties]\nlab = "lab.csv"',
-        r"\[parties\.lab\] must be a table of settings, .*; found 'lab\.csv'\.",
+        r"\[parties\.lab\] must be a table of settings; found 'lab\.csv'\.",
     ),
     (
         '[parties.lab]\ntabel = "x"',
         r"\[parties\.lab\] has no setting 'tabel' \(did you mean 'table'\?\)",
     ),
-    ("[parties.lab]\ntable = 3", r"\[parties\.lab\]: table must be text; found 3\."),
-    ("[parties.lab]\nlabel = 3", r"\[parties\.lab\]: label must be text; found 3\."),
+    ("[parties.lab]\ntable = 3", r"\[parties\.lab\] table must be text; found 3\."),
+    ("[parties.lab]\nlabel = 3", r"\[parties\.lab\] label must be text; found 3\."),
     (
         '[parties.lab]\ncolumns = "age"',
-        r"\[parties\.lab\]: columns must be a list of .*names; found 'age'\.",
+        r"\[parties\.lab\] columns must be a list of .*names; found 'age'\.",
     ),
     (
         "[parties.lab]\ncolumns = [1]",
-        r"\[parties\.lab\]: columns must be a list of .*names; found \[1\]\.",
+        r"\[parties\.lab\] columns must be a list of .*names; found \[1\]\.",
     ),
     (
         "[parties.lab]\nmodel = 3",
-        r"\[parties\.lab\]: model must be a name or a table; found 3\.",
+        r"\[parties\.lab\] model must be a name or a table; found 3\.",
     ),
     (
         "[parties.lab]\nbudget = 3",
-        r"\[parties\.lab\]: budget must be a table, as in epsilon = 8\.0; found 3\.",
+        r"\[parties\.lab\.budget\] must be a table of settings; found 3\.",
     ),
     (
         "[parties.lab.budget]\nepsilon = 0",
-        r"\[parties\.lab\.budget\]: epsilon must be a number above 0; found 0\.",
+        r"\[parties\.lab\.budget\] epsilon must be a number above 0; found 0\.",
     ),
     (
         "[parties.lab.budget]\nepsilno = 1",
@@ -346,12 +325,12 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         '[parties.lab]\noutbox = "plain"',
-        r"\[parties\.lab\]: outbox must be a table of rules; found 'plain'\.",
+        r"\[parties\.lab\] outbox must be a table of rules; found 'plain'\.",
     ),
     (
         '[parties.lab]\nscale = "log"',
         (
-            r'\[parties\.\w+\]: scale must be one of "standard", "minmax", "none";'
+            r'\[parties\.\w+\] scale must be one of "standard", "minmax", "none";'
             r" found \'log\'"
         ),
     ),
@@ -434,7 +413,7 @@ def test_how_to_select_is_written_again_where_it_is_said() -> None:
 def test_held_out_rows_are_a_fraction_or_a_number(value: object) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"\[data\]: validation must be a fraction from 0 .* or a whole number",
+        match=r"\[data\] validation must be a fraction from 0 .* or a whole number",
     ):
         Settings.from_mapping({"data": {"validation": value}})
 
@@ -453,8 +432,8 @@ def test_a_module_is_named_by_where_it_can_be_imported_from() -> None:
     [
         ("x = " + "[" * 5000 + "]" * 5000, "its values are nested too deeply"),
         ("[train]\nepochs = " + "9" * 5000, "is not TOML: .*digits"),
-        ("[train]\nepochs = 1" + "0" * 30, r"\[train\]: epochs must be"),
-        ("[train]\nbatch_size = 1" + "0" * 30, r"\[train\]: batch_size must be"),
+        ("[train]\nepochs = 1" + "0" * 30, r"\[train\] epochs must be"),
+        ("[train]\nbatch_size = 1" + "0" * 30, r"\[train\] batch_size must be"),
     ],
     ids=["nested", "digits", "epochs", "batch_size"],
 )

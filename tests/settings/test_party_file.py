@@ -23,6 +23,7 @@ from colonnade.settings.party_file import (
     write_own,
     write_table,
 )
+from colonnade.settings.sections import Budget
 from colonnade.sites.site import Site
 
 RULES = {
@@ -163,10 +164,10 @@ def test_a_part_that_is_not_there_yet_is_to_be_filled_in(tmp_path: Path) -> None
         )
     )
     own = read_own(path).settings.parties["a"]
-    assert (own.table, own.columns, own.budget["epsilon"]) == (
+    assert (own.table, own.columns, own.budget) == (
         "/data/a.csv",
         ("a", "b"),
-        8.0,
+        Budget(epsilon=8.0),
     )
 
 

@@ -12,7 +12,6 @@ from tests.federation.small_multi_sites import EVERY, folders, private
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import (
     AGREED,
     OWN,
@@ -23,6 +22,7 @@ from colonnade.settings.party_file import (
     write_own,
     write_table,
 )
+from colonnade.settings.selection import SERVER
 
 RULES = private(
     data_owners=[

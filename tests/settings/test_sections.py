@@ -12,8 +12,9 @@ import pytest
 
 from colonnade.errors import ConfigError
 from colonnade.federation import Settings
-from colonnade.selection.settings import SERVER
-from colonnade.settings.sections import LabelOwnerSettings, known_classes, place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import Budget, LabelOwnerSettings, known_classes
+from colonnade.settings.selection import SERVER
 
 FULL: dict[str, Any] = {
     "algorithm": {"name": "multi_vfl", "server": "fedadam", "local_epochs": 2},
@@ -67,7 +68,7 @@ def test_the_documented_file_is_one() -> None:
     ]
     settings = Settings.from_mapping(tomllib.loads(block))
     assert list(settings.label_owners) == ["north", "south"]
-    assert settings.parties["lab"].budget == {"epsilon": 8.0}
+    assert settings.parties["lab"].budget == Budget(epsilon=8.0)
     assert again(settings) == settings
 
 
@@ -163,18 +164,18 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         f"{MULTI}{NORTH}label = 3",
-        r"\[\[label_owners\]\] 'north': label must be text; found 3",
+        r"\[\[label_owners\]\] 'north' label must be text; found 3",
     ),
     (
         f"{MULTI}{NORTH}rows = 0",
         (
-            r"\[\[label_owners\]\] 'north': rows must be a whole number, 1 or more;"
+            r"\[\[label_owners\]\] 'north' rows must be a whole number, 1 or more;"
             r" found 0"
         ),
     ),
     (
         f"{MULTI}{NORTH}classes = []",
-        r"\[\[label_owners\]\] 'north': classes must be a list of classes; found \[\]",
+        r"\[\[label_owners\]\] 'north' classes must be a list of classes; found \[\]",
     ),
     (
         f"{MULTI}{NORTH}rows = 5",
@@ -182,7 +183,7 @@ WRONG: list[tuple[str, str]] = [
     ),
     (
         f'{MULTI}{NORTH}outbox = "x"',
-        r"\[\[label_owners\]\] 'north': outbox must be a table of rules; found 'x'",
+        r"\[\[label_owners\]\] 'north' outbox must be a table of rules; found 'x'",
     ),
     (
         f"{MULTI}{NORTH}model = 3",

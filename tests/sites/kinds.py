@@ -13,7 +13,7 @@ from tests.federation.small import checkpoint_of, quick
 from tests.federation.small_sites import ALONE, saved, sites
 
 from colonnade.federation import Outcome
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 
 each_kind = pytest.mark.parametrize("kind", ["one", "several"])

@@ -21,8 +21,8 @@ from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, ConfigError, DataError, NoAnswer, PartyError
 from colonnade.federation import Federation
 from colonnade.federation.fit import Outcome, summarise
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, read_own
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import aggregation, drive, rehearse
 from colonnade.sites.messages import Measure, Measured, Prepare, Ready
 from colonnade.transport import InProcess

@@ -28,8 +28,8 @@ from colonnade.alignment.helper import Begin
 from colonnade.alignment.keyed import AgreeKeyed, HandOut
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Federation
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import OWN, read_own
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive, rehearse
 
 HELPED = {"protocol": "helper", "helper": "trust"}

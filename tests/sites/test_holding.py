@@ -15,7 +15,7 @@ from colonnade.core import Done, serves, wire
 from colonnade.core.message import batch_of
 from colonnade.errors import PartyError
 from colonnade.privacy.gaussian import Gaussian
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 from colonnade.transport.remote import HEAD, Route
 
@@ -68,7 +68,7 @@ def test_the_same_calls_in_the_same_order_in_fewer_frames(
         **split,
     )
     joint = frames(tmp_path, kind, "run")
-    monkeypatch.setattr("colonnade.settings.sections.Holding", lambda inner: inner)
+    monkeypatch.setattr("colonnade.transport.kept_up.Holding", lambda inner: inner)
     alone = frames(tmp_path, kind, "alone")
     same_bits(saved(tmp_path, "run"), saved(tmp_path, "alone"))
     trained = 0
@@ -111,7 +111,7 @@ def test_where_a_budget_is_spent_all_are_saved_with_the_updates_that_waited(
     for base in bases:
         made(base, kind, train={"epochs": 50, "batch_size": 16}, **whose)
         assert drive(sites(base)[DRIVER[kind]], "run").exhausted
-        monkeypatch.setattr("colonnade.settings.sections.Holding", lambda inner: inner)
+        monkeypatch.setattr("colonnade.transport.kept_up.Holding", lambda inner: inner)
     same_bits(*(saved(base, "run") for base in bases))
 
 

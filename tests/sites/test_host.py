@@ -16,7 +16,7 @@ from colonnade.core import Batches, Organisation
 from colonnade.core.message import Ping, Pong
 from colonnade.core.wire import Envelope
 from colonnade.errors import BoundaryError, PartyError
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.host import Host
 from colonnade.sites.messages import (
     Align,

@@ -24,7 +24,7 @@ from colonnade.settings.toml_text import to_toml
 from colonnade.sites.driving import drive
 from colonnade.sites.prediction import predict
 
-KEYS = keys_in(ID, "")
+KEYS = keys_in(ID)
 
 
 def made(

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,7 +20,7 @@ from colonnade.settings.sections import DataSettings
 from colonnade.sites.label_sets import Describe, Described, agreed_labels, described
 
 
-def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels]:
+def both(*columns: Sequence[object], task: Any = "auto") -> tuple[Labels, Labels]:
     """As label owners agree on it, and as one that had all of their labels would learn
     it."""
     each = [pd.Series(column) for column in columns]
@@ -30,7 +31,7 @@ def both(*columns: Sequence[object], task: str = "auto") -> tuple[Labels, Labels
     whole = Labels.fit(
         pd.concat(each, ignore_index=True),
         owner=", ".join(told),
-        task=task,  # type: ignore[arg-type]
+        task=task,
     )
     return agreed_labels(told, DataSettings(task=task)), whole
 

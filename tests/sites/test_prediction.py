@@ -40,7 +40,7 @@ from colonnade.errors import (
     PartyError,
 )
 from colonnade.federation import Federation, Predictions, load
-from colonnade.selection.settings import SERVER
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Prepare, Save
 from colonnade.sites.prediction import predict

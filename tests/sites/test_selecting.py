@@ -23,9 +23,9 @@ from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.federation import Settings
 from colonnade.federation.choosing import choose
 from colonnade.selection import Selection, aggregation, participant, sorting
-from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import AskPublicKey
 from colonnade.settings.party_file import OWN, read_own
+from colonnade.settings.selection import KEYS, SERVER
 from colonnade.sites.candidate import Leave, TakePart
 from colonnade.sites.messages import Prepare
 from colonnade.sites.selecting import Chosen, SelectFor, _chosen, count_at, select_at

@@ -33,8 +33,8 @@ from colonnade.core import roles
 from colonnade.errors import BoundaryError, CheckpointError, DataError, PartyError
 from colonnade.federation import Federation, load
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import AGREED
+from colonnade.settings.selection import SERVER
 from colonnade.sites.driving import drive
 from colonnade.sites.messages import Close, Join, Measured, Prepare, Ready, Save
 from colonnade.transport import Recording

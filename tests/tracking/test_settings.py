@@ -19,8 +19,8 @@ from colonnade.settings.party_file import (
     write_agreed,
     write_own,
 )
+from colonnade.settings.tracking import is_address
 from colonnade.tracking import TrackingSettings
-from colonnade.tracking.settings import is_address
 
 
 def test_folders_are_relative_to_the_file_and_come_back(tmp_path: Path) -> None:
@@ -30,7 +30,9 @@ def test_folders_are_relative_to_the_file_and_come_back(tmp_path: Path) -> None:
     )
     there = tmp_path / "at"
     assert settings.tracking == TrackingSettings(
-        str(there / "boards"), str(there / "runs" / "ml"), "churn"
+        tensorboard=str(there / "boards"),
+        mlflow=str(there / "runs" / "ml"),
+        experiment="churn",
     )
     (tmp_path / "again.toml").write_text(settings.to_toml())
     assert Settings.from_toml(tmp_path / "again.toml") == settings
@@ -75,7 +77,7 @@ def test_an_address_is_told_from_a_folder(text: str, address: bool) -> None:
         ({"tensorboard": ""}, "tensorboard must be true, false, or a folder; found ''"),
         ({"mlflow": True}, "mlflow must be a server's address or a folder; found True"),
         ({"experiment": " "}, "experiment must be a name; found ' '"),
-        ({"experiment": 1}, "experiment must be text; found 1"),
+        ({"experiment": 1}, "experiment must be a name; found 1"),
         ({"mlflow": "http://me:hidden@flow.example"}, "MLFLOW_TRACKING_PASSWORD"),
     ],
 )

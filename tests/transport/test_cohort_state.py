@@ -223,7 +223,7 @@ def test_members_see_what_the_cohort_did_once_it_settles() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_settling_and_restacking_change_nothing(optimizer: str) -> None:
+def test_settling_and_restacking_change_nothing(optimizer: Any) -> None:
     one, other = (
         federation(
             splitnn.ALGORITHM, cohorts, config=splitnn.Config(optimizer=optimizer)

@@ -31,6 +31,7 @@ from colonnade.settings.sections import EngineSettings
 from colonnade.transport import InProcess, Recording, Retrying
 from colonnade.transport.faulty import Distant, Network
 from colonnade.transport.holding import LARGEST_FRAME, Holding
+from colonnade.transport.kept_up import with_retries
 from colonnade.transport.remote import ANSWER, HEAD, NONE, WHOLE, Endpoint, Remote
 
 
@@ -287,13 +288,15 @@ def test_every_call_of_a_frame_has_its_time() -> None:
 
 @pytest.mark.parametrize("on_missing", ["fail", "wait", "stale", "skip"])
 def test_nothing_waits_where_parties_may_be_missing_or_calls_are_recorded(
-    on_missing: str,
+    on_missing: Any,
 ) -> None:
     engine = EngineSettings(on_missing=on_missing)
     far = Remote({}, joins=True)
-    assert isinstance(engine.around(far), Holding) == (on_missing in ("fail", "wait"))
+    assert isinstance(with_retries(far, engine), Holding) == (
+        on_missing in ("fail", "wait")
+    )
     for other in (Remote({}), Recording(far), InProcess({})):
-        assert isinstance(engine.around(other), Retrying)
+        assert isinstance(with_retries(other, engine), Retrying)
 
 
 def remember(value: float = 1.0) -> Remember:

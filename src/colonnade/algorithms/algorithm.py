@@ -2,9 +2,12 @@
 knows about it.
 
     ALGORITHM = Algorithm(
-        doc=__doc__, config=Config, feature_owner=FeatureOwner, label_owner=LabelOwner, train=train, predict=predict,
-        releases={"embedding": Release(Kind.EMBEDDING, of="columns", per_row=True, tells="what ..."), ...},
+        config=Config, feature_owner=FeatureOwner, label_owner=LabelOwner, train=train, predict=predict,
+        releases={"embedding": Release(Kind.EMBEDDING, of="columns", per_row=True), ...},
     )
+
+`Config` is its settings, which stand in `settings.algorithms`: they must be known before
+torch is imported, and with them what the algorithm reveals and what can be asked of it.
 
 It ends the algorithm's file. Attacks, shape checks, outbox rules, planning, export,
 explanations, the threat model and the conformance battery read it, so nothing else
@@ -37,14 +40,14 @@ from colonnade.core import (
     Transcript,
 )
 from colonnade.core.batches import Progress, RoundDone
-from colonnade.core.checks import check_named
 from colonnade.core.receipt import PUBLIC
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, check_named
 from colonnade.models import initialised
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import READER
+from colonnade.settings.algorithms import ALGORITHM_SETTINGS, AlgorithmSettings
 
-C = TypeVar("C")  # its settings
+C = TypeVar("C", bound=AlgorithmSettings)  # its settings
 F = TypeVar("F", bound=Party)  # who holds columns
 L = TypeVar("L", bound=Party)  # who holds labels
 S = TypeVar("S", bound=Party)  # who drives several label owners
@@ -96,7 +99,6 @@ class Release:
     kind: Kind
     of: Of  # what it is computed from, so whom it may betray
     per_row: bool  # it has a line for each row of its batch
-    tells: str  # what its receiver learns, in words
     # of columns and per row: an owner's mechanism can protect every row of it
     takes_noise: bool = True
     # it tells about all training rows too, whichever rows it is asked for
@@ -109,9 +111,7 @@ class Release:
         return self.of == "columns" and self.kind in (Kind.EMBEDDING, Kind.LOGITS)
 
 
-KEY = Release(
-    Kind.KEY, of="nothing", per_row=False, tells="nothing about anybody's data"
-)
+KEY = Release(Kind.KEY, of="nothing", per_row=False)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,6 @@ def as_it_is(model: nn.Module, given: LocalInputs[Any]) -> nn.Module:  # noqa: A
 class Algorithm(Generic[C, F, L]):
     """An algorithm, as everybody else sees it."""
 
-    doc: str | None  # its file's docstring, whose first line says what it is
     config: type[C]
     feature_owner: type[F]
     label_owner: type[L]
@@ -208,13 +207,6 @@ class Algorithm(Generic[C, F, L]):
     models: Mapping[str, Callable[[L, Peers, Rows], Tensor]] = field(
         default_factory=dict
     )
-    # 1: training rows are released once; 0: when they are scored, never for training
-    most_epochs: int | None = None
-    # True: every step adds to what a prediction asks for, and what it adds differs
-    grows: bool = False
-    # False: a step is a round over all training rows, and [train] batch_size has no
-    # meaning
-    in_batches: bool = True
 
     # What crosses. Where settings decide about it, `crossing` has what crosses from
     # columns and from labels, and `modes` the settings that matter, by a name for each.
@@ -227,17 +219,6 @@ class Algorithm(Generic[C, F, L]):
     separable: Callable[[C], bool] = lambda _: (
         True
     )  # the label owner sees what each party released, not only a sum of it
-    # what stands in for a party: "stale", "skip"
-    missing: Callable[[C], Collection[str]] = lambda _: ()
-    # rows may lack a party's part, though its answer must not; None: where "skip" may
-    # be
-    may_lack: bool | None = None
-    # where rows may not: why a row needs every party's part, in a sentence
-    lacking: str = ""
-
-    # Where it has one optimum: it trains to it, and no model of an epoch before is
-    # kept.
-    converges: bool = False
 
     # The models. None: the parties have no torch model, and are given one that passes
     # their columns through.
@@ -272,11 +253,6 @@ class Algorithm(Generic[C, F, L]):
     column_importance: Callable[[F], Mapping[int, float]] | None = None
     trees: Callable[[L], Mapping[str, Any]] | None = None
 
-    # Settings for tables, where nobody says otherwise; its Config has its paper's.
-    for_tables: Mapping[str, Any] = field(default_factory=dict)
-    # and more of them where a row may lack a party's part
-    for_lacking_rows: Mapping[str, Any] = field(default_factory=dict)
-
     # What it can be used for: kinds of labels, and with its default settings so many
     # parties with columns.
     tasks: Collection[str] = ("classification", "regression")
@@ -292,20 +268,28 @@ class Algorithm(Generic[C, F, L]):
         if (self.train is None) == (self.nested is None):
             raise ConfigError(
                 "An algorithm has either train, which its label owner drives, or"
-                f" nested; {self.config.__module__} has"
+                f" nested; {self.feature_owner.__module__} has"
                 f" {'neither' if self.train is None else 'both'}. Give one."
             )
 
-    @property
-    def about(self) -> str:
-        """The algorithm in a sentence: the first paragraph of its module's docstring."""
-        first_paragraph = (self.doc or "").strip().partition("\n\n")[0]
-        return " ".join(first_paragraph.split())
+        if self.config.several_label_owners != (self.nested is not None):
+            raise ConfigError(
+                f"The settings of {self.config.__name__} and its record must agree"
+                " whether there are several label owners: several_label_owners is"
+                f" {self.config.several_label_owners}, and nested is"
+                f" {'not ' if self.nested is None else ''}given."
+            )
+        if set(self.config.reveals) != set(self.releases):
+            raise ConfigError(
+                f"The settings of {self.config.__name__} must say what each release"
+                f" reveals: it releases {', '.join(self.releases)}, and reveals has"
+                f" {', '.join(self.config.reveals) or 'none'}."
+            )
 
     @property
     def reveals(self) -> dict[str, str]:
-        """Release name -> what its receiver learns."""
-        return {name: release.tells for name, release in self.releases.items()}
+        """For each release by its name, what its receiver learns."""
+        return dict(self.config.reveals)
 
     @property
     def per_row(self) -> frozenset[str]:
@@ -350,28 +334,6 @@ class Algorithm(Generic[C, F, L]):
     def stackable(self) -> bool:
         """Whether a cohort may compute for its parties, settings permitting."""
         return self.feature_owner.stackable
-
-    def can_lack(self, config: C) -> bool:
-        """Whether it learns from a row, and predicts it, without the part of a party
-        that lacks it."""
-        return (
-            "skip" in self.missing(config) if self.may_lack is None else self.may_lack
-        )
-
-    def check_missing(self, name: str, config: C, on_missing: str) -> None:
-        """Raise unless it can do what is asked when a party does not answer."""
-        allowed = {"fail", "wait", *self.missing(config)}
-        if on_missing not in allowed:
-            words = ", ".join(
-                f'"{word}"'
-                for word in ("fail", "wait", "stale", "skip")
-                if word in allowed
-            )
-            raise ConfigError(
-                f"[federation] on_missing = {on_missing!r} cannot be used with {name}"
-                " and its settings: its maths needs an answer of every party. It"
-                f" allows {words}."
-            )
 
     def complete(
         self,
@@ -420,28 +382,34 @@ class Algorithm(Generic[C, F, L]):
     @property
     def trains(self) -> bool:
         """Whether rows are released for training at all."""
-        return self.most_epochs != 0
+        return self.config.most_epochs != 0
 
     @property
     def draws_weights(self) -> bool:
         """Whether a party's model begins with drawn weights, which follow from the
         seed."""
-        return self.trains and self.local_model is not None and not self.converges
+        return (
+            self.trains and self.local_model is not None and not self.config.converges
+        )
 
     @property
     def once(self) -> bool:
         """Whether a training row is released a single time, so that nobody asks for it
         again to score it."""
-        return self.most_epochs == 1
+        return self.config.most_epochs == 1
 
     def passes(self, epochs: int) -> int:
         """How often training goes over its rows: once an epoch, unless the algorithm
         needs fewer passes, or none."""
-        return epochs if self.most_epochs is None else min(epochs, self.most_epochs)
+        return (
+            epochs
+            if self.config.most_epochs is None
+            else min(epochs, self.config.most_epochs)
+        )
 
     def batch_size(self, wanted: int, rows: int) -> int:
         """How many rows a step of training has."""
-        return wanted if self.in_batches else max(rows, 1)
+        return wanted if self.config.in_batches else max(rows, 1)
 
     def progress(self, agreed: Agreed, epochs: int) -> Progress:
         """What counts its steps: the batches of a single label owner, or the rounds of
@@ -512,25 +480,10 @@ class Records(UserDict[str, AnyAlgorithm]):
         check_named("algorithm", name, list(self))
         return self[name]
 
-    def nested_names(self) -> list[str]:
-        """The names of algorithms with several label owners."""
-        return [
-            name for name, algorithm in self.items() if algorithm.nested is not None
-        ]
+    def __setitem__(self, name: str, record: AnyAlgorithm) -> None:
+        super().__setitem__(name, record)
+        ALGORITHM_SETTINGS[name] = record.config
 
-    def check_can_lack(self, name: str, config: object, asked: str) -> None:
-        """Raise unless that algorithm learns from a row without the part of a party
-        that lacks it, or is left out."""
-        algorithm = self.find(name)
-        if not algorithm.can_lack(config):
-            able = [
-                other
-                for other, record in self.items()
-                if record.can_lack(record.config())
-            ]
-            raise ConfigError(
-                f"{asked} cannot be used with {name} and its settings: its maths needs"
-                " every party's part of every row."
-                f" {algorithm.lacking or 'It has no value that stands for nothing.'}"
-                f" Those that can: {', '.join(able)}."
-            )
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        ALGORITHM_SETTINGS.pop(name, None)

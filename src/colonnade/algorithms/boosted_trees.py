@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,75 +98,17 @@ from colonnade.core import (
     roles,
 )
 from colonnade.core.batches import Batch
-from colonnade.core.checks import (
-    fraction,
-    not_negative,
-    one_of,
-    positive,
-    proportion,
-    whole,
-)
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption.elgamal import SCHEME, ElGamalSecretKey
-from colonnade.errors import ConfigError, PartyError, WireError
+from colonnade.errors import PartyError, WireError
 from colonnade.optim.losses import Loss
+from colonnade.settings import algorithms as settings
 
 PACKED = {"nodes": Integers(0.0, 1.0, 3), "sample": Integers(0.0, 1.0, 2)}
 """The label owner's releases for every row, packed in two bits and in one."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """[train] epochs is the number of rounds."""
-
-    encryption: str = one_of("elgamal", "none", default="elgamal")
-    nodes: str = one_of("shown", "hidden", default="shown")
-    ensemble: str = one_of("boosted", "forest", default="boosted")
-    loss: str = one_of("auto", "squared", "absolute", "poisson", default="auto")
-    learning_rate: float = positive(default=0.1)
-    depth: int = whole(default=5, most=10)
-    leaves: int = whole(default=1024, least=2)
-    bins: int = whole(default=32, least=2, most=64)
-    l2: float = not_negative(default=1.0)
-    min_gain: float = not_negative(default=0.0)
-    min_child_weight: float = not_negative(default=0.001)
-    min_rows: int = whole(default=5)
-    row_share: float = proportion(default=1.0)
-    column_share: float = proportion(default=1.0)
-    goss_top: float = fraction(default=0.0)
-    goss_rest: float = fraction(default=0.1)
-    gradient_bits: int = whole(default=8, least=0, most=10)
-
-    def __post_init__(self) -> None:
-        if self.encryption != "none" and not self.gradient_bits:
-            raise ConfigError(
-                "boosted_trees.gradient_bits = 0 leaves gradients unrounded, and only"
-                ' whole numbers can be encrypted. Set it to 8, or encryption = "none".'
-            )
-        if self.encryption == "none" and self.nodes == "hidden":
-            raise ConfigError(
-                'boosted_trees.nodes = "hidden" hides nodes behind encrypted gradients,'
-                ' and encryption is "none". Set encryption = "elgamal".'
-            )
-        if self.is_forest and (
-            self.row_share * self.column_share == 1 or self.goss_top
-        ):
-            raise ConfigError(
-                'boosted_trees.ensemble = "forest" averages trees that were grown from'
-                " different rows and columns: set row_share or column_share below 1, as"
-                " in 0.6, and leave goss_top out."
-            )
-        if self.goss_top and not 0 < self.goss_rest <= 1 - self.goss_top + 1e-9:
-            raise ConfigError(
-                "boosted_trees.goss_rest is the share of rows kept beside the goss_top"
-                f" = {self.goss_top} with the largest gradients: above 0, and both at"
-                f" most 1 together; found {self.goss_rest}."
-            )
-
-    @property
-    def is_forest(self) -> bool:
-        """Whether every tree begins where the first does, and they are averaged."""
-        return self.ensemble == "forest"
+Config = settings.BoostedTrees
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
@@ -697,74 +638,21 @@ def lacking(peers: Peers, batch: str, parties: Iterable[str]) -> dict[str, Flags
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=train,
     predict=predict,
     weighs_rows=True,
-    may_lack=True,
     releases={
-        "sums": Release(
-            Kind.HISTOGRAMS,
-            of="columns",
-            per_row=False,
-            tells=(
-                "for each node and each way to part its rows by a column, the sum of"
-                " gradients of those that would go left; neither which column nor where"
-                " it is parted"
-            ),
-        ),
-        "directions": Release(
-            Kind.DIRECTIONS,
-            of="columns",
-            per_row=True,
-            tells=(
-                "for each row on which side of each chosen threshold it is, and not"
-                " what the threshold is"
-            ),
-        ),
+        "sums": Release(Kind.HISTOGRAMS, of="columns", per_row=False),
+        "directions": Release(Kind.DIRECTIONS, of="columns", per_row=True),
         "public_key": KEY,
-        "gradients": Release(
-            Kind.LOGIT_GRADIENT,
-            of="labels",
-            per_row=True,
-            tells=(
-                "without encryption, the probability minus the label; encrypted,"
-                " nothing"
-            ),
-        ),
-        "hessians": Release(
-            Kind.LOGIT_CURVATURE,
-            of="labels",
-            per_row=True,
-            tells="without encryption, how sure the model is of each row",
-        ),
-        "sample": Release(
-            Kind.NODES,
-            of="labels",
-            per_row=True,
-            tells=(
-                "which rows a round learns from; with GOSS, mostly those that the model"
-                " gets wrong"
-            ),
-        ),
-        "splits": Release(
-            Kind.NODES,
-            of="labels",
-            per_row=False,
-            tells="which of the receiver's thresholds are chosen",
-        ),
-        "nodes": Release(
-            Kind.NODES,
-            of="labels",
-            per_row=True,
-            tells=(
-                "which rows are in which node of each tree: rows of one node are alike"
-                " in their labels"
-            ),
-        ),
+        "gradients": Release(Kind.LOGIT_GRADIENT, of="labels", per_row=True),
+        "hessians": Release(Kind.LOGIT_CURVATURE, of="labels", per_row=True),
+        "sample": Release(Kind.NODES, of="labels", per_row=True),
+        "splits": Release(Kind.NODES, of="labels", per_row=False),
+        "nodes": Release(Kind.NODES, of="labels", per_row=True),
     },
     crossing=crossing,
     modes={
@@ -772,13 +660,11 @@ ALGORITHM = Algorithm(
         "elgamal, nodes hidden": Config(nodes="hidden"),
         "none": Config(encryption="none"),
     },
-    in_batches=False,
     for_rows=1000,
     about_tables=(
         "trees are the usual choice for tables, and of 20,000 rows and more they scored"
         " above the default; up to 100 rounds, fewer where validation rows stop gaining"
     ),
-    grows=True,
     local_model=None,
     head=Trees,
     tables=Tables(thresholds, splits_by_party),

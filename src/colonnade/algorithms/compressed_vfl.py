@@ -31,7 +31,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -51,22 +50,11 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.optim.execution import Captured
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """The papers step by plain SGD, without momentum; with "adam", 0.9 is usual."""
-
-    local_steps: int = whole(default=10)  # Q
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.05)
-    momentum: float = fraction(default=0.0)
-    weight_decay: float = not_negative(default=0.0)
-    # width of one hidden layer in g; 0: g is linear
-    head_hidden: int = whole(default=0, least=0)
+Config = settings.CompressedVfl
 
 
 class Join(Request[Done]):
@@ -307,52 +295,18 @@ def loss_of(y: Tensor, outputs: Tensor, weights: tuple[float, ...] = ()) -> Tens
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=train,
     predict=predict,
-    lacking="Its head reads all embeddings side by side.",
     releases={
-        "embedding": Release(
-            Kind.EMBEDDING,
-            of="columns",
-            per_row=True,
-            tells=(
-                "the local model's output for each row, a summary of its columns; all"
-                " other parties get it too"
-            ),
-        ),
-        "model": Release(
-            Kind.MODEL,
-            of="labels",
-            per_row=False,
-            tells="the label owner's model, from which labels can be guessed",
-        ),
-        "targets": Release(
-            Kind.LABELS,
-            of="labels",
-            per_row=True,
-            tells="the labels of all training rows, to every party",
-        ),
-        "inputs": Release(
-            Kind.LAYOUT,
-            of="nothing",
-            per_row=False,
-            tells=(
-                "which inputs of the label owner's model are whose: nothing about data"
-            ),
-        ),
+        "embedding": Release(Kind.EMBEDDING, of="columns", per_row=True),
+        "model": Release(Kind.MODEL, of="labels", per_row=False),
+        "targets": Release(Kind.LABELS, of="labels", per_row=True),
+        "inputs": Release(Kind.LAYOUT, of="nothing", per_row=False),
     },
     reader="every other party",  # of embeddings: the label owner passes them on
-    for_tables={
-        "optimizer": "adam",
-        "learning_rate": 0.001,
-        "momentum": 0.9,
-        "weight_decay": 0.001,
-        "local_steps": 5,
-    },
     head=lambda given: heads.concatenating(given, given.config.head_hidden),
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -53,32 +53,10 @@ from colonnade.optim.execution import Arriving, Captured, gpu_kernels
 from colonnade.optim.losses import Loss, ZUpdate
 
 Arithmetic = Callable[..., tuple[Tensor, ...]]
-EMBEDDING = Release(
-    Kind.EMBEDDING,
-    of="columns",
-    per_row=True,
-    tells="the local model's output for each row, a summary of its columns",
-)
-LOGITS = Release(
-    Kind.LOGITS,
-    of="columns",
-    per_row=True,
-    tells="what each row's columns say about its label, in the local model's view",
-)
-GRADIENT = Release(
-    Kind.GRADIENT,
-    of="labels",
-    per_row=True,
-    tells=(
-        "per row how the loss changes with the embedding: labels can be guessed from it"
-    ),
-)
-RESIDUAL = Release(
-    Kind.RESIDUAL,
-    of="labels",
-    per_row=True,
-    tells="per row a vector that follows the label: labels can be guessed from it",
-)
+EMBEDDING = Release(Kind.EMBEDDING, of="columns", per_row=True)
+LOGITS = Release(Kind.LOGITS, of="columns", per_row=True)
+GRADIENT = Release(Kind.GRADIENT, of="labels", per_row=True)
+RESIDUAL = Release(Kind.RESIDUAL, of="labels", per_row=True)
 
 
 class Optimizing(Protocol):

@@ -17,7 +17,6 @@ gradient is softmax(o) - y, and its negative entry is the label.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,18 +26,10 @@ from colonnade.algorithms.algorithm import Algorithm, Kind, Release
 from colonnade.algorithms.embedding import Descend, Embed
 from colonnade.algorithms.heads import Summed
 from colonnade.core import Batches, Peers, Step, roles
-from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.optim.losses import Loss
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings for MNIST are the defaults."""
-
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.1)
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.001)
+Config = settings.Fdml
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -74,7 +65,6 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -83,18 +73,8 @@ ALGORITHM = Algorithm(
     weighs_rows=True,
     releases={
         "logits": embedding.LOGITS,
-        "gradient": Release(
-            Kind.LOGIT_GRADIENT,
-            of="labels",
-            per_row=True,
-            tells=(
-                "per row the probabilities minus the label: the label can be read"
-                " from it"
-            ),
-        ),
+        "gradient": Release(Kind.LOGIT_GRADIENT, of="labels", per_row=True),
     },
-    missing=lambda _: {"stale", "skip"},  # o is a sum over parties
-    for_tables={"optimizer": "adam", "learning_rate": 0.002},
     local_model=embedding.with_head,
     head=lambda _: Summed(),
     combine=LabelOwner.outputs,

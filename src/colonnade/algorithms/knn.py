@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -71,12 +70,12 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.batches import pieces
-from colonnade.core.checks import not_negative_or_auto, one_of, whole
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import BoundaryError, ConfigError, PartyError
 from colonnade.optim.losses import Logistic, Loss, Squared
+from colonnade.settings import algorithms as settings
 
 DISTANCES_AT_ONCE = 1 << 21
 """Distances in one answer: 16 megabytes. With twice as many, malloc gives the pages back
@@ -93,15 +92,7 @@ LEAST = 1e-6
 otherwise."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many neighbours, and who may see distances."""
-
-    k: int = whole(default=5)  # at most: of fewer training rows, all vote
-    # the r-th nearest weighs r^-fade; 0: all weigh alike
-    fade: float | str = not_negative_or_auto(default=0.0)
-    aggregation: str = one_of("encrypted", "plain", default="encrypted")
-    scheme: str = one_of("ckks", "bfv", "plain", default="ckks")
+Config = settings.NearestNeighbours
 
 
 class Key(Message):
@@ -449,36 +440,22 @@ def _remembered(organisation: Organisation, values: Tensor) -> Tensor:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=train,
     predict=predict,
-    lacking=(
-        "Distances add up over columns, and a row that lacks some would be near to"
-        " everybody."
-    ),
     releases={
         "distances": Release(
             Kind.DISTANCES,
             of="columns",
             per_row=True,
-            tells=(
-                "plain, how far each row is from each training row in one party's"
-                " columns, from which these follow up to a rotation; encrypted, nothing"
-                " to the label owner, and to the reader the sum over the other parties"
-            ),
             of_training=True,
         ),
         "total": Release(
             Kind.DISTANCES,
             of="columns",
             per_row=True,
-            tells=(
-                "to the reader, who decrypts it, the sum over the other parties of"
-                " these distances"
-            ),
             takes_noise=False,
             of_training=True,
         ),
@@ -487,12 +464,10 @@ ALGORITHM = Algorithm(
             Kind.NEIGHBOURS,
             of="columns",
             per_row=True,
-            tells="which training rows are nearest to each row, in order",
             takes_noise=False,
             of_training=True,
         ),
     },
-    most_epochs=0,
     crossing=crossing,
     modes={how: Config(aggregation=how) for how in ("plain", "encrypted")},
     sends=sends,
@@ -504,6 +479,5 @@ ALGORITHM = Algorithm(
     local_model=None,  # distances are between the columns themselves
     no_head="it compares new rows with training rows, which stay with their owners",
     # many neighbours tell shares, and the nearest one of many classes
-    for_tables={"k": 60, "fade": "auto"},
     suits=lambda parties: parties != 2,  # encrypted, the distances of two hide nothing
 )

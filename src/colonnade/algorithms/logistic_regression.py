@@ -28,7 +28,6 @@ intercept with labels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -62,10 +61,10 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import not_negative, one_of
 from colonnade.core.receipt import NON_PRIVATE, PUBLIC, DpEvent
 from colonnade.errors import PartyError
 from colonnade.optim.losses import CrossEntropy, Loss, Squared
+from colonnade.settings import algorithms as settings
 
 SEARCH = 60
 """The most steps of a line search; each halves the interval, or is one of Newton's."""
@@ -77,16 +76,7 @@ ROUNDED = 2.0**-24
 """
 
 
-@dataclass(frozen=True)
-class Config:
-    """`l2` is scikit-learn's 1/C of a logistic regression, and its alpha of a ridge
-    regression of scaled labels."""
-
-    l2: float = not_negative(default=1.0)  # the penalty, over the sum of losses
-    # what the label owner sees: all scores, or their sum
-    aggregation: str = one_of("plain", "secure", default="plain")
-    # how the gradient of each row leaves the label owner
-    encryption: str = one_of("none", "bfv", default="none")
+Config = settings.LogisticRegression
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
@@ -477,7 +467,6 @@ def one_weight_per_column(model: nn.Module, given: LocalInputs[Config]) -> nn.Mo
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -485,65 +474,13 @@ ALGORITHM = Algorithm(
     predict=predict,
     weighs_rows=True,
     releases={
-        "logits": Release(
-            Kind.LOGITS,
-            of="columns",
-            per_row=True,
-            tells=(
-                "a party's part of each row's score, or how a step changes it; with"
-                " secure aggregation a share that is uniform by itself, and from all"
-                " shares together only the parties' sum"
-            ),
-        ),
-        "lengths": Release(
-            Kind.LENGTHS,
-            of="columns",
-            per_row=False,
-            tells=(
-                "how long a party's coefficients and directions are, in its own"
-                " measure; with secure aggregation, those of all parties together; to"
-                " who chooses gradients, products of rows. No noise protects a row in"
-                " it, so an owner with a budget refuses it"
-            ),
-        ),
-        "gradient": Release(
-            Kind.LOGIT_GRADIENT,
-            of="labels",
-            per_row=True,
-            tells=(
-                "per row the probability minus the label: the label can be read from"
-                " it; encrypted, nothing"
-            ),
-        ),
+        "logits": Release(Kind.LOGITS, of="columns", per_row=True),
+        "lengths": Release(Kind.LENGTHS, of="columns", per_row=False),
+        "gradient": Release(Kind.LOGIT_GRADIENT, of="labels", per_row=True),
         "public_key": KEY,
-        "masked_gradient": Release(
-            Kind.OTHER,
-            of="columns",
-            per_row=False,
-            tells=(
-                "nothing, where key and ciphertexts are what they should be: it is"
-                " under a mask that only its sender can take off; to who made them for"
-                " that, the columns"
-            ),
-        ),
-        "column_gradient": Release(
-            Kind.BATCH_GRADIENT,
-            of="labels",
-            per_row=False,
-            tells=(
-                "for each of its columns the sum over all rows of the column times the"
-                " probability minus the label: labels as far as the receiver's own"
-                " columns tell them; of few rows, or to who multiplied by something"
-                " else, all"
-            ),
-        ),
+        "masked_gradient": Release(Kind.OTHER, of="columns", per_row=False),
+        "column_gradient": Release(Kind.BATCH_GRADIENT, of="labels", per_row=False),
     },
-    in_batches=False,
-    converges=True,
-    lacking=(
-        "Its steps are for the sum of all parties' scores, and each is taken by all of"
-        " them."
-    ),
     crossing=crossing,
     modes={
         "plain": Config(),

@@ -31,9 +31,8 @@ something about the rows they were trained on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +68,12 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.batches import RoundDone
-from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.roles import Introduction, Reachable
 from colonnade.core.roles import LabelOwner as HoldsLabels
 from colonnade.errors import ConfigError, PartyError
 from colonnade.optim.losses import Loss
 from colonnade.optim.server import SERVER_OPTIMIZERS, ServerOptimizer, mean
+from colonnade.settings import algorithms as settings
 
 __all__ = [
     "ALGORITHM",
@@ -93,54 +92,26 @@ __all__ = [
     "TrainRound",
     "Trained",
     "predict",
+    "server_optimizer",
     "train",
 ]
 
 
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings are the defaults of the server; the box's plain local step is
-    "sgd" with momentum 0."""
+Config = settings.MultiVfl
 
-    server: str = one_of(*SERVER_OPTIMIZERS, default="fedavg")
-    # 0: the optimizer's own, 1 for fedavg and 0.001 for the others
-    server_rate: float = not_negative(default=0.0)
-    beta1: float = fraction(default=0.9)
-    beta2: float = fraction(default=0.99)
-    tau: float = positive(default=1e-3)
-    # in v: the listing's m, or Reddi et al.'s
-    second_moment: str = one_of("momentum", "delta", default="momentum")
-    # from b1, or line 2's, from the last round's
-    demon: str = one_of("original", "literal", default="original")
-    weighting: str = one_of("rows", "uniform", default="rows")
-    local_epochs: int = whole(default=1)  # E
-    optimizer: str = one_of("sgd", "adam", default="adam")
-    learning_rate: float = positive(default=0.001)
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.0)
-    concatenate: str = one_of("features", "height", default="features")
 
-    @property
-    def axis(self) -> int:
-        """Along which a label owner joins what data owners send."""
-        return -1 if self.concatenate == "features" else -2
-
-    def weight(self, rows: int) -> float:
-        """How much a label owner with so many training rows counts in every mean."""
-        return float(rows) if self.weighting == "rows" else 1.0
-
-    def server_optimizer(self, rounds: int) -> ServerOptimizer:
-        settings: dict[str, float | int | str] = (
-            {"rate": self.server_rate} if self.server_rate else {}
-        )
-        if self.server != "fedavg":
-            settings |= {
-                name: vars(self)[name]
-                for name in ("beta1", "beta2", "tau", "second_moment")
-            }
-        if self.server == "feddemonadam":
-            settings |= {"rounds": max(rounds, 1), "demon": self.demon}
-        return SERVER_OPTIMIZERS[self.server](**settings)  # type: ignore[arg-type]
+def server_optimizer(config: Config, rounds: int) -> ServerOptimizer:
+    """The optimizer by which the aggregation server takes the label owners' changes."""
+    chosen: dict[str, Any] = {}
+    if config.server_rate:
+        chosen["rate"] = config.server_rate
+    if config.server != "fedavg":
+        for name in ("beta1", "beta2", "tau", "second_moment"):
+            chosen[name] = getattr(config, name)
+    if config.server == "feddemonadam":
+        chosen["rounds"] = max(rounds, 1)
+        chosen["demon"] = config.demon
+    return SERVER_OPTIMIZERS[config.server](**chosen)
 
 
 class Beginning(Message):
@@ -307,7 +278,7 @@ class AggregationServer(Party):
     def __init__(self, organisation: Organisation, config: Config, rounds: int) -> None:
         super().__init__(organisation)
         self.config = config
-        self.optimizer = config.server_optimizer(rounds)
+        self.optimizer = server_optimizer(config, rounds)
         self.weights: Tensor | None = None
         self.moments: dict[str, Tensor] = {}
         self.round = 0
@@ -462,7 +433,6 @@ def aggregated(given: HeadInputs[Config]) -> nn.Module:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=DataOwner,
     label_owner=LabelOwner,
@@ -470,17 +440,10 @@ ALGORITHM = Algorithm(
     nested=Nested(aggregation_server=AggregationServer, train=train),
     models={"aggregated": predict, "own": partial(predict, model="own")},
     # of a batch; rounds are opened and averaged by all data owners
-    missing=lambda _: {"stale"},
-    lacking="A label owner's model reads all embeddings side by side.",
     releases={
         "embedding": EMBEDDING,
         "gradient": GRADIENT,
-        "weights": Release(
-            Kind.MODEL,
-            of="labels",
-            per_row=False,
-            tells="the label owners' model: what its training on their rows left in it",
-        ),
+        "weights": Release(Kind.MODEL, of="labels", per_row=False),
     },
     head=aggregated,
     combine=LabelOwner.outputs,

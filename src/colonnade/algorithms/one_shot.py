@@ -23,7 +23,6 @@ narrowed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,26 +31,16 @@ from colonnade.algorithms import embedding
 from colonnade.algorithms.algorithm import Algorithm, Kind, LocalInputs, Release
 from colonnade.algorithms.embedding import Embed, Embedding
 from colonnade.core import Batches, Organisation, Peers, State, Step, roles, serves
-from colonnade.core.checks import one_of, whole
 from colonnade.models.encoders import Autoencoder, Encoder, Pca
 from colonnade.optim import estimators
 from colonnade.optim.losses import Loss
+from colonnade.settings import algorithms as settings
 
 PIECE = 1 << 22
 """How many numbers a piece of rows may take on its way through the trees."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many numbers a row is worth, and who makes what of them."""
-
-    # numbers per row and party; no more than it has columns
-    width: int = whole(default=4)
-    # what a party learns from its own rows
-    encoder: str = one_of("pca", "autoencoder", default="pca")
-    encoder_epochs: int = whole(default=20)  # how often an autoencoder sees them
-    # what the label owner learns
-    estimator: str = one_of(*estimators.NAMES, "auto", default="boosted_trees")
+Config = settings.OneShot
 
 
 def encoder(model: nn.Module, given: LocalInputs[Config]) -> nn.Module:
@@ -146,27 +135,12 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=train,
     predict=embedding.predict,
-    lacking="Its head reads all parties' embeddings side by side, once.",
-    releases={
-        "embedding": Release(
-            Kind.EMBEDDING,
-            of="columns",
-            per_row=True,
-            tells=(
-                "a few numbers that a party learned from its own columns, without"
-                " labels: as much of each row's columns as they hold"
-            ),
-        )
-    },
-    for_tables={"estimator": "auto", "width": 8},
-    most_epochs=1,
-    in_batches=False,
+    releases={"embedding": Release(Kind.EMBEDDING, of="columns", per_row=True)},
     local_model=encoder,
     learns_first=True,
     head=lambda given: estimators.restore(given.state["model"]),

@@ -17,7 +17,6 @@ labels to a party that looks; embeddings reveal features to whoever knows f_k.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,28 +24,9 @@ from torch import Tensor, nn
 from colonnade.algorithms import embedding, heads
 from colonnade.algorithms.algorithm import Algorithm, HeadInputs
 from colonnade.core import Peers, Rows
-from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Hyper-parameters; each is checked where it is written, so a bad TOML fails before
-    anything is sent."""
-
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.1)
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.0)
-    # width of one hidden layer in g; 0: g is linear
-    head_hidden: int = whole(default=0, least=0)
-    # what g reads: all side by side, or their mean
-    combine: str = one_of("concat", "mean", default="concat")
-
-
-def missing(config: Config) -> set[str]:
-    """g reads all embeddings, where a zero would be a value like any other; but a mean
-    is over the parties present."""
-    return {"stale", "skip"} if config.combine == "mean" else {"stale"}
+Config = settings.SplitNN
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -106,7 +86,6 @@ def head(given: HeadInputs[Config]) -> nn.Module:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -114,15 +93,6 @@ ALGORITHM = Algorithm(
     predict=predict,
     weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
-    missing=missing,
-    for_tables={
-        "optimizer": "adam",
-        "learning_rate": 0.002,
-        "weight_decay": 0.001,
-        "head_hidden": 64,
-    },
-    for_lacking_rows={"combine": "mean"},
-    lacking='Its head reads all embeddings side by side, unless combine = "mean".',
     head=head,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -35,7 +35,6 @@ From "arrival" the label owner also learns how fast each party is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean
 from typing import Any
@@ -59,36 +58,11 @@ from colonnade.core import (
     serves,
 )
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.models import initialised
 from colonnade.optim.losses import Loss
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings for MNIST are the defaults.
-
-    "turns" asks one party at a time in a seeded order and reproduces; "arrival" asks
-    all at once and takes answers as they come. Neither needs another learning rate than
-    rounds: g steps M times as often, and on MNIST's 14 strips both keep up with rounds
-    at 0.3.
-    """
-
-    schedule: str = one_of("rounds", "turns", "arrival", default="rounds")
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    # of the parties and of the label owner
-    learning_rate: float = positive(default=0.3)
-    # of the parties; the label owner's SGD has none
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.001)
-    # alpha's, without decay, 0.01 in VIM's code; 0: alpha steps as g
-    average_rate: float = not_negative(default=0.0)
-
-
-def missing(config: Config) -> set[str]:
-    """In rounds it is a weighted sum over parties; where they take turns, each must
-    take its own."""
-    return {"stale", "skip"} if config.schedule == "rounds" else set()
+Config = settings.Vafl
 
 
 class Turn(Request[Embedding]):
@@ -312,7 +286,6 @@ def averaging(given: HeadInputs[Config]) -> nn.Module:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -320,11 +293,6 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
-    missing=missing,
-    for_tables={"optimizer": "adam", "learning_rate": 0.002},
-    lacking=(
-        'Where parties take turns each must take its own, unless schedule = "rounds".'
-    ),
     head=averaging,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -51,7 +51,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -77,37 +76,20 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import fraction, not_negative, one_of, positive
 from colonnade.core.cipher import NOT_ENCRYPTED
 from colonnade.core.receipt import PUBLIC
 from colonnade.encryption import PublicKey, SecretKey, make_keys, read_public_key
 from colonnade.errors import ConfigError
 from colonnade.optim.jacobians import jacobian_by_row, jacobian_of, set_gradient
 from colonnade.optim.losses import Loss, Squared
+from colonnade.settings import algorithms as settings
 
 HIDDEN = ("encrypted", "blinded")
 MOST = 1 << 28
 """The most values of a Jacobian, rows (m - 1) times weights: a gigabyte in float32."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """The paper's settings are the defaults; its L2 penalty, whose size it does not
-    give, is `weight_decay`."""
-
-    mode: str = one_of(
-        "encrypted-coefficients",
-        "encrypted-jacobian",
-        "plaintext",
-        default="encrypted-coefficients",
-    )
-    scheme: str = one_of("bfv", "ckks", "plain", default="bfv")
-    optimizer: str = one_of("sgd", "adam", default="adam")
-    learning_rate: float = positive(default=0.001)
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.0)
-    # 1, and room for the noise of a mechanism
-    coefficient_limit: float = positive(default=4.0)
+Config = settings.VFedCce
 
 
 class Key(Message):
@@ -457,53 +439,18 @@ EXCHANGES = {
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
     train=train,
     predict=predict,
-    lacking=(
-        "A party's coefficients are solved from every row of the batch, with the"
-        " others' part of it."
-    ),
     releases={
         "log_odds": embedding.LOGITS,
-        "jacobian": Release(
-            Kind.JACOBIAN,
-            of="columns",
-            per_row=False,
-            tells=(
-                "in plaintext, the columns of every row: they can be read by division;"
-                " encrypted, nothing"
-            ),
-        ),
+        "jacobian": Release(Kind.JACOBIAN, of="columns", per_row=False),
         "public_key": KEY,
-        "coefficients": Release(
-            Kind.LOGIT_GRADIENT,
-            "labels",
-            per_row=True,
-            tells="encrypted, nothing by themselves",
-        ),
-        "masked_gradient": Release(
-            Kind.OTHER,
-            of="columns",
-            per_row=False,
-            tells=(
-                "nothing, where key and ciphertexts are what they should be: it is"
-                " under a mask that only its sender can take off; to who made them for"
-                " that, the Jacobian"
-            ),
-        ),
-        "gradient": Release(
-            Kind.BATCH_GRADIENT,
-            of="labels",
-            per_row=False,
-            tells=(
-                "the batch's gradient; a party with more weights than coefficients can"
-                " solve it for the labels"
-            ),
-        ),
+        "coefficients": Release(Kind.LOGIT_GRADIENT, "labels", per_row=True),
+        "masked_gradient": Release(Kind.OTHER, of="columns", per_row=False),
+        "gradient": Release(Kind.BATCH_GRADIENT, of="labels", per_row=False),
     },
     crossing=crossing,
     modes={

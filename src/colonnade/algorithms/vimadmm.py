@@ -28,7 +28,6 @@ labels (lambda is softmax(z) - y), so a party can read labels from r.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -58,32 +57,11 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.errors import Diverged
 from colonnade.optim.execution import Arriving
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings for MNIST are the defaults."""
-
-    rho: float = positive(default=2.0)  # ADMM's penalty
-    local_steps: int = whole(default=20)  # tau
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.05)
-    momentum: float = fraction(default=0.9)  # of the parties; the heads' step has none
-    weight_decay: float = not_negative(default=0.001)  # beta
-    # scaled: large heads, small local steps
-    head_update: str = one_of("sgd", "exact", "exact_scaled", default="sgd")
-    head_learning_rate: float = positive(default=0.05)
-    # of which r is; "new" as Eq. 9 prints it, and diverges
-    residual_heads: str = one_of("old", "new", default="old")
-
-
-def missing(config: Config) -> set[str]:
-    """o is a sum over parties; but the exact minimum over W_k without any h_k would
-    forget the head."""
-    return {"stale", "skip"} if config.head_update == "sgd" else {"stale"}
+Config = settings.VimAdmm
 
 
 class Adopt(Request[Done]):
@@ -262,7 +240,6 @@ def train(driver: LabelOwner, peers: Peers, batches: Batches) -> Iterator[Step]:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -272,19 +249,8 @@ ALGORITHM = Algorithm(
     releases={
         "embedding": EMBEDDING,
         "residual": RESIDUAL,
-        "head": Release(
-            Kind.HEAD,
-            of="labels",
-            per_row=False,
-            tells="how the label owner weighs this party's embedding",
-        ),
+        "head": Release(Kind.HEAD, of="labels", per_row=False),
     },
-    missing=missing,
-    lacking=(
-        "The exact minimum over a head would forget it in a batch without its party,"
-        ' unless head_update = "sgd".'
-    ),
-    for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     head=linear,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

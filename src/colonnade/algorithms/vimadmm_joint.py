@@ -26,7 +26,6 @@ party can read them from r.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -52,26 +51,12 @@ from colonnade.core import (
     roles,
     serves,
 )
-from colonnade.core.checks import fraction, not_negative, one_of, positive, whole
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.optim.execution import Arriving
 from colonnade.optim.losses import Loss
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings for MNIST are the defaults."""
-
-    rho: float = positive(default=0.5)  # ADMM's penalty
-    local_steps: int = whole(default=20)  # tau
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.05)
-    momentum: float = fraction(default=0.9)
-    weight_decay: float = not_negative(default=0.001)  # beta
-    # what the label owner sees: all logits, or their sum
-    aggregation: str = one_of("plain", "secure", default="plain")
-    # "head_first" is Algorithm 3 as printed
-    local_order: str = one_of("together", "head_first", default="together")
+Config = settings.VimAdmmJoint
 
 
 def crossing(config: Config) -> tuple[Crossing, Crossing]:
@@ -83,12 +68,6 @@ def crossing(config: Config) -> tuple[Crossing, Crossing]:
         else NON_PRIVATE
     )
     return {"logits": logits}, {"residual": NON_PRIVATE}
-
-
-def missing(config: Config) -> set[str]:
-    """o is a sum over parties; masked shares add up to it only if all of them come, and
-    each is used once."""
-    return {"stale", "skip"} if config.aggregation == "plain" else set()
 
 
 class Improve(Request[Done]):
@@ -182,7 +161,6 @@ def logits(driver: LabelOwner, peers: Peers, rows: Rows) -> Tensor:
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -190,26 +168,12 @@ ALGORITHM = Algorithm(
     predict=predict,
     weighs_rows=True,
     releases={
-        "logits": Release(
-            Kind.LOGITS,
-            of="columns",
-            per_row=True,
-            tells=(
-                "what each row's columns say about its label, in the local model's"
-                " view; with secure aggregation a share that is uniform by itself, and"
-                " from all shares together only the parties' sum"
-            ),
-        ),
+        "logits": Release(Kind.LOGITS, of="columns", per_row=True),
         "residual": RESIDUAL,
     },
     crossing=crossing,
     modes={how: Config(aggregation=how) for how in ("plain", "secure")},
     separable=lambda config: config.aggregation == "plain",
-    missing=missing,
-    lacking=(
-        'Masked shares add up only if all of them come, unless aggregation = "plain".'
-    ),
-    for_tables={"optimizer": "adam", "learning_rate": 0.001, "local_steps": 5},
     local_model=with_head,
     head=lambda _: Summed(),
     combine=LabelOwner.outputs,

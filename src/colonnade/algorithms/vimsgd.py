@@ -22,7 +22,6 @@ the labels, which can be guessed from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,19 +31,9 @@ from colonnade.algorithms.algorithm import Algorithm
 from colonnade.algorithms.embedding import beside, blocks, make_optimizer
 from colonnade.algorithms.heads import linear
 from colonnade.core import State, roles
-from colonnade.core.checks import fraction, not_negative, one_of, positive
+from colonnade.settings import algorithms as settings
 
-
-@dataclass(frozen=True)
-class Config:
-    """Table 2's settings for MNIST are the defaults."""
-
-    optimizer: str = one_of("sgd", "adam", default="sgd")
-    learning_rate: float = positive(default=0.3)  # of the parties and of the heads
-    momentum: float = fraction(default=0.9)  # of the parties; the heads' SGD has none
-    weight_decay: float = not_negative(default=0.001)  # beta
-    # where dl/dh_k is taken; "new" as Eq. 14 prints it
-    gradient_heads: str = one_of("old", "new", default="old")
+Config = settings.VimSgd
 
 
 class FeatureOwner(embedding.DescendingFeatureOwner):
@@ -104,7 +93,6 @@ class LabelOwner(embedding.LinearHeads):
 
 
 ALGORITHM = Algorithm(
-    doc=__doc__,
     config=Config,
     feature_owner=FeatureOwner,
     label_owner=LabelOwner,
@@ -112,8 +100,6 @@ ALGORITHM = Algorithm(
     predict=embedding.predict,
     weighs_rows=True,
     releases={"embedding": embedding.EMBEDDING, "gradient": embedding.GRADIENT},
-    missing=lambda _: {"stale", "skip"},  # o is a sum over parties
-    for_tables={"optimizer": "adam", "learning_rate": 0.002},
     head=linear,
     combine=LabelOwner.outputs,
     head_norms=LabelOwner.head_norms,

@@ -13,6 +13,7 @@ millions of ids: a neutral organisation compares keyed hashes.
 from typing import TYPE_CHECKING
 
 from colonnade.first_use import on_first_use
+from colonnade.settings.alignment import AlignmentSettings, AllowanceSettings
 
 if TYPE_CHECKING:
     from colonnade.alignment.helper import Helper, align_by_helper
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from colonnade.alignment.in_process import REVEALS, Aligned, align_here
     from colonnade.alignment.intersection import Alignment, Watch, align
     from colonnade.alignment.keyed import KeyedIds
-    from colonnade.alignment.settings import AlignmentSettings, AllowanceSettings
+    from colonnade.settings.alignment import AlignmentSettings, AllowanceSettings
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
@@ -31,7 +32,6 @@ else:
         "in_process REVEALS Aligned align_here",
         "intersection Alignment Watch align",
         "keyed KeyedIds",
-        "settings AlignmentSettings AllowanceSettings",
     )
 
 __all__ = [

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 
-from colonnade.alignment.settings import AllowanceSettings
 from colonnade.core.party import Refused
+from colonnade.settings.alignment import AllowanceSettings
 from colonnade.store import SiteStore
 
 log = logging.getLogger("colonnade.party")

@@ -56,11 +56,11 @@ from colonnade.alignment.keyed import (
     HowMany,
     KeyedIds,
 )
-from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.message import Done, Message, Request
 from colonnade.core.party import Organisation, Party, serves
 from colonnade.core.peers import Peers
 from colonnade.errors import PartyError
+from colonnade.settings.alignment import AlignmentSettings
 
 CHUNK = 1 << 16
 """Hashes in a message: a megabyte."""

@@ -27,12 +27,12 @@ from torch import Tensor
 from colonnade.alignment import curve
 from colonnade.alignment.allowance import Allowance
 from colonnade.alignment.ids import Ids
-from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.chance import Source
 from colonnade.core.message import Done, Message, Request
 from colonnade.core.party import Organisation, Party, Refused, serves
 from colonnade.core.receipt import DpEvent
 from colonnade.core.release import Released, Rule
+from colonnade.settings.alignment import AlignmentSettings
 
 BLINDED = "blinded_ids"
 RAISED = "raised_points"

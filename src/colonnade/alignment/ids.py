@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.alignment.keys import name_of
-from colonnade.alignment.settings import RULES, AlignmentSettings, normalised
+from colonnade.alignment.rules import RULES, normalised
 from colonnade.datasets.table import WORTH_TELLING, Table, packed
 from colonnade.datasets.table_files import read_columns
 from colonnade.errors import DataError
+from colonnade.settings.alignment import AlignmentSettings
 
 DIGEST = 32
 FILLED = 100

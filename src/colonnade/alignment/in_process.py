@@ -18,10 +18,10 @@ from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.ids import Ids
 from colonnade.alignment.intersection import Alignment, Watch, align
 from colonnade.alignment.keyed import KeyedIds
-from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core import Batches, Ledger, Organisation, Peers
 from colonnade.core.files import replaced_folder
 from colonnade.errors import ConfigError, InputError
+from colonnade.settings.alignment import AlignmentSettings
 from colonnade.transport import InProcess
 
 SUMMARY = "alignment.json"

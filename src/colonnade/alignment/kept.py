@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.alignment.ids import Ids
-from colonnade.alignment.settings import AlignmentSettings
 from colonnade.core.ledger import Entry
 from colonnade.datasets.download import cache_folder
+from colonnade.settings.alignment import AlignmentSettings
 
 FOLDER = "alignments"
 LEAST = 2_000

@@ -21,14 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.alignment.settings import (
-    AlignmentSettings,
-    Key,
-    find_rule,
-    in_words,
-    text_of,
-)
+from colonnade.alignment.rules import find_rule, normalised, text_of
 from colonnade.errors import DataError
+from colonnade.settings.alignment import AlignmentSettings, Key, in_words
+from colonnade.settings.federation_file import Settings
 
 Texts = NDArray[np.str_]
 SEPARATOR = " | "
@@ -37,6 +33,15 @@ TWICE = "with a value that several rows have"
 
 
 NAMED = re.compile(r"key ([1-9]\d{0,2}): (.*)", re.DOTALL)
+
+
+def row_names(settings: Settings, ids: Iterable[str]) -> list[str]:
+    """The names of rows, by ids as somebody writes who asks for them."""
+    if not settings.plain_ids:
+        return names_of(ids, settings.keys, settings.alignment)
+    if settings.alignment.ids == "normalised":
+        return [normalised(name) for name in ids]
+    return list(ids)
 
 
 def name_of(number: int, text: str) -> str:

@@ -48,10 +48,9 @@ from colonnade.attacks.rehearsal import (
     train_on,
 )
 from colonnade.core import Released
-from colonnade.core.checks import did_you_mean
 from colonnade.core.party import one_torch_thread
 from colonnade.encryption.masks import SHARES
-from colonnade.errors import AuditFailed, ConfigError
+from colonnade.errors import AuditFailed, ConfigError, did_you_mean
 from colonnade.federation import Federation
 
 

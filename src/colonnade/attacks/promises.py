@@ -65,7 +65,7 @@ from colonnade.privacy.one_run import (
     steinke,
 )
 from colonnade.privacy.report import HIDDEN, KNOWN, Guarantee, Statement
-from colonnade.settings.rules import LABELS, PURPOSES
+from colonnade.settings.sections import LABELS, PURPOSES
 from colonnade.transport import Fault, Faulty, InProcess, Recording
 
 CANARIES = 10_000

@@ -24,10 +24,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets.progress import hide
-from colonnade.errors import ColonnadeError, ConfigError
-from colonnade.settings.known import check_early
+from colonnade.errors import ColonnadeError, ConfigError, did_you_mean
 
 __all__ = ["app", "main"]
 
@@ -55,6 +53,7 @@ COMMANDS = (
     "compare",
     "algorithms",
     "datasets",
+    "schema",
     "reproduce",
     "bench",
     "doctor",
@@ -197,6 +196,8 @@ def _check_file_early(words: Sequence[str]) -> None:
         and words[0] in TRAINING
         and not any(word.startswith("--set") for word in words)
     ):
+        from colonnade.settings.federation_file import Settings  # help needs none
+
         for before, word in pairwise(words):
             if (
                 word.endswith(".toml")
@@ -211,7 +212,7 @@ def _check_file_early(words: Sequence[str]) -> None:
                         f"The federation file {file} cannot be read: No such file or"
                         f" directory{hint}."
                     )
-                check_early(file)
+                Settings.from_toml(file)
 
 
 def _each_warning_once() -> Callable[..., str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ import typer
 from colonnade.alignment import Aligned, Ids, align_here
 from colonnade.alignment.ids import matches_by_rule, more_by_rule, read_ids
 from colonnade.alignment.in_process import check_free
-from colonnade.alignment.settings import in_words
+from colonnade.alignment.keys import row_names
 from colonnade.cli.console import BOLD, a_table, console, numbers, say, shown
 from colonnade.cli.options import Engine, Json, Quiet, StartupKit
 from colonnade.core.files import write_text
@@ -26,10 +25,11 @@ from colonnade.rows.groups import lost, read_keyed
 from colonnade.rows.holdings import written_ids
 from colonnade.rows.matching import none_in_common
 from colonnade.runs.layout import ALIGNMENT
+from colonnade.settings.alignment import in_words
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.known import LISTS
 from colonnade.settings.party_file import asker_of
-from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import LISTS, LabelOwnerSettings, PartySettings
 
 Held = tuple[Sequence[Ids], Mapping[str, Any]]
 """The ids that an organisation compares, by key, and how many of its rows no key can
@@ -94,9 +94,7 @@ def align(
             _show_counts(counts, out, json_=json_, quiet=quiet)
         return
     alignment = (
-        dataclasses.replace(settings.alignment, reveal="count")
-        if count
-        else settings.alignment
+        settings.alignment.changed(reveal="count") if count else settings.alignment
     )
     groups = _groups(settings, owner)
     alignment.learners_among(
@@ -193,7 +191,7 @@ def _written(settings: Settings, name: str) -> frozenset[str]:
     on several machines."""
     table = (settings.label_owners.get(name) or settings.parties[name]).table
     written = written_ids(Path(str(table)), settings.keys_at(name), whose=f"'{name}'")
-    return frozenset(settings.names_of(written)) - {""}
+    return frozenset(row_names(settings, written)) - {""}
 
 
 def _by_rule(settings: Settings, parties: Iterable[str]) -> dict[str, int]:

@@ -22,8 +22,7 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import CheckpointError, printable
+from colonnade.errors import CheckpointError, did_you_mean, printable
 from colonnade.evaluate import metric
 from colonnade.report.words import size
 from colonnade.runs.layout import MARK

@@ -24,7 +24,6 @@ from colonnade.flare.provision import provision as make_kits
 from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Budget
 from colonnade.privacy.used_rows import weaker
 from colonnade.runs.stores import peek_site_store
-from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.party_file import (
     OWN,
     STARTUP,
@@ -34,7 +33,8 @@ from colonnade.settings.party_file import (
     in_own_words,
     read_own,
 )
-from colonnade.settings.rules import LABELS, PURPOSES
+from colonnade.settings.sections import LABELS, PURPOSES
+from colonnade.settings.selection import KEYS, SERVER
 from colonnade.sites.driving import rehearse
 from colonnade.sites.reader import ids_with_zeros
 
@@ -242,7 +242,7 @@ def _check(own: SiteConfig) -> None:
         _say_budget(
             own,
             organisation,
-            own.settings.parties[name].limit(name, own.settings.section),
+            own.settings.parties[name].budget,
         )
 
 

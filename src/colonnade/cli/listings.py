@@ -11,8 +11,8 @@ from rich.table import Column
 
 from colonnade.cli.console import a_table, console, say
 from colonnade.cli.options import Json
-from colonnade.core.checks import check_named
-from colonnade.settings.known import algorithms as known_algorithms
+from colonnade.errors import check_named
+from colonnade.settings.algorithms import ALGORITHM_SETTINGS, AlgorithmSettings
 
 
 def algorithms(
@@ -24,19 +24,11 @@ def algorithms(
     """List the algorithms, what they reveal, and their settings: as a run on tables has
     them where its file says nothing, and as the paper has them, which runs on a named
     data set have."""
-    known = known_algorithms()
     if name is not None:
-        check_named("algorithm", name, list(known))
-    rows: dict[str, dict[str, Any]] = {
-        each: {
-            "about": facts["about"],
-            "reveals": facts["reveals"],
-            "settings": {
-                key: rule["default"] for key, (*_, rule) in facts["settings"].items()
-            },
-            "for_tables": facts["for_tables"],
-        }
-        for each, facts in known.items()
+        check_named("algorithm", name, list(ALGORITHM_SETTINGS))
+    rows = {
+        each: _row(kind)
+        for each, kind in ALGORITHM_SETTINGS.items()
         if name in (None, each)
     }
     if json_:
@@ -55,6 +47,16 @@ def algorithms(
         if own:
             table.add_row("with a named data set", _in_words(own))
         console.print(table)
+
+
+def _row(kind: type[AlgorithmSettings]) -> dict[str, Any]:
+    """What is known of an algorithm without importing it."""
+    return {
+        "about": kind.about(),
+        "reveals": dict(kind.reveals),
+        "settings": kind().to_mapping(),
+        "for_tables": dict(kind.for_tables),
+    }
 
 
 def _in_words(settings: Mapping[str, Any]) -> str:

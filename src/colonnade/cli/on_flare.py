@@ -10,14 +10,13 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from colonnade.cli.console import console, error_console, say
 from colonnade.cli.options import VARIABLE, check_asker, say_how
-from colonnade.core.checks import from_mapping
 from colonnade.errors import AuditFailed, ConfigError, DataError, InputError
 from colonnade.federation import Settings
 from colonnade.flare.engines import Engine, OnThisMachine, find_engine, train_on
@@ -27,7 +26,6 @@ from colonnade.rows.missing import COLUMN, DEGRADED, missing_in, warn_missing
 from colonnade.runs.layout import ANSWERS, SELECTION, SETTINGS
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.selection import Selection, SelectionSettings
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import (
     AGREED,
     OWN,
@@ -36,6 +34,8 @@ from colonnade.settings.party_file import (
     label_owners_of,
     write_table,
 )
+from colonnade.settings.schema import checked
+from colonnade.settings.selection import SERVER
 from colonnade.settings.serving import ServeSettings
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ def select_on_flare(
     result stays with who asked. On this machine options change what is agreed in
     [selection]; sites of their own have agreed on it before."""
     if engine_name != "flare":
-        wanted = {**asdict(settings.selection), **options, "servers": True}
-        agreed = from_mapping(SelectionSettings, wanted, where="[selection]")
+        wanted = {**settings.selection.to_mapping(), **options, "servers": True}
+        agreed = checked(SelectionSettings, wanted, whose="[selection]")
         settings = replace(settings, selection=agreed)
         options = {}
     how = {"keep": keep, "method": method, "given": dict(options)}
@@ -293,7 +293,7 @@ def serve_on_flare(
     """Serve the run that has the name of `folder`, until SIGTERM or SIGINT. A job says
     which run, and nothing of `own`: where all organisations are on this machine, that
     goes into the label owner's own file first."""
-    defaults = asdict(ServeSettings())
+    defaults = ServeSettings().model_dump()
     if engine_name == "flare" and (
         set_ := [key for key, value in own.items() if value != defaults[key]]
     ):

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from colonnade.cli.console import a_table, console, numbers, typed
 from colonnade.cli.options import AllowModel, Engine, Json, Seed, Set
-from colonnade.core.checks import check_named
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, check_named
 from colonnade.federation import Settings
 from colonnade.flare.engines import ENGINES
 from colonnade.planning.plan import PartyPlan, Plan

@@ -15,6 +15,7 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import MofNCompleteColumn
 
+from colonnade.alignment.keys import row_names
 from colonnade.cli.console import a_bar, a_run, console, error_console, shown
 from colonnade.cli.options import (
     AllowModel,
@@ -165,7 +166,7 @@ def _read_ids(path: Path, settings: Settings, asker: str) -> tuple[Packed, Packe
     ids = list[Packed]()
     keys = list[Packed]()
     for texts in written_pieces(path, settings.keys_at(asker), whose="--rows"):
-        called = settings.names_of(texts)
+        called = row_names(settings, texts)
         ids.append(packed(np.array(texts, dtype=np.str_)))
         keys.append(
             ids[-1] if called == texts else packed(np.array(called, dtype=np.str_))

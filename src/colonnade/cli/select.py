@@ -18,10 +18,10 @@ from colonnade.explain.pictures import SCORE, draw_selection, prepare
 from colonnade.federation.choosing import choose
 from colonnade.report.words import size
 from colonnade.selection import METHODS, Selection
-from colonnade.selection.settings import BINS
 from colonnade.settings.changes import leave_out
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import asker_of, label_owners_of
+from colonnade.settings.selection import BINS
 
 BAR = 24
 

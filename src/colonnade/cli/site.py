@@ -17,13 +17,13 @@ import typer
 
 from colonnade.cli.console import BOLD, a_table, console, numbers, shown
 from colonnade.cli.options import Json
-from colonnade.core.checks import read_toml
 from colonnade.errors import ConfigError, PartyError, printable
 from colonnade.report.words import size
 from colonnade.runs.layout import SITE_LOG
 from colonnade.runs.run_directory import to_json
 from colonnade.runs.site_state import LOG_FILES, SiteState, drain, prometheus, state_of
 from colonnade.settings.party_file import OWN, STARTUP, read_own, runs_of
+from colonnade.settings.toml_text import read_toml
 from colonnade.sites.keeping import back_up, make_store
 
 SOON = 30

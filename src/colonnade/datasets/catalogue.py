@@ -23,13 +23,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets.dataset import Dataset, Parts, content_checksum
 from colonnade.datasets.download import cache_folder, fetch, written_whole
 from colonnade.datasets.entries import CATALOGUE, Entry
 from colonnade.datasets.formats import BROKEN, save_array
 from colonnade.datasets.layouts import DECODED, Layout
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, did_you_mean
 
 __all__ = ["CATALOGUE", "FOLDER_VARIABLE", "Entry", "load"]
 

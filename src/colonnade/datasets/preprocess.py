@@ -29,7 +29,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from colonnade.core.checks import did_you_mean
 from colonnade.core.files import let_go, mapped_array
 from colonnade.core.unit import AS_IT_IS, Unit, learned_unit
 from colonnade.datasets import fitted
@@ -45,7 +44,7 @@ from colonnade.datasets.readings import NUMBERS as READ_AS_NUMBERS
 from colonnade.datasets.table import Table
 from colonnade.datasets.table_files import listing
 from colonnade.datasets.target_scale import TargetScale, refuse_no_logarithm, scale_of
-from colonnade.errors import CheckpointError, ConfigError, DataError
+from colonnade.errors import CheckpointError, ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,9 +29,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets.readings import are_codes, is_text
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, did_you_mean
 from colonnade.first_use import pandas as pd
 from colonnade.first_use import parquet, pyarrow
 

@@ -26,14 +26,19 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from colonnade.core.checks import check_named
 from colonnade.core.cipher import Encrypted
 from colonnade.core.release import Released
 from colonnade.encryption import bfv
 from colonnade.encryption.ckks import CkksPublicKey, CkksSecretKey
 from colonnade.encryption.plain import PlainPublicKey, PlainSecretKey
 from colonnade.encryption.scheme import USES, PublicKey, SecretKey, split_parts
-from colonnade.errors import BoundaryError, ColonnadeError, ConfigError, WireError
+from colonnade.errors import (
+    BoundaryError,
+    ColonnadeError,
+    ConfigError,
+    WireError,
+    check_named,
+)
 
 __all__ = [
     "SCHEMES",

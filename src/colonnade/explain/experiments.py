@@ -22,8 +22,7 @@ from torch import Generator, Tensor
 from colonnade.algorithms.embedding import norms
 from colonnade.core import Step
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, did_you_mean
 from colonnade.explain.embeddings import Embeddings, gather, metric_of, separable
 from colonnade.explain.importance import Lost, check_repeats, head_norms, ranking
 from colonnade.federation import Federation
@@ -272,7 +271,7 @@ class Retraining:
         if not separable(self.federation):
             settings = dataclasses.replace(
                 settings,
-                config=dataclasses.replace(settings.config, aggregation="plain"),
+                config=settings.config.changed(aggregation="plain"),
             )
         parties = {
             name: party

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from colonnade.core.checks import did_you_mean
 from colonnade.core.files import replaced_folder
-from colonnade.errors import ConfigError, InputError
+from colonnade.errors import ConfigError, InputError, did_you_mean
 from colonnade.export import card as cards
 from colonnade.export.pieces import LABELS, Piece, Trained
 

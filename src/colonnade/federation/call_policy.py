@@ -26,22 +26,21 @@ from torch import Tensor
 
 from colonnade.algorithms.algorithm import AnyAlgorithm, Kind
 from colonnade.core import Peers
-from colonnade.core.checks import did_you_mean
 from colonnade.core.missing import Missing
 from colonnade.core.presence import Presence
 from colonnade.core.roles import LabelOwner
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, did_you_mean
 from colonnade.optim.losses import Loss
 from colonnade.rows.holdings import Holdings
 from colonnade.settings.federation_file import Settings
 
 
-def stand_ins(rule: str, driver: LabelOwner, algorithm: AnyAlgorithm) -> Missing:
+def stand_ins(rule: str, driver: LabelOwner) -> Missing:
     """Build what stands in for a party that does not answer. The driver has met
     everybody."""
     return Missing(
         rule,
-        algorithm.missing(driver.config),
+        driver.config.stand_ins(),
         driver.outbox,
         driver.rows,
         len(driver.labels),
@@ -114,7 +113,7 @@ def calibrated(
     answers stand in for parties."""
     missing = driver.peers.missing
     # of what grows, answers are to single steps
-    combines = algorithm.combine is not None and not algorithm.grows
+    combines = algorithm.combine is not None and not algorithm.config.grows
     skips = (
         missing is not None and missing.rule == "skip" and driver.peers.presence is None
     )

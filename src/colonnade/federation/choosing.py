@@ -4,10 +4,9 @@ owner, or several jointly."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from colonnade.core.checks import from_mapping
 from colonnade.errors import ConfigError
 from colonnade.federation.organisation import holdings_of
 from colonnade.selection import Selection, SelectionSettings, select_here
@@ -15,6 +14,7 @@ from colonnade.selection.choosing import as_labels, entropy, jointly
 from colonnade.selection.leader import Watch
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import asker_of, label_owners_of
+from colonnade.settings.schema import checked
 
 
 def choose(
@@ -48,10 +48,10 @@ def choose(
         held = holdings.label_owners[name]
         train = held.splits["train"]
         task = holdings.encoder.task
-        wanted = {**asdict(settings.selection), **(given or {})}
-        chosen = from_mapping(
-            SelectionSettings, wanted, where="[selection], or its option"
-        ).for_task(task, name)
+        wanted = {**settings.selection.to_mapping(), **(given or {})}
+        chosen = checked(SelectionSettings, wanted, whose="A selection").for_task(
+            task, name
+        )
         if not 1 <= keep <= len(holdings.columns):
             count = len(holdings.columns)
             raise ConfigError(
@@ -69,7 +69,7 @@ def choose(
             for party, columns in holdings.columns.items()
         }
         how = {
-            **asdict(chosen),
+            **chosen.to_mapping(),
             "seed": settings.engine.seed,
             "through_bytes": settings.engine.through_bytes,
         }

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.algorithms import find
+from colonnade.alignment.keys import row_names
 from colonnade.core import (
     DpEvent,
     Ledger,
@@ -38,9 +40,8 @@ from colonnade.core import (
     roles,
 )
 from colonnade.core.batches import PREDICT, Progress
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets.table import Table
-from colonnade.errors import ConfigError, DataError, Diverged
+from colonnade.errors import ConfigError, DataError, Diverged, did_you_mean
 from colonnade.federation.call_policy import (
     calibrated,
     left_out,
@@ -74,8 +75,8 @@ from colonnade.rows.holdings import (
 from colonnade.rows.making import from_tables
 from colonnade.rows.missing import some_of, warn_missing
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
+from colonnade.settings.selection import SERVER
 from colonnade.transport import (
     Cohort,
     Cohorts,
@@ -84,6 +85,7 @@ from colonnade.transport import (
     groups,
     worth_stacking,
 )
+from colonnade.transport.kept_up import with_retries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -491,7 +493,7 @@ class Federation:
             ids,
             self.holdings.label_owners[name].index,
             whose,
-            self.settings.names_of,
+            partial(row_names, self.settings),
             lambda row: who_lacks.get(row, some_of(needed)),
             strict=strict,
         )
@@ -676,12 +678,14 @@ class Federation:
         algorithm = self.algorithm
         self.guarded = guarded = reaches or engine.on_missing != "fail"
         around: Callable[[Transport], Transport] = (
-            engine.around if guarded else (lambda transport: transport)
+            partial(with_retries, engine=engine)
+            if guarded
+            else (lambda transport: transport)
         )
         below = InProcess(
             self.owners,
             through_bytes=engine.through_bytes,
-            parallel=engine.threads,  # type: ignore[arg-type]
+            parallel=engine.threads,
         )
         names = list(self.elsewhere.asked) or list(self.owners)
         for owner in self.label_owners.values():
@@ -704,7 +708,7 @@ class Federation:
                     algorithm.of_told_width,
                 )
             if engine.on_missing in ("stale", "skip"):
-                owner.peers.missing = stand_ins(engine.on_missing, owner, algorithm)
+                owner.peers.missing = stand_ins(engine.on_missing, owner)
         if self.driver is not None and self.driver.name == SERVER:
             above = InProcess(
                 self.label_owners,

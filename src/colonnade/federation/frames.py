@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from colonnade.algorithms import ALGORITHMS
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, did_you_mean
+from colonnade.settings.algorithms import with_several_label_owners
 from colonnade.settings.federation_file import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def settings_for(
         given["parties"] = parties
     else:
         check_frames(label_owners, "label_owners")
-        given = {"algorithm": {"name": ALGORITHMS.nested_names()[0]}, **given}
+        given = {"algorithm": {"name": with_several_label_owners()[0]}, **given}
         for section, held in (("label_owners", label_owners), ("data_owners", frames)):
             known = {owner.get("name"): owner for owner in given.get(section, [])}
             given[section] = [known.pop(name, {"name": name}) for name in held] + list(

@@ -12,6 +12,7 @@ from colonnade.algorithms.algorithm import Crossing
 from colonnade.core import NON_PRIVATE, Agreed, Batches, DpEvent, files, roles
 from colonnade.errors import CheckpointError
 from colonnade.federation.organisation import epochs_of
+from colonnade.federation.rules import planned
 from colonnade.privacy import Account
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.privacy.report import (
@@ -25,7 +26,7 @@ from colonnade.privacy.report import (
 from colonnade.runs.layout import COLUMNS, PARTIES, STORE
 from colonnade.runs.run_directory import RunDirectory, Trained
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.rules import LABELS, planned
+from colonnade.settings.sections import LABELS
 from colonnade.store import SiteStore
 
 LEAKS = "what it sends as the label owner follows its own columns as they are"
@@ -110,7 +111,7 @@ def of_run(run: RunDirectory) -> list[Guarantee]:
             drawn[name] = DpEvent("randomized-response", about | stages)
         if state["seat"].get("meter"):
             nobody = Batches({}, batch_size=1, epochs=1, seed=0)
-            budget = own.limit(name, settings.section) if own is not None else None
+            budget = own.budget if own is not None else None
             accounts[name] = Account(name, nobody, (), budget)
             accounts[name].load_state(state["seat"]["meter"])
             is_part = run.part() is not None

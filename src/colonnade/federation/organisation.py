@@ -31,10 +31,10 @@ from colonnade.core import (
 from colonnade.core.batches import seed_for
 from colonnade.core.by_id import numbers_of
 from colonnade.core.chance import Secret
-from colonnade.core.checks import did_you_mean
 from colonnade.datasets.preprocess import Labels, spellings
 from colonnade.datasets.table import Table
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, did_you_mean
+from colonnade.federation.rules import rules_from
 from colonnade.models.encoders import pretrain
 from colonnade.optim import estimators
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, balanced
@@ -44,10 +44,10 @@ from colonnade.rows.holdings import Holdings, LabelledRows, read_labels, read_ta
 from colonnade.rows.making import from_tables
 from colonnade.rows.public import from_dataset
 from colonnade.runs.run_directory import Trained
-from colonnade.selection.settings import SERVER
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.rules import LABELS, rules_from
-from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import LABELS, LabelOwnerSettings, PartySettings
+from colonnade.settings.selection import SERVER
 
 PRIOR_ROWS = 10_000
 """So many drawn labels are enough to learn what to expect of a row."""
@@ -161,7 +161,7 @@ def _with_outbox(
         if name in settings.label_owners and not features
         else settings.section
     )
-    budget = party.limit(name, section)
+    budget = party.budget
     if budget is not None:
         _check_can_be_kept(
             settings,
@@ -575,7 +575,12 @@ def check_starts(settings: Settings, before: Settings, where: Path) -> None:
     able = [
         n
         for n, a in ALGORITHMS.items()
-        if not (a.nested or a.converges or a.grows or a.most_epochs is not None)
+        if not (
+            a.nested
+            or a.config.converges
+            or a.config.grows
+            or a.config.most_epochs is not None
+        )
     ]
     if settings.algorithm not in able:
         raise ConfigError(

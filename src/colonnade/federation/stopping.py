@@ -116,7 +116,7 @@ def _why_not_auc(trained: Trainable) -> str:
 def best_of(trained: Trainable, history: Sequence[Record]) -> Record | None:
     """Find the epoch whose models are kept: the first of those that validated best;
     None to keep the last ones."""
-    if not trained.settings.train.early_stop or trained.algorithm.converges:
+    if not trained.settings.train.early_stop or trained.algorithm.config.converges:
         return None
     _, scores = judged(trained, history)
     return history[scores.index(max(scores))] if scores else None
@@ -166,9 +166,11 @@ def why_stop(trained: Trainable, history: Sequence[Record]) -> tuple[str, str] |
     train = trained.settings.train
     if not train.early_stop:
         return None
-    if changed(history) < (OPTIMUM if trained.algorithm.converges else CONVERGED):
+    if changed(history) < (
+        OPTIMUM if trained.algorithm.config.converges else CONVERGED
+    ):
         return ("converged: the training loss no longer changes",) * 2
-    if trained.algorithm.converges:
+    if trained.algorithm.config.converges:
         return None
     name, scores = judged(trained, history)
     name = name.upper() if name == "auc" else name
@@ -211,7 +213,7 @@ def unfinished(trained: Trainable, history: Sequence[Record]) -> list[str]:
     """Write a sentence where an algorithm that trains to the one optimum ended on the
     way to it."""
     if (
-        not trained.algorithm.converges
+        not trained.algorithm.config.converges
         or not history
         or (change := changed(history)) < NEAR
     ):

@@ -22,7 +22,6 @@ from colonnade import errors
 from colonnade.core import files
 from colonnade.errors import ColonnadeError, ConfigError, PartyError
 from colonnade.installation import hint
-from colonnade.selection.settings import KEYS, SERVER
 from colonnade.settings.federation_file import Settings
 from colonnade.settings.party_file import (
     all_sites,
@@ -31,6 +30,7 @@ from colonnade.settings.party_file import (
     driver_of,
     sites_of,
 )
+from colonnade.settings.selection import KEYS, SERVER
 
 RELAY, MEMBER = (f"colonnade.flare.members.{name}" for name in ("Relay", "Member"))
 SERVING = "colonnade.flare.serving.ServingMember"

@@ -22,7 +22,6 @@ from colonnade.models.building import (
     MODELS,
     build,
     build_head,
-    import_path,
 )
 from colonnade.models.networks import cnn, convolution, identity, linear, mlp
 from colonnade.models.randomness import initialised, seeded
@@ -36,7 +35,6 @@ __all__ = [
     "cnn",
     "convolution",
     "identity",
-    "import_path",
     "initialised",
     "linear",
     "mlp",

@@ -21,8 +21,7 @@ from typing import Any
 
 from torch import Generator, nn
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ColonnadeError, ConfigError
+from colonnade.errors import ColonnadeError, ConfigError, did_you_mean
 from colonnade.models.networks import (
     Shape,
     cnn,
@@ -103,16 +102,6 @@ def build_head(
     """
     arguments = {"shape": shape, "outputs": outputs}
     return _build(spec, arguments, "label model", HEADS, seed, owner, allow)
-
-
-def import_path(spec: Any) -> str | None:
-    """The import path that a description names, or None for a model of Colonnade's own
-    and for a description without a name."""
-    name = spec.get("name") if isinstance(spec, Mapping) else spec
-    if not isinstance(name, str):
-        return None
-    module, _ = _module_and_attribute(name)
-    return name if module else None
 
 
 def _build(

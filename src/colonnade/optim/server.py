@@ -32,14 +32,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from colonnade.core.checks import fraction, one_of, positive, whole
 from colonnade.errors import ConfigError
+from colonnade.settings.schema import Fraction, Positive, Table, Whole
 
 Weights = Mapping[str, Tensor]
 State = dict[str, Tensor]
@@ -66,11 +65,10 @@ class ServerOptimizer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Table):
     """Add the mean change to the weights, times a rate. Nothing is remembered."""
 
-    rate: float = positive(default=1.0)
+    rate: Positive = 1.0
 
     def init(self, weights: Weights) -> State:  # noqa: ARG002
         return {}
@@ -89,16 +87,15 @@ class FedAvg:
         return moved, {}
 
 
-@dataclass(frozen=True)
-class FedAdam:
+class FedAdam(Table):
     """Adam on the server, with the mean change in the place of a negative gradient. The
     defaults are those of the paper's Table 2."""
 
-    rate: float = positive(default=1e-3)
-    beta1: float = fraction(default=0.9)
-    beta2: float = fraction(default=0.99)
-    tau: float = positive(default=1e-3)
-    second_moment: str = one_of("momentum", "delta", default="momentum")
+    rate: Positive = 1e-3
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
+    tau: Positive = 1e-3
+    second_moment: Literal["momentum", "delta"] = "momentum"
 
     def init(self, weights: Weights) -> State:
         first = {f"m.{name}": torch.zeros_like(w) for name, w in weights.items()}
@@ -137,7 +134,6 @@ class FedAdam:
         return moved, new_state
 
 
-@dataclass(frozen=True)
 class FedYogi(FedAdam):
     """FedAdam whose second moment changes slowly: by at most (1 - b2) x^2 a round,
     however large it is."""
@@ -146,13 +142,12 @@ class FedYogi(FedAdam):
         return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
-@dataclass(frozen=True)
 class FedDemonAdam(FedAdam):
     """FedAdam whose momentum decays to 0 at the last of `rounds` rounds. If there are
     more rounds, the momentum stays at 0."""
 
-    rounds: int = whole(default=500)
-    demon: str = one_of("original", "literal", default="original")
+    rounds: Whole = 500
+    demon: Literal["original", "literal"] = "original"
 
     def momentum(self, r: int) -> float:
         """The momentum b_r of a round.

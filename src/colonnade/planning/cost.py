@@ -233,7 +233,7 @@ def _score(costs: Costs, federation: Federation) -> None:
         if split != "train" or federation.algorithm.trains
     ]
     often = 1
-    if federation.algorithm.grows and costs.rounds:
+    if federation.algorithm.config.grows and costs.rounds:
         federation = build(federation.settings, federation.holdings)
         often = costs.rounds
         # it asks for more with every step, and in training for new steps alone

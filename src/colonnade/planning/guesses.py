@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colonnade.alignment.ids import matches_by_rule, more_by_rule
-from colonnade.alignment.settings import normalised
+from colonnade.alignment.rules import normalised
 from colonnade.datasets.preprocess import MOST_WHOLE_CLASSES, Kind, likely_task
 from colonnade.datasets.readings import odd_words
 from colonnade.datasets.table import WHOLE, WRITINGS, how_written

@@ -178,7 +178,7 @@ def train(
     batches *= local_epochs(settings)
     algorithm = federation.algorithm
     # the first tree or round does things that happen once
-    twice = algorithm.grows or not algorithm.in_batches
+    twice = algorithm.config.grows or not algorithm.config.in_batches
     laps_made = max(batches, 2) if twice else batches
     laps = list(
         islice(laps_of(federation), steps or (ROUNDS if several else laps_made))
@@ -196,7 +196,7 @@ def train(
     opening.subtract(each_round)
     first_batches = _first_batches(laps[-1:] if several else laps)
     # all rounds but the first are alike
-    if not (algorithm.in_batches or algorithm.grows) and len(laps) > 1:
+    if not (algorithm.config.in_batches or algorithm.config.grows) and len(laps) > 1:
         opening.update(total(first_batches.values()))
         first_batches = _first_batches(laps[1:])
         opening.subtract(total(first_batches.values()))

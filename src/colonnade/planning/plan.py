@@ -28,7 +28,7 @@ from colonnade.planning.cost import Costs, whole_run
 from colonnade.planning.measure import total
 from colonnade.privacy import Gaussian
 from colonnade.privacy.report import Guarantee
-from colonnade.settings.rules import LABELS, is_made_for_budget
+from colonnade.settings.sections import LABELS, is_made_for_budget
 from colonnade.transport.faulty import Network
 
 MUCH = 4.0
@@ -165,7 +165,7 @@ def _few_rows(federation: Federation) -> Iterator[str]:
     train = federation.settings.train
     splits = federation.batches.splits
     rows = len(splits.get("train", ()))
-    if train.batch_size > rows and federation.algorithm.in_batches:
+    if train.batch_size > rows and federation.algorithm.config.in_batches:
         yield (
             f"[train] batch_size is {train.batch_size:,} and there are {rows:,}"
             " training rows, so an epoch is one step. A smaller one, such as"

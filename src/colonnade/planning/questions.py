@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms import ALGORITHMS, DEFAULT
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError, DataError
+from colonnade.algorithms import ALGORITHMS
+from colonnade.errors import ConfigError, DataError, did_you_mean
 from colonnade.federation import Federation, Settings
 from colonnade.federation.soundness import rare_classes
 from colonnade.planning import guesses
@@ -27,6 +26,7 @@ from colonnade.planning.template import VALIDATION, Answers, PartyAnswer, write
 from colonnade.privacy.accounting import costs_nothing
 from colonnade.rows.holdings import read_tables, with_tables
 from colonnade.rows.making import from_tables
+from colonnade.settings.algorithms import DEFAULT, with_several_label_owners
 
 T = TypeVar("T")
 TASKS = {"classification": "one of several classes", "regression": "a number"}
@@ -160,7 +160,7 @@ def check(answers: Answers, folder: Path) -> Federation:
     warn of classes of few rows."""
     text = write(answers, folder, "federation.toml")
     settings = Settings.from_mapping(tomllib.loads(text))
-    in_the_open = dataclasses.replace(settings.data, align="exact")
+    in_the_open = settings.data.changed(align="exact")
     settings = dataclasses.replace(settings, data=in_the_open)
     files = {name: str(party.table) for name, party in answers.parties.items()}
     tables = read_tables(with_tables(settings, files))
@@ -195,7 +195,7 @@ def algorithms_for(task: str, holders: int) -> dict[str, str]:
         suits = task in algorithm.tasks and algorithm.suits(holders)
         if has_several_label_owners or not suits:
             continue
-        description = algorithm.about.rstrip(".")
+        description = algorithm.config.about().rstrip(".")
         after_name = description.partition(": ")[2] or description
         lines[name] = f"{after_name} (sends {', '.join(algorithm.releases)})"
     return lines
@@ -342,7 +342,7 @@ def _ask_label(
         asker.say(
             f"{column!r} is also a column of {', '.join(map(repr, others))}. Where"
             " several organisations hold labels, the algorithm"
-            f" {' or '.join(ALGORITHMS.nested_names())} trains with all of them: see"
+            f" {' or '.join(with_several_label_owners())} trains with all of them: see"
             " [[label_owners]] in the federation file's page."
         )
     return owner, column

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms import find
-from colonnade.settings.federation_file import FEW, MODEL, by_rows
+from colonnade.settings.suggested import EPOCHS_WITH_NOISE, MODEL, by_rows
 from colonnade.settings.toml_text import to_toml, toml_key, toml_value
 
 PLACE = 34
@@ -75,7 +75,7 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     yield _line(
         "name", answers.algorithm, "colonnade algorithms lists all, with their settings"
     )
-    yield f"# {algorithm.about}"
+    yield f"# {algorithm.config.about()}"
     yield "# What crosses, and what it tells:"
     yield from (
         f"#   {release}: {tells}" for release, tells in algorithm.reveals.items()
@@ -132,10 +132,10 @@ def _lines(answers: Answers, folder: Path, name: str) -> Iterator[str]:
     )
     size, epochs = by_rows(
         answers.training_rows,
-        in_batches=algorithm.in_batches,
-        converges=algorithm.converges,
+        in_batches=algorithm.config.in_batches,
+        converges=algorithm.config.converges,
     )
-    epochs = epochs if answers.epsilon is None else FEW
+    epochs = epochs if answers.epsilon is None else EPOCHS_WITH_NOISE
     yield from ("", "[train]")
     yield _line(
         "epochs",

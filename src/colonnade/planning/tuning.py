@@ -85,7 +85,11 @@ def choices(settings: Settings) -> dict[str, Draw]:
         if isinstance(value, float) and value > 0:
             draws[f"algorithm.{name}"] = _scaled(value)
     size = settings.train.batch_size
-    if algorithm.in_batches and algorithm.trains and settings.train.sampling == "epoch":
+    if (
+        algorithm.config.in_batches
+        and algorithm.trains
+        and settings.train.sampling == "epoch"
+    ):
         draws["train.batch_size"] = _one_of(sorted({max(size // 2, 1), size, size * 2}))
     if algorithm.local_model is None:
         return draws
@@ -181,7 +185,7 @@ def forecast(
     sends = 0
     seconds = 0.0
     for size in set(sizes):
-        train = replace(federation.settings.train, batch_size=size)
+        train = federation.settings.train.changed(batch_size=size)
         planned_run = plan(replace(federation.settings, train=train), batches=2)
         sends += sizes.count(size) * sum(party.sends for party in planned_run.parties)
         seconds += sizes.count(size) * planned_run.seconds.total

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from colonnade.core.release import Mechanism, Plain
 from colonnade.privacy.binomial import Binomial
-from colonnade.privacy.budget import Account, Budget
+from colonnade.privacy.budget import Account
 from colonnade.privacy.gaussian import Gaussian, NoiseOnly
 from colonnade.privacy.randomized_response import RandomizedResponse, TwoStage
+from colonnade.settings.sections import Budget
 
 __all__ = [
     "Account",

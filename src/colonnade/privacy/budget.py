@@ -16,38 +16,22 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from colonnade.core.batches import Agreed, Batches, purpose
-from colonnade.core.checks import Checked, one_of, positive
 from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.errors import BudgetExhausted, CheckpointError, StoreError, WireError
 from colonnade.privacy.accounting import costs_nothing, event_of, key_of, known_batch
 from colonnade.privacy.counts import Counts, Item, Rows, by_event, keys_of
+from colonnade.settings.sections import Budget
 from colonnade.store import Item as StoredItem
 from colonnade.store import Release, SiteStore, Word
 
-DELTA = 1e-5
 Ways = Sequence[dict[Item, int]]
 Affordable = Callable[[Ways], object]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta) for every row of this owner's columns, under a neighbouring
-    relation."""
-
-    epsilon: float = positive(default=8.0)
-    delta: float = Checked(  # type: ignore[assignment]
-        "a number above 0 and below 1",
-        lambda v: v if isinstance(v, float) and 0 < v < 1 else None,
-        DELTA,
-    )
-    relation: str = one_of("replace-one", "add-or-remove", default="replace-one")
 
 
 class Tally(Protocol):

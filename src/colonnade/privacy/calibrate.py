@@ -10,7 +10,7 @@ from colonnade.core.receipt import DpEvent
 from colonnade.errors import ConfigError
 from colonnade.privacy import binomial
 from colonnade.privacy.accounting import dp_accounting, key_of, known_batch, moves
-from colonnade.privacy.budget import Budget
+from colonnade.settings.sections import Budget
 
 PLENTY = 1 + 1e-6
 """A margin, so that the last planned release fits in spite of rounding."""

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from colonnade.core.batches import Agreed
 from colonnade.core.release import Rule
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.budget import DELTA, rows_named
+from colonnade.privacy.budget import rows_named
+from colonnade.settings.sections import DELTA
 from colonnade.store import SiteStore, Word
 
 SIDES = ("train", "validation", "test")

@@ -179,7 +179,7 @@ def _one_label_owner(settings: Settings, scores: Kept, where: str) -> Jobs:
                 name for name, table in tables.items() if table.label is not None
             )
             tables, _ = in_common(settings, tables, owner)
-            settings = replace(settings, data=replace(settings.data, align="exact"))
+            settings = replace(settings, data=settings.data.changed(align="exact"))
 
     def jobs(seed: int, again: bool) -> Iterator[Job]:
         seeded = settings.with_seed(seed)
@@ -275,7 +275,7 @@ def _several_label_owners(
     joint = Federation.from_settings(seeded)
 
     def alone(owner: str) -> Sequence[str]:
-        rules = {owner: replace(seeded.label_owners[owner], outbox={})}
+        rules = {owner: seeded.label_owners[owner].changed(outbox={})}
         own = replace(_without_rules(seeded, list(seeded.parties)), label_owners=rules)
         share = replace(
             joint.holdings,
@@ -301,7 +301,7 @@ def _several_label_owners(
 def _without_rules(settings: Settings, parties: list[str]) -> Settings:
     """The settings with these parties, without rules and budgets, since nothing leaves."""
     kept = {
-        name: replace(party, outbox={}, budget={})
+        name: party.changed(outbox={}, budget=None)
         for name, party in settings.parties.items()
         if name in parties
     }
@@ -323,7 +323,7 @@ def joined(settings: Settings, holdings: Holdings) -> Holdings | None:
         uncut = from_dataset(
             replace(
                 settings,
-                data=replace(settings.data, parts=parts, patch=None),
+                data=settings.data.changed(parts=parts, patch=None),
                 parties={},
             )
         )

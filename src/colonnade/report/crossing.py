@@ -8,11 +8,11 @@ from typing import Any
 from colonnade.algorithms import find
 from colonnade.alignment import REVEALS
 from colonnade.core.cipher import NOT_ENCRYPTED
+from colonnade.federation.rules import CODECS
 from colonnade.report.chart import Figure, plates
 from colonnade.report.facts import Facts, Flow
 from colonnade.report.html import Content, Html, cell, h, table
 from colonnade.report.words import amount, listed, size
-from colonnade.settings.rules import CODECS
 
 HOLDS = {"features": "columns", "labels": "labels"}
 
@@ -87,12 +87,12 @@ def _method(facts: Facts) -> Content:
     model = facts.settings.get("model") or {"name": "mlp"}
     record = find(facts.algorithm)
     most = train.get("epochs", "?")
-    unit = ("round" if facts.several or not record.in_batches else "epoch") + (
+    unit = ("round" if facts.several or not record.config.in_batches else "epoch") + (
         "" if most == 1 else "s"
     )
     size_ = (
         f" in batches of {train.get('batch_size', '?')} rows"
-        if record.in_batches
+        if record.config.in_batches
         else ""
     )
     return [

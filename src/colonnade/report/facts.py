@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade import alignment
-from colonnade.algorithms import DEFAULT, find
+from colonnade.algorithms import find
 from colonnade.core import files
 from colonnade.datasets.readings import OddWords
 from colonnade.errors import CheckpointError, ColonnadeError
@@ -41,6 +41,7 @@ from colonnade.runs.layout import (
     TREES,
 )
 from colonnade.runs.run_directory import RunDirectory, plain
+from colonnade.settings.algorithms import DEFAULT
 from colonnade.signing.contents import Contents, contents_of
 from colonnade.sites import reader as site_reader
 

@@ -33,8 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, did_you_mean
 from colonnade.installation import REPOSITORY, project_url
 
 

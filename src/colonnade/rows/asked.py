@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.alignment.ids import renamed, shared
-from colonnade.alignment.keys import matched
+from colonnade.alignment.keys import matched, row_names
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import Index, Table, packed, unpacked
 from colonnade.errors import DataError
@@ -83,7 +83,7 @@ def tables_to_predict(
         if "columns" in state:
             columns = tuple(column["name"] for column in state["columns"]["columns"])
             party = settings.parties.get(name, PartySettings())
-            parties[name] = replace(party, columns=columns, **no_label)
+            parties[name] = party.changed(columns=columns, **no_label)
     if frames is not None:
         without_labels = {
             name: frame
@@ -367,7 +367,7 @@ def asked_for(
 def each_once(settings: Settings, ids: Sequence[object]) -> list[str]:
     """List ids to predict once each, as all compare them: several spellings may name
     one row."""
-    return list(dict.fromkeys(settings.names_of(listed(ids))))
+    return list(dict.fromkeys(row_names(settings, listed(ids))))
 
 
 def listed(ids: Sequence[object]) -> list[str]:

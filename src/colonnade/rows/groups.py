@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from colonnade.alignment.keys import Keyed, keyed
-from colonnade.alignment.settings import in_words
 from colonnade.datasets import readings
 from colonnade.datasets.table import Table, table_from_frame
 from colonnade.datasets.table_files import (
@@ -36,8 +35,10 @@ from colonnade.datasets.table_files import (
     without_gaps,
 )
 from colonnade.errors import ConfigError, DataError
+from colonnade.settings.alignment import in_words
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.sections import LabelOwnerSettings, PartySettings, place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import LabelOwnerSettings, PartySettings
 
 if TYPE_CHECKING:
     import pandas as pd

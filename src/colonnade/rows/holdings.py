@@ -25,9 +25,7 @@ from torch import Tensor
 
 from colonnade.alignment.ids import with_normalised_ids
 from colonnade.alignment.keys import written_in
-from colonnade.alignment.settings import Key
 from colonnade.core import Agreed, Batches
-from colonnade.core.checks import did_you_mean
 from colonnade.core.ledger import Entry
 from colonnade.datasets.preprocess import Labels, Preprocessor
 from colonnade.datasets.table import (
@@ -39,13 +37,15 @@ from colonnade.datasets.table import (
     unpacked,
 )
 from colonnade.datasets.table_files import as_written, check_present, names_in, readable
-from colonnade.errors import ConfigError
+from colonnade.errors import ConfigError, did_you_mean
 from colonnade.optim.losses import CrossEntropy, Logistic, Loss, Squared
 from colonnade.privacy.drawn_labels import DrawnLabels
 from colonnade.rows.groups import Owner, people
 from colonnade.rows.missing import DEGRADED, Missing, with_missing
+from colonnade.settings.alignment import Key
 from colonnade.settings.federation_file import Settings
-from colonnade.settings.sections import PartySettings, place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import PartySettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -523,7 +523,7 @@ def with_tables(settings: Settings, tables: Mapping[str, str]) -> Settings:
     """Put these files in the place of those that the settings name."""
     given = dict(tables)
     parties = {
-        name: replace(party, table=given.pop(name, party.table))
+        name: party.changed(table=given.pop(name, party.table))
         for name, party in settings.parties.items()
     }
     for name in given:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colonnade.alignment.ids import matched_names, shared
+from colonnade.alignment.keys import row_names
 from colonnade.datasets.preprocess import Labels, Preprocessor, commonest_class
 from colonnade.datasets.table import Table, align, packed
 from colonnade.errors import ConfigError, DataError
@@ -46,10 +47,11 @@ from colonnade.rows.holdings import (
     written_ids,
 )
 from colonnade.rows.matching import Aligned, add_to, in_common, match, pairwise
+from colonnade.rows.prepared import prepared_as
 from colonnade.rows.sides import SIDES, by_time, listed_sides, named_sides
-from colonnade.settings.federation_file import Settings, prepared_as, target_scale_of
-from colonnade.settings.rules import LABELS
-from colonnade.settings.sections import DataSettings
+from colonnade.rows.target_scale import target_scale_of
+from colonnade.settings.federation_file import Settings
+from colonnade.settings.sections import LABELS, DataSettings
 
 Whole = NDArray[np.int64]
 SPLIT = 3
@@ -309,10 +311,11 @@ def _divided(
         if sides is None:
             return _cut(*by_time(cells, data, owner), data, owner), True
     elif party is not None and party.test_ids is not None:
-        listed = settings.names_of(
+        listed = row_names(
+            settings,
             written_ids(
                 Path(party.test_ids), settings.keys_at(owner), whose=f"'{owner}'"
-            )
+            ),
         )
         sides = listed_sides(np.array(listed, dtype=np.str_), table.ids, owner)
     if sides is not None:
@@ -466,7 +469,7 @@ def completed(
         among = rows["train"]
         cut = divide(
             ids[among],
-            replace(data, test=0.0),
+            data.changed(test=0.0),
             seed,
             owner,
             strata=None if strata is None else strata[among],

@@ -18,11 +18,11 @@ from colonnade.alignment.ids import (
     renamed,
     shared,
 )
-from colonnade.alignment.settings import in_words
 from colonnade.datasets.progress import watched
 from colonnade.datasets.table import Table, how_written
 from colonnade.errors import DataError
 from colonnade.rows.holdings import Crossed, Ids
+from colonnade.settings.alignment import in_words
 from colonnade.settings.federation_file import Settings
 
 FEW_IDS = 200_000

@@ -17,7 +17,8 @@ from colonnade.datasets.table import Table, packed
 from colonnade.errors import ConfigError
 from colonnade.rows.holdings import Columns, Holdings, labelled_rows
 from colonnade.rows.making import divide
-from colonnade.settings.federation_file import Settings, prepared_as
+from colonnade.rows.prepared import prepared_as
+from colonnade.settings.federation_file import Settings
 from colonnade.settings.sections import DataSettings, known_classes
 
 
@@ -48,7 +49,7 @@ def from_dataset(settings: Settings) -> Holdings:
     train = []
     for (name, mine), test in zip(own.items(), tests, strict=True):
         ids = mine.numpy().astype(np.str_)
-        cut_by = dataclasses.replace(data, test=0.0) if official else data
+        cut_by = data.changed(test=0.0) if official else data
         splits = divide(ids, cut_by, seed, name, shared=settings.shared)
         train.append(mine[splits["train"]])
         if official:

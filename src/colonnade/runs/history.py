@@ -18,11 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
 from colonnade.core.ledger import Entry
 from colonnade.core.receipt import DpEvent
 from colonnade.datasets.table_files import safe
-from colonnade.errors import CheckpointError, ConfigError, InputError
+from colonnade.errors import CheckpointError, ConfigError, InputError, did_you_mean
 from colonnade.privacy.report import describe
 from colonnade.runs.layout import AFTER, LEDGER, PARTIES, SETTINGS
 from colonnade.settings.party_file import runs_of

@@ -558,7 +558,7 @@ class RunDirectory:
         settings = Settings.from_toml(path, allow_models=allow_models, saved=True)
         # it divided rows by their ids alone
         if self.begun() and self.mark()["split"] < SPLIT:
-            settings = replace(settings, data=replace(settings.data, stratify=False))
+            settings = replace(settings, data=settings.data.changed(stratify=False))
         return settings
 
     def _check_links(self) -> None:

@@ -10,19 +10,18 @@ selection.chosen, selection.scores, selection.cost, selection.learned
 from typing import TYPE_CHECKING
 
 from colonnade.first_use import on_first_use
+from colonnade.settings.selection import SelectionSettings
 
 if TYPE_CHECKING:
     from colonnade.selection.choosing import METHODS
     from colonnade.selection.in_process import information_here, select_here
     from colonnade.selection.result import REVEALS, Cost, Selection
-    from colonnade.selection.settings import SelectionSettings
 else:
     __getattr__, __dir__ = on_first_use(
         __name__,
         "choosing METHODS",
         "in_process information_here select_here",
         "result REVEALS Cost Selection",
-        "settings SelectionSettings",
     )
 
 __all__ = [

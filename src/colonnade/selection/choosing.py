@@ -22,8 +22,7 @@ from torch import Generator, Tensor
 
 from colonnade.core import Ledger, Party
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import check_named
-from colonnade.errors import ConfigError, DataError
+from colonnade.errors import ConfigError, DataError, check_named
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.comparing import (
     Comparison,
@@ -50,8 +49,8 @@ from colonnade.selection.result import (
     ranked,
     standard_errors,
 )
-from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, SortingParty
+from colonnade.settings.selection import KEYS, SERVER, SelectionSettings
 from colonnade.transport import Recording
 
 Array = Tensor | NDArray[Any]

@@ -10,7 +10,6 @@ import numpy as np
 
 from colonnade.core import Batches, Ledger, Organisation, Party, Peers
 from colonnade.core.batches import seed_for
-from colonnade.core.checks import from_mapping
 from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.choosing import Array
@@ -19,8 +18,9 @@ from colonnade.selection.methods import Group, lasso
 from colonnade.selection.neighbours import Numbers, Whole
 from colonnade.selection.participant import Participant
 from colonnade.selection.result import Cost, Selection
-from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import KeyServer
+from colonnade.settings.schema import checked
+from colonnade.settings.selection import KEYS, SERVER, SelectionSettings
 from colonnade.transport import InProcess, Recording
 
 IN_THREADS = 1 << 21
@@ -133,7 +133,7 @@ def select_here(
     classes, or numbers if they are floats that are not all whole. `settings` are those
     of SelectionSettings; `groups` are vf_ps's tests, drawn at random unless given;
     `score` judges subsets for brute_force instead of the mutual information."""
-    given = from_mapping(SelectionSettings, settings, where="select_here")
+    given = checked(SelectionSettings, settings, whose="select_here")
     choosing.check_method(method)
     columns, targets, settled = _ready(features, labels, rows, given, leader)
     choosing.check_keep(keep, list(columns))
@@ -183,7 +183,7 @@ def information_here(
 ) -> dict[Group, float]:
     """The mutual information of the label with the joined columns of each group, in
     nats."""
-    given = from_mapping(SelectionSettings, settings, where="information_here")
+    given = checked(SelectionSettings, settings, whose="information_here")
     columns, targets, settled = _ready(features, labels, rows, given, leader)
     wanted = choosing.as_groups(list(columns), groups)
     if settled.decryptor == "leader":

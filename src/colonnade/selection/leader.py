@@ -58,8 +58,8 @@ from colonnade.selection.neighbours import (
     standardised,
 )
 from colonnade.selection.participant import Join, Prepare
-from colonnade.selection.settings import SERVER, SelectionSettings
 from colonnade.selection.sorting import AskPublicKey, Sorter, limit
+from colonnade.settings.selection import SERVER, SelectionSettings
 
 QUERIES = "queries"
 STOPS = "stops"

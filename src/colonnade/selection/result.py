@@ -19,8 +19,8 @@ from colonnade.selection.comparing import Comparison
 from colonnade.selection.leader import QUERIES, STOPS, UNFINISHED, Leader
 from colonnade.selection.methods import Group
 from colonnade.selection.participant import DISTANCES, RANKING, REACH
-from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.selection.sorting import ORDER
+from colonnade.settings.selection import KEYS, SERVER, SelectionSettings
 from colonnade.transport import Recording
 
 DRAWS = 200

@@ -29,6 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from starlette.exceptions import HTTPException
 
 from colonnade import __version__
+from colonnade.alignment.keys import row_names
 from colonnade.errors import (
     BudgetExhausted,
     ColonnadeError,
@@ -229,7 +230,7 @@ def _add_predict(app: FastAPI, batcher: Batcher, limits: Limits) -> None:
             address_group(request.client.host) if request.client is not None else ""
         )
         try:
-            keys = batcher.source.settings.names_of(ids)
+            keys = row_names(batcher.source.settings, ids)
             rows = await asyncio.wait_for(
                 asyncio.wrap_future(batcher.ask(keys, caller)), batcher.patience
             )

@@ -20,7 +20,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +122,7 @@ def hurried(engine: EngineSettings) -> EngineSettings:
     on_missing = "fail" if engine.on_missing == "wait" else engine.on_missing
     deadline = min(engine.deadline, LONGEST)
     retries = min(engine.retries, 1)
-    return replace(engine, on_missing=on_missing, deadline=deadline, retries=retries)
+    return engine.changed(on_missing=on_missing, deadline=deadline, retries=retries)
 
 
 log = logging.getLogger("colonnade.serving")

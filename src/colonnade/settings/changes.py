@@ -19,9 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from colonnade.core.checks import did_you_mean
-from colonnade.errors import ConfigError
-from colonnade.settings.known import LISTS
+from colonnade.errors import ConfigError, did_you_mean
+from colonnade.settings.sections import LISTS
 
 Change = tuple[tuple[str, ...], Any]
 """Where a value stands, table by table, and the value."""

@@ -16,19 +16,8 @@ what is used where it is silent.
     [parties.clinic.budget]     what its owner's rows may pay in all      epsilon = 8.0, delta = 1e-5
 
 Where several organisations hold labels, `sections` says what stands in the place of
-[parties].
-
-Where nobody says otherwise, the same is used for files, `colonnade init` and data
-frames alike:
-
-    [algorithm]    what its record has `for_tables`                         (its Config has its paper's settings)
-    [model]        an mlp by training rows and classes, tanh                `sizes`; no unit can die, all are as wide
-    [preprocess]   quantile bins                                            `prepared_as`
-    [train]        batches and epochs by the number of training rows        `by_rows`; few with noise, `with_few_epochs`
-
-A named data set is an experiment, and keeps the papers' settings; `preset` names those
-of one for other data. Everything is written out in a run's own federation.toml, so what
-a later version would suggest changes no run.
+[parties]. `suggested` says what is used where the file is silent. Everything is written
+out in a run's own federation.toml, so what a later version would suggest changes no run.
 
 Paths are relative to the file. Python's `Federation.from_frames(settings=...)` takes
 the same tables as a dict.
@@ -39,30 +28,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from colonnade.algorithms import DEFAULT, find
-from colonnade.algorithms.algorithm import AnyAlgorithm
-from colonnade.alignment import AlignmentSettings
-from colonnade.alignment.keys import names_of
-from colonnade.alignment.settings import Key, normalised
-from colonnade.core.checks import (
-    AUTO,
-    check_tables,
-    did_you_mean,
-    from_mapping,
-    read_toml,
-)
-from colonnade.datasets.target_scale import TargetScale
+from pydantic import AfterValidator, BeforeValidator, Field
+
 from colonnade.errors import ConfigError
-from colonnade.models import import_path
-from colonnade.selection.settings import SERVER, SelectionSettings
+from colonnade.settings.algorithms import (
+    DEFAULT,
+    AlgorithmSettings,
+    algorithm_settings,
+)
+from colonnade.settings.alignment import AlignmentSettings, Key
 from colonnade.settings.changes import Change, check_continues, laid_over
-from colonnade.settings.known import LISTS, MODELS, SECTIONS
-from colonnade.settings.rules import is_made_for_budget
+from colonnade.settings.schema import Rule, Table, checked
 from colonnade.settings.sections import (
     AuditSettings,
     DataSettings,
@@ -74,100 +55,138 @@ from colonnade.settings.sections import (
     by_name,
     check_dealt,
     check_keys,
+    check_label_owners_own,
     check_lists,
+    check_missing,
     check_names,
+    check_no_label,
     check_train,
     dropout_of,
+    is_made_for_budget,
     keys_in,
-    label_owner,
-    party_of,
     with_paths,
 )
-from colonnade.settings.toml_text import to_toml
-from colonnade.tracking import TrackingSettings
+from colonnade.settings.selection import SERVER, SelectionSettings
+from colonnade.settings.suggested import (
+    EPOCHS_WITH_NOISE,
+    ROWS_OF_SEVERAL,
+    by_rows,
+    sized,
+    sizes,
+    suggested,
+)
+from colonnade.settings.toml_text import read_toml, to_toml
+from colonnade.settings.tracking import TrackingSettings
 
-FOLLOW = ("epochs", "batch_size")
-"""Of [train], what follows the rows unless somebody says otherwise."""
-OLDER: dict[str, Any] = {"preprocess": {"numbers": "standard"}}
+SCALED_NUMBERS = {"preprocess": {"numbers": "standard"}}
+"""How the runs of versions without [preprocess] prepared numbers."""
+SILENT = ("audit", "alignment", "selection", "tracking")
+"""Tables that are left out of a written file where they say nothing but defaults."""
 
 
-TABLES: dict[str, type[Any]] = {
-    "data": DataSettings,
-    "preprocess": PreprocessSettings,
-    "train": TrainSettings,
-    "federation": EngineSettings,
-    "audit": AuditSettings,
-    "alignment": AlignmentSettings,
-    "selection": SelectionSettings,
-    "tracking": TrackingSettings,
-}
-"""The tables that stand alone, and what they may say."""
-ALWAYS = ("data", "train", "federation")
-"""Those of which something must be known; of the others a file may say nothing."""
-ALIGNMENT = AlignmentSettings()
-SELECTION = SelectionSettings()
-TRACKING = TrackingSettings()
-AUDIT = AuditSettings()
-PREPROCESS = PreprocessSettings()
-SILENT = {
-    "audit": AUDIT,
-    "alignment": ALIGNMENT,
-    "selection": SELECTION,
-    "tracking": TRACKING,
-}
-"""Where it says nothing of them; what nobody said is not written out."""
-FIELDS = {"federation": "engine"}
-"""What a table is called in `Settings`, where not as in a file."""
-MODEL: dict[str, Any] = {
-    "name": "mlp",
-    "hidden": "auto",
-    "width": "auto",
-    "activation": "tanh",
-    "ending": "auto",
-}
-NARROW = 8
-USUAL = 32
-WIDE = 64
-"""Numbers a row that a party sends: at least, at most for many rows, and at most for
-many classes."""
-LEAST = 16
-MOST = 512
-BATCHES = 24
-"""Rows of a batch, and batches of an epoch where neither bound is met."""
-STEPS = 3000
-FEWEST = 20
-LONGEST = 100
-OPTIMAL = 300
-"""Steps in all, and epochs, at most: early stopping ends a run sooner. To an optimum,
-small tables take 15 to 160."""
-FEW = 5
-"""Epochs at most where noise is made for a budget: each of them makes all noise larger
-(docs/how-to-tune.md)."""
+def import_path(model: Any) -> str | None:
+    """The import path that a model's description names. None where it names none, or a
+    model of Colonnade's own."""
+    name = model.get("name") if isinstance(model, Mapping) else model
+    if not isinstance(name, str):
+        return None
+    module = name.replace(":", ".").rpartition(".")[0]
+    return name if module else None
 
-SEVERAL = 10_000
-"""Training rows for which batches and rounds are made where several organisations have
-labels."""
 
-_MLP: dict[str, Any] = {
-    "name": "mlp",
-    "hidden": [120],
-    "width": 60,
-    "activation": "relu",
-    "ending": "same",
-}
-_VIM: dict[str, Any] = {
-    "train": {"epochs": 10, "batch_size": 1024, "patience_drop": 0.02},
-    "preprocess": {"numbers": "standard"},
-}
-PRESETS: dict[str, dict[str, Any]] = {
-    "vim-mnist": {**_VIM, "model": _MLP},
-    "vim-cifar": {
-        **_VIM,
-        "model": {"name": "cnn", "channels": [32, 64, 64, 128], "width": 60},
-    },
-}
-"""Papers' settings by name, where a file leaves them out; the algorithm's own are then
-those of its Config."""
+def _chosen_algorithm(given: Any) -> Any:
+    """Check [algorithm] by the settings of the algorithm that it names."""
+    if isinstance(given, AlgorithmSettings):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"must be a table of settings; found {given!r}. Write algorithm ="
+            f' {{ name = "{given}" }}.'
+        )
+    values = dict(given)
+    name = str(values.pop("name", DEFAULT))
+    try:
+        kind = algorithm_settings(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return kind.model_validate(values)
+
+
+def _named_model(given: Any) -> Any:
+    """A model that is only named, as a table."""
+    return {"name": given} if isinstance(given, str) else given
+
+
+def _listed_by_name(section: str) -> BeforeValidator:
+    """Organisations that a file lists, by their names."""
+
+    def by_their_names(given: Any) -> Any:
+        owners = by_name(section, given)
+        if section == "data_owners":
+            for name, owner in owners.items():
+                check_no_label(name, owner, section)
+        return owners
+
+    return BeforeValidator(by_their_names)
+
+
+def _names_of_folders(owners: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_names(owners)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return owners
+
+
+Model = Annotated[
+    dict[str, Any],
+    BeforeValidator(_named_model),
+    Rule(
+        'a table of settings, or a name: "mlp", or of your own module'
+        ' "my_package.nets:Tower"'
+    ),
+]
+ByName = AfterValidator(_names_of_folders)
+
+
+class FederationFile(Table):
+    """The agreed file of a federation: federation.toml."""
+
+    holds_tables: ClassVar[bool] = True
+
+    algorithm: Annotated[AlgorithmSettings, BeforeValidator(_chosen_algorithm)] = Field(
+        default_factory=algorithm_settings(DEFAULT),
+        description="Which algorithm trains, by its `name`, and its own settings.",
+    )
+    data: DataSettings = DataSettings()
+    preprocess: PreprocessSettings = PreprocessSettings()
+    model: Model = Field(
+        default={}, description="The local models, unless a party's says otherwise."
+    )
+    label_model: Model = Field(
+        default={}, description="The model of every label owner, where several are."
+    )
+    train: TrainSettings = TrainSettings()
+    federation: EngineSettings = EngineSettings()
+    audit: AuditSettings = AuditSettings()
+    alignment: AlignmentSettings = AlignmentSettings()
+    selection: SelectionSettings = SelectionSettings()
+    tracking: TrackingSettings = TrackingSettings()
+    parties: Annotated[dict[str, PartySettings], ByName] = Field(
+        default={}, description="The organisations, where one of them holds the labels."
+    )
+    label_owners: Annotated[
+        dict[str, LabelOwnerSettings], _listed_by_name("label_owners"), ByName
+    ] = Field(
+        default={},
+        description="The organisations with labels, where several have them.",
+    )
+    data_owners: Annotated[
+        dict[str, PartySettings], _listed_by_name("data_owners"), ByName
+    ] = Field(
+        default={},
+        description="The organisations with columns, where several have labels.",
+    )
 
 
 @dataclass(frozen=True)
@@ -176,19 +195,19 @@ class Settings:
     `parties` are the data owners."""
 
     algorithm: str
-    config: Any
+    config: Any  # the algorithm's own settings, which its module calls Config
     data: DataSettings
     model: Mapping[str, Any]
     train: TrainSettings
     engine: EngineSettings
     parties: Mapping[str, PartySettings]
-    audit: AuditSettings = AUDIT
-    alignment: AlignmentSettings = ALIGNMENT
-    selection: SelectionSettings = SELECTION
-    tracking: TrackingSettings = TRACKING
-    preprocess: PreprocessSettings = PREPROCESS
-    label_owners: Mapping[str, LabelOwnerSettings] = field(default_factory=dict)
-    label_model: Mapping[str, Any] = field(default_factory=dict)
+    audit: AuditSettings
+    alignment: AlignmentSettings
+    selection: SelectionSettings
+    tracking: TrackingSettings
+    preprocess: PreprocessSettings
+    label_owners: Mapping[str, LabelOwnerSettings]
+    label_model: Mapping[str, Any]
     # by who runs this: no file of others says so
     allow_models: tuple[str, ...] = field(default=(), compare=False)
 
@@ -227,7 +246,9 @@ class Settings:
 
     def check_one_label_owner(
         self,
-        cure: str = "`predict`, `privacy`, `align`, `select`, `explain` and `audit` take both.",
+        cure: str = (
+            "`predict`, `privacy`, `align`, `select`, `explain` and `audit` take both."
+        ),
     ) -> None:
         """Raise where several hold labels, for what works with one."""
         if self.label_owners:
@@ -269,27 +290,24 @@ class Settings:
     @property
     def keys(self) -> tuple[Key, ...]:
         """The columns of each key, by which rows are matched in turn."""
-        return keys_in(self.data.id, "[data] id")
+        return keys_in(self.data.id)
 
     def keys_of(
         self, owner: PartySettings | LabelOwnerSettings | None
     ) -> tuple[Key, ...]:
         """What an owner calls the columns of each key."""
-        return (
-            self.keys
-            if owner is None or owner.id is None
-            else keys_in(owner.id, "id", may_lack=True)
-        )
+        if owner is None or owner.id is None:
+            return self.keys
+        return keys_in(owner.id, may_lack=True)
 
     def aside_of(self, owner: PartySettings | LabelOwnerSettings) -> dict[str, str]:
         """By the setting that names it, each column of a label owner that is no
         feature."""
-        named = {"split_by": self.data.split_by, "weights": vars(owner).get("weights")}
-        return (
-            {}
-            if owner.label is None
-            else {part: name for part, name in named.items() if name is not None}
-        )
+        if owner.label is None:
+            return {}
+        weights = getattr(owner, "weights", None)
+        named = {"split_by": self.data.split_by, "weights": weights}
+        return {part: name for part, name in named.items() if name is not None}
 
     @property
     def plain_ids(self) -> bool:
@@ -312,17 +330,6 @@ class Settings:
             [self.alignment.ids, self.keys, dict(self.alignment.rules)], sort_keys=True
         )
         return f"keys-{hashlib.sha256(keys.encode()).hexdigest()[:16]}"
-
-    def names_of(self, ids: Iterable[str]) -> list[str]:
-        """Translate ids, as somebody writes who asks for them, into what rows are
-        called."""
-        if self.plain_ids:
-            return (
-                [normalised(name) for name in ids]
-                if self.alignment.ids == "normalised"
-                else list(ids)
-            )
-        return names_of(ids, self.keys, self.alignment)
 
     def keys_at(self, name: str) -> tuple[Key, ...]:
         """What the columns of each key are called at an organisation that asks for
@@ -370,83 +377,59 @@ class Settings:
         """Check nested tables, as `tomllib` gives them. `allow_models` lists the import
         paths that may be imported. What the tables do not say is suggested, unless a
         run `saved` them: what it does not say, it did not have."""
-        check_tables(tables, where, SECTIONS, lists=LISTS, words=MODELS)
-        name = tables.get("algorithm", {}).get("name", DEFAULT)
-        algorithm = find(str(name))
-        tables = tables if saved else suggested(tables, algorithm, where)
-        chosen = {
-            key: value
-            for key, value in tables.get("algorithm", {}).items()
-            if key != "name"
-        }
-        several = algorithm.nested is not None
-        check_lists(str(name), several, tables)
-        section = "data_owners" if several else "parties"
-        held = (
-            by_name(section, tables.get(section, []))
-            if several
-            else tables.get(section, {})
-        )
-        parties = {
-            party: party_of(party, given, section) for party, given in held.items()
-        }
-        labelled = by_name("label_owners", tables.get("label_owners", []))
-        check_names([*held, *labelled])
-        model, label_model = (
-            {"name": m} if isinstance(m := tables.get(key, {}), str) else dict(m)
-            for key in MODELS
-        )
+        name, kind = _algorithm_of(tables)
+        check_lists(name, kind, tables)
+        completed = tables if saved else suggested(tables, kind, where)
+        written = {key: value for key, value in completed.items() if key != "preset"}
+        file = checked(FederationFile, written, whose=where)
+        check_names([*file.data_owners, *file.label_owners])
         settings = cls(
             algorithm=name,
-            config=from_mapping(
-                algorithm.config, chosen, where=f"[algorithm] ({name})"
-            ),
-            model=model,
-            parties=parties,
-            **{
-                FIELDS.get(section, section): from_mapping(
-                    kind, tables.get(section, {}), where=f"[{section}]"
-                )
-                for section, kind in TABLES.items()
-                if tables.get(section) or section in ALWAYS
-            },
-            label_owners={
-                party: label_owner(party, given) for party, given in labelled.items()
-            },
-            label_model=label_model,
+            config=file.algorithm,
+            data=file.data,
+            model=file.model,
+            train=file.train,
+            engine=file.federation,
+            parties=file.parties or file.data_owners,
+            audit=file.audit,
+            alignment=file.alignment,
+            selection=file.selection,
+            tracking=file.tracking,
+            preprocess=file.preprocess,
+            label_owners=file.label_owners,
+            label_model=file.label_model,
             allow_models=_listed(allow_models),
         )
-        if "alignment" in tables:
-            settings.alignment.check_helper([*parties, *labelled])
-            settings.alignment.check_keys(settings.keys)
-        for section_, owners in (
-            (section, parties),
-            ("label_owners", settings.label_owners),
+        settings.check_together()
+        return settings
+
+    def check_together(self) -> None:
+        """Raise where settings of several tables do not go together."""
+        check_label_owners_own(self.parties, self.section)
+        self.alignment.check_helper([*self.parties, *self.label_owners])
+        self.alignment.check_keys(self.keys)
+        for section, owners in (
+            (self.section, self.parties),
+            ("label_owners", self.label_owners),
         ):
             check_keys(
-                settings.keys,
+                self.keys,
                 owners,
-                section_,
-                plain=settings.plain_ids,
-                several=several,
-                tables=settings.data.dataset is None,
+                section,
+                plain=self.plain_ids,
+                several=bool(self.label_owners),
+                tables=self.data.dataset is None,
             )
-        if (
-            len(settings.keys) > 1
-            and settings.data.align != "private"
-            and len(parties) > 1
-        ):
+        several_keys = len(self.keys) > 1 and len(self.parties) > 1
+        if several_keys and self.data.align != "private":
             raise ConfigError(
                 'Several keys are compared with [data] align = "private". Set it, or'
                 " name one key."
             )
-        check_dealt(settings.label_owners, settings.data.dataset)
-        settings.check_target_scale()
-        algorithm.check_missing(
-            settings.algorithm, settings.config, settings.engine.on_missing
-        )
-        check_train(name, algorithm, settings.config, settings.data, settings.train)
-        return settings
+        check_dealt(self.label_owners, self.data.dataset)
+        self.check_target_scale()
+        check_missing(self.algorithm, self.config, self.engine.on_missing)
+        check_train(self.algorithm, self.config, self.data, self.train)
 
     @classmethod
     def from_toml(
@@ -462,15 +445,9 @@ class Settings:
         of who runs it. A run that was `saved` by an earlier version has no
         [preprocess], and scaled its numbers. `changes` are laid over the file's tables.
         """
-        tables = {
-            **(OLDER if saved else {}),
-            **read_toml(path, f"The federation file {path}"),
-        }
-        if (
-            isinstance(engine := tables.get("federation"), dict)
-            and engine.get("engine") == "in-process"
-        ):
-            del engine["engine"]  # once a setting, which had this value alone
+        tables = read_toml(path, f"The federation file {path}")
+        if saved:
+            tables = {**SCALED_NUMBERS, **tables}
         if changes:
             tables = laid_over(tables, changes, str(path))
         settings = cls.from_mapping(
@@ -501,38 +478,31 @@ class Settings:
             p.budget and is_made_for_budget(p.outbox) for p in self.parties.values()
         ):
             return self
-        size: Any = self.train.batch_size or "auto"
         return dataclasses.replace(
-            self, train=dataclasses.replace(self.train, epochs=FEW, batch_size=size)
+            self, train=self.train.changed(epochs=EPOCHS_WITH_NOISE)
         )
 
     def for_rows(self, rows: int, outputs: int) -> Settings:
         """Choose batches, epochs and models for so many training rows and outputs,
         where nobody has said otherwise."""
-        algorithm = find(self.algorithm)
-        # Of several label owners each knows its own rows alone, so then it is one
-        # number for all, whatever they have.
-        rows = rows if algorithm.nested is None else SEVERAL
-        size, epochs = by_rows(
-            rows, in_batches=algorithm.in_batches, converges=algorithm.converges
+        kind: AlgorithmSettings = self.config
+        if kind.several_label_owners:
+            rows = ROWS_OF_SEVERAL
+        batch_size, epochs = by_rows(
+            rows, in_batches=kind.in_batches, converges=kind.converges
         )
-        train = self.train
-        fit = dataclasses.replace(
-            train, epochs=train.epochs or epochs, batch_size=train.batch_size or size
+        train = self.train.changed(
+            epochs=self.train.epochs or epochs,
+            batch_size=self.train.batch_size or batch_size,
         )
-        return dataclasses.replace(
-            self.with_models(sizes(rows, outputs), {}), train=fit
-        )
+        with_models = self.with_models(sizes(rows, outputs), {})
+        return dataclasses.replace(with_models, train=train)
 
     def with_seed(self, seed: int | None) -> Settings:
         """Replace the seed, where one is given."""
-        return (
-            self
-            if seed is None
-            else dataclasses.replace(
-                self, engine=dataclasses.replace(self.engine, seed=seed)
-            )
-        )
+        if seed is None:
+            return self
+        return dataclasses.replace(self, engine=self.engine.changed(seed=seed))
 
     def with_models(
         self, agreed: Mapping[str, Any], own: Mapping[str, Any]
@@ -540,9 +510,7 @@ class Settings:
         """Put in these sizes of models, or by party its `own`, where the settings leave
         them open."""
         parties = {
-            name: dataclasses.replace(
-                party, model=sized(party.model, own.get(name) or agreed)
-            )
+            name: party.changed(model=sized(party.model, own.get(name) or agreed))
             for name, party in self.parties.items()
         }
         return dataclasses.replace(
@@ -551,34 +519,29 @@ class Settings:
 
     def to_mapping(self) -> dict[str, Any]:
         """Give the tables again, with every default written out."""
-        parties: Any = {name: _table(party) for name, party in self.parties.items()}
-        if self.label_owners:
-            parties = [{"name": name} | party for name, party in parties.items()]
-        labelled = [
-            {"name": name} | _table(owner) for name, owner in self.label_owners.items()
-        ]
-        train = _table(self.train)
-        return {
-            "algorithm": {"name": self.algorithm} | _table(self.config),
-            "data": _table(self.data),
-            "preprocess": _table(self.preprocess),
+        tables: dict[str, Any] = {
+            "algorithm": {"name": self.algorithm, **self.config.to_mapping()},
+            "data": self.data.to_mapping(),
+            "preprocess": self.preprocess.to_mapping(),
             "model": dict(self.model),
-            "train": {
-                key: "auto" if value is AUTO and key in FOLLOW else value
-                for key, value in train.items()
-            },
-            "federation": _table(self.engine),
-            **{
-                name: _table(vars(self)[name])
-                for name, silent in SILENT.items()
-                if vars(self)[name] != silent
-            },
-            **(
-                {"label_model": dict(self.label_model), "label_owners": labelled}
-                if labelled
-                else {}
-            ),
-            self.section: parties,
+            "train": self.train.to_mapping(),
+            "federation": self.engine.to_mapping(),
+        }
+        for section in SILENT:
+            table: Table = getattr(self, section)
+            if table != type(table)():
+                tables[section] = table.to_mapping()
+        parties = {name: party.to_mapping() for name, party in self.parties.items()}
+        if not self.label_owners:
+            return {**tables, "parties": parties}
+        labelled = {
+            name: owner.to_mapping() for name, owner in self.label_owners.items()
+        }
+        return {
+            **tables,
+            "label_model": dict(self.label_model),
+            "label_owners": _listed_with_names(labelled),
+            "data_owners": _listed_with_names(parties),
         }
 
     def to_toml(self) -> str:
@@ -599,190 +562,19 @@ class Settings:
         )
 
 
-def suggested(
-    tables: Mapping[str, Any], algorithm: AnyAlgorithm, where: str
-) -> dict[str, Any]:
-    """Complete the tables with what is suggested where they say nothing."""
-    given = {section: value for section, value in tables.items() if section != "preset"}
-    preset = tables.get("preset")
-    if preset is not None:
-        if not isinstance(preset, str) or preset not in PRESETS:
-            hint = did_you_mean(str(preset), list(PRESETS))
-            raise ConfigError(
-                f"{where}: there is no preset {preset!r}{hint}; there are"
-                f" {', '.join(PRESETS)}."
-            )
-        return _under(given, PRESETS[preset])
-    data = given.get("data")
-    if isinstance(data, Mapping) and data.get("dataset") is not None:
-        return _under(
-            given,
-            {
-                "train": _VIM["train"] | {"patience_drop": 0.0},
-                "preprocess": _VIM["preprocess"],
-            },
-        )
-    settings = dict(algorithm.for_tables)
-    if may_lack_parties(given):
-        settings |= algorithm.for_lacking_rows
-    filled = _under(given, {"algorithm": settings})
-    if algorithm.intercept is not None:
-        return filled
-    filled["model"] = _model(given.get("model", {}))
-    for section in ("parties", "data_owners"):
-        if section in filled:
-            filled[section] = _each(filled[section])
-    return filled
+def _algorithm_of(tables: Mapping[str, Any]) -> tuple[str, type[AlgorithmSettings]]:
+    """The name of the algorithm that a file chooses, and its settings.
 
-
-def may_lack_parties(given: Mapping[str, Any]) -> bool:
-    """Whether these tables of a file say that a row may be trained on or predicted
-    without a party's part."""
-
-    def said(section: str, key: str) -> Any:
-        table = given.get(section)
-        return table.get(key) if isinstance(table, Mapping) else None
-
-    rows_differ = said("data", "rows") == "label_owner"
-    is_left_out = bool(said("train", "party_dropout"))
-    is_skipped = said("federation", "on_missing") == "skip"
-    return rows_differ or is_left_out or is_skipped
-
-
-def by_rows(rows: int, *, in_batches: bool, converges: bool = False) -> tuple[int, int]:
-    """Choose the size of a batch, and epochs at most: few rows get enough steps, and
-    many not thousands of passes."""
-    size = LEAST
-    while size < MOST and size * BATCHES * 2 <= rows:
-        size *= 2
-    steps = -(-rows // size) if in_batches and rows else 1
-    return size, max(FEWEST, min(OPTIMAL if converges else LONGEST, STEPS // steps))
-
-
-def sizes(rows: int, outputs: int) -> dict[str, Any]:
-    """The hidden layer, the width and the ending of an mlp, for so many training rows
-    and outputs of the joint model. A wide one learns few rows by heart, so its hidden
-    layer has the root of the rows, as a power of two; what it sends is half of that. A
-    head tells classes apart by directions in what it is sent, and gets two for each,
-    however few the rows; where that is more, directions bend, and else the last layer
-    is linear."""
-    width = NARROW
-    while width < USUAL and (4 * width) ** 2 <= rows:
-        width *= 2
-    bends = width < min(2 * outputs, WIDE)
-    while width < min(2 * outputs, WIDE):
-        width *= 2
-    return {
-        "hidden": [2 * width],
-        "width": width,
-        "ending": "same" if bends else "none",
-    }
-
-
-def sized(model: Any, measures: Mapping[str, Any]) -> Any:
-    """Put sizes into a model where it leaves them open; a model that is only named, or
-    none, stays as it is."""
-    if not isinstance(model, Mapping):
-        return model
-    return {
-        key: measures.get(key, value) if value == "auto" else value
-        for key, value in model.items()
-    }
-
-
-def _under(
-    given: Mapping[str, Any], suggestion: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Lay the given tables over the suggested ones, key by key. Nothing is suggested
-    for a model of another name."""
-    merged = dict(given)
-    for section, values in suggestion.items():
-        own = given.get(section, {})
-        if (
-            section == "model"
-            and (own if isinstance(own, str) else own.get("name", values["name"]))
-            != values["name"]
-        ):
-            continue
-        if isinstance(own, Mapping):
-            merged[section] = {**values, **own}
-    return merged
-
-
-def _model(own: Any) -> Any:
-    """Complete an mlp by what is suggested; another model stays as it is."""
-    if isinstance(own, str):
-        return MODEL if own == "mlp" else own
-    if not isinstance(own, Mapping) or own.get("name", "mlp") != "mlp":
-        return own
-    return {**MODEL, **own}
-
-
-def _each(parties: Any) -> Any:
-    """Complete the models of owners who have one of their own, in a list or in tables
-    by name."""
-    if isinstance(parties, list):
-        return [_with_model(party) for party in parties]
-    if isinstance(parties, Mapping):
-        return {name: _with_model(party) for name, party in parties.items()}
-    return parties
-
-
-def _with_model(party: Any) -> Any:
-    if not isinstance(party, Mapping) or party.get("model") is None:
-        return party
-    return {**party, "model": _model(party["model"])}
-
-
-def prepared_as(settings: Settings, party: str, outputs: int) -> dict[str, Any]:
-    """How a party prepares its numbers for a joint model of so many outputs, as
-    `Preprocessor.fit` takes it. Where the owner chose another scale, "auto" is that
-    scale. Bins are for models that learn from labels what each is worth: distances
-    between rows, and what is learned without labels, take all columns alike."""
-    own = settings.parties.get(party, PartySettings())
-    algorithm = find(settings.algorithm)
-    bins = algorithm.local_model is not None and not algorithm.learns_first
-    wanted = (
-        own.numbers
-        if isinstance(own.numbers, Mapping)
-        else {"": own.numbers or settings.preprocess.numbers}
-    )
-    ways = {"": settings.preprocess.numbers, **wanted}
-    ways = {
-        name: "standard" if way == "auto" and own.scale != "standard" else way
-        for name, way in ways.items()
-    }
-    return {
-        "scale": own.scale,
-        "numbers_as": ways,
-        "classes": max(outputs, 2) if bins else 0,
-    }
-
-
-def target_scale_of(settings: Settings) -> TargetScale:
-    """The scale on which labels that are numbers may be trained.
-
-    Where nobody chose one, it stays linear for what is said in the label's own unit:
-    coefficients, and a loss that the file names. Several label owners agree on a mean
-    and a deviation, and on no logarithm.
+    Where the table is wrong it is the default one, and the check of the file says what
+    is.
     """
-    wanted: Any = settings.data.target_scale
-    if wanted != "auto":
-        return wanted  # type: ignore[no-any-return]
-    has_coefficients = find(settings.algorithm).intercept is not None
-    names_a_loss = getattr(settings.config, "loss", "auto") != "auto"
-    if settings.shared or has_coefficients or names_a_loss:
-        return "linear"
-    return "auto"
+    chosen = tables.get("algorithm", {})
+    name = chosen.get("name", DEFAULT) if isinstance(chosen, Mapping) else DEFAULT
+    return str(name), algorithm_settings(str(name))
 
 
-def _table(settings: Any) -> dict[str, Any]:
-    """Write a dataclass as TOML values; what is None or empty is left out."""
-    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    plain = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
-    return {
-        key: value for key, value in plain.items() if value is not None and value != {}
-    }
+def _listed_with_names(owners: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, **owner} for name, owner in owners.items()]
 
 
 def _listed(allow_models: Any) -> tuple[str, ...]:

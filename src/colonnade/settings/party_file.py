@@ -64,38 +64,41 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from colonnade import models
-from colonnade.algorithms import find
-from colonnade.alignment.settings import AllowanceSettings
-from colonnade.core.checks import (
-    Checked,
-    did_you_mean,
-    from_mapping,
-    one_of,
-    read_toml,
+from pydantic import Field
+
+from colonnade.errors import ConfigError, did_you_mean
+from colonnade.settings.algorithms import algorithm_settings
+from colonnade.settings.alignment import AllowanceSettings
+from colonnade.settings.federation_file import Settings, import_path
+from colonnade.settings.schema import (
+    Rule,
+    Table,
+    Texts,
+    checked,
+    place_of,
 )
-from colonnade.core.wire import MAX_FRAME, UNPACKED
-from colonnade.errors import ConfigError
-from colonnade.selection.settings import KEYS, SERVER, SelectionAllowance
-from colonnade.settings.federation_file import Settings
-from colonnade.settings.known import LISTS
 from colonnade.settings.sections import (
+    LISTS,
     AuditSettings,
     LabelOwnerSettings,
     PartySettings,
     by_name,
-    place_of,
     with_paths,
 )
+from colonnade.settings.selection import KEYS, SERVER, SelectionAllowance
 from colonnade.settings.serving import ServeSettings, checked_pins
-from colonnade.settings.toml_text import to_toml
+from colonnade.settings.toml_text import read_toml, to_toml
+from colonnade.settings.tracking import TrackingSettings
 
 AGREED = "federation.toml"
 OWN = "party.toml"
 STARTUP = "startup"
-T = TypeVar("T")
+MEMORY_PER_CALL = 256
+"""MiB that a call of others may unpack to, unless the owner says otherwise."""
+MOST_MEMORY_PER_CALL = 2048
+"""MiB: no frame of the wire has more."""
 LOCAL = ("device", "threads", "cohort", "through_bytes")
 """Of [federation]: how a machine computes is its owner's business."""
 
@@ -121,32 +124,40 @@ COLUMNS_TO_FILL_IN = """\
 """
 
 
-@dataclass(frozen=True)
-class StoreSettings:
-    """What an organisation says about its store (`colonnade.store`).
+class StoreSettings(Table):
+    """What an organisation says about its store (`colonnade.store`)."""
 
-    Args:
-        anchor: The folder of its key and its newest witness, relative to party.toml. By
-            default it lies beside the folder of runs.
-        new_people: What many rows are that were never counted before: "new" people, or
-            the "same" ones under other ids; or the column was "renamed". By default
-            the site refuses them until its owner says so.
-        new_peers: Whether a peer that keeps nothing of this store is taken as one that
-            was never met, though rows were released before and no other peer vouches.
-        draw_again: Whether labels may be drawn at random once more, where the store has
-            lost entries and does not know whether they were: that costs their epsilon
-            again.
-    """
+    place: ClassVar[str] = "[store]"
 
-    anchor: str = Checked(  # type: ignore[assignment]
-        "a path", lambda v: v if isinstance(v, str) else None, ""
+    anchor: Annotated[str, Rule("a path")] = Field(
+        default="",
+        description=(
+            "the folder of its key and its newest witness, relative to party.toml; by"
+            " default beside the folder of runs"
+        ),
     )
-    new_people: str = one_of("ask", "new", "same", "renamed", default="ask")
-    new_peers: bool = Checked(  # type: ignore[assignment]
-        "true or false", lambda v: v if isinstance(v, bool) else None, False
+    new_people: Literal["ask", "new", "same", "renamed"] = Field(
+        default="ask",
+        description=(
+            "what many rows are that were never counted before: `new` people, or the"
+            " `same` ones under other ids; or the column was `renamed`; `ask`: the site"
+            " refuses them until its owner says so"
+        ),
     )
-    draw_again: bool = Checked(  # type: ignore[assignment]
-        "true or false", lambda v: v if isinstance(v, bool) else None, False
+    new_peers: bool = Field(
+        default=False,
+        description=(
+            "whether a peer that keeps nothing of this store is taken as one that was"
+            " never met, though rows were released before and no other peer vouches"
+        ),
+    )
+    draw_again: bool = Field(
+        default=False,
+        description=(
+            "whether labels may be drawn at random once more, where the store has lost"
+            " entries and does not know whether they were: that costs their epsilon"
+            " again"
+        ),
     )
 
 
@@ -165,7 +176,7 @@ class SiteConfig:
     peers: Mapping[str, str] = field(default_factory=dict)
     # what others may compare with its ids
     alignments: AllowanceSettings = field(default_factory=AllowanceSettings)
-    memory_per_call: int = UNPACKED  # bytes
+    memory_per_call: int = MEMORY_PER_CALL << 20  # bytes
     selections: SelectionAllowance | None = None  # None: it takes part in none
     # its own limits, and what it tells of them
     audit: AuditSettings = field(default_factory=AuditSettings)
@@ -238,123 +249,200 @@ class SiteConfig:
         return dataclasses.replace(self.settings, parties=mine)
 
 
+class SiteFile(Table):
+    """What every organisation's own file may say of its site: party.toml.
+
+    It is all that the file of a site without data says.
+    """
+
+    name: str = Field(description="The organisation's name in the agreed file.")
+    federation: Annotated[str, Rule("text, a path")] = Field(
+        default=AGREED,
+        description=(
+            "This organisation's copy of the agreed file, relative to this one."
+        ),
+    )
+    runs: Annotated[str, Rule("text, a path")] = Field(
+        default="runs", description="Where the folder of each run goes."
+    )
+    memory_per_call: Annotated[
+        int,
+        Field(ge=1, le=MOST_MEMORY_PER_CALL),
+        Rule(f"a whole number of MiB, from 1 to {MOST_MEMORY_PER_CALL}"),
+    ] = Field(
+        default=MEMORY_PER_CALL,
+        description="MiB that a call or an answer of others may unpack to.",
+    )
+    allow_models: Annotated[
+        Texts, Rule('a list of import paths, as in ["my_nets:Tower"]')
+    ] = Field(
+        default=(),
+        description=(
+            "Code that the agreed file may name as a model; none unless listed here."
+        ),
+    )
+    tracking: TrackingSettings | None = Field(
+        default=None, description="Of who drives: which services follow a run."
+    )
+    serve: ServeSettings | None = Field(
+        default=None, description="Of who drives: it may answer HTTP requests."
+    )
+    alignments: AllowanceSettings = Field(
+        default=AllowanceSettings(),
+        description="What each label owner may ask in a day, where ids are private.",
+    )
+    selections: SelectionAllowance | None = Field(
+        default=None, description="Without it, the organisation is in no selection."
+    )
+    store: StoreSettings = Field(
+        default=StoreSettings(),
+        description="What the organisation remembers over all its runs.",
+    )
+    audit: AuditSettings = Field(
+        default=AuditSettings(),
+        description="What an audit at this site may find, and what others are told.",
+    )
+    peers: Annotated[dict[str, Any], Rule("a table of fingerprints")] | None = Field(
+        default=None, description="Whose certificate has which fingerprint."
+    )
+
+
+class PartyFile(PartySettings, SiteFile):
+    """An organisation's own file, party.toml: its table, and its rules about what
+    leaves."""
+
+
+class LabelOwnerFile(LabelOwnerSettings, SiteFile):
+    """The party.toml of an organisation with labels, where several have them."""
+
+
+FILE_OF_SECTION: dict[str, type[SiteFile]] = {
+    "parties": PartyFile,
+    "data_owners": PartyFile,
+    "label_owners": LabelOwnerFile,
+    "": SiteFile,
+}
+"""The schema of party.toml by where its organisation stands in the agreed file."""
+
+
 def read_own(path: Path) -> SiteConfig:
     """Read a party.toml and the agreed file that it names, and check each against the
     other."""
-    tables = dict(read_toml(path, str(path)))
-    name = tables.pop("name", None)
-    runs = tables.pop("runs", "runs")
-    federation = tables.pop("federation", AGREED)
-    tracking = tables.pop("tracking", {})
-    allow = _allowed(tables, path)
-    memory = _memory(tables, path)
-    serve = _table(ServeSettings, tables, "serve", path)
-    selections = _table(SelectionAllowance, tables, "selections", path)
-    audit = _table(AuditSettings, tables, "audit", path) or AuditSettings()
-    alignments = _table(AllowanceSettings, tables, "alignments", path)
-    store = _table(StoreSettings, tables, "store", path) or StoreSettings()
-    pinned = tables.pop("peers", None)
+    tables = read_toml(path, str(path))
+    name = tables.get("name")
     if not isinstance(name, str):
         raise ConfigError(
             f'{path} must have the name of its organisation, as in name = "lab"; found'
             f" {name!r}."
         )
-    for key, value in (("runs", runs), ("federation", federation)):
-        if not isinstance(value, str):
-            raise ConfigError(f"{path}: {key} must be text, a path; found {value!r}.")
-    agreed = dict(read_toml(path.parent / federation, str(path.parent / federation)))
-    _refuse_private(agreed, path.parent / federation)
-    held = _sections(agreed)
-    chooses = agreed.get("selection")
-    servers = isinstance(chooses, Mapping) and chooses.get("servers") is True
-    without = [
-        str(agreed.get("alignment", {}).get("helper", "")),
-        *([] if "parties" in held else [SERVER]),
-    ]
-    without += [SERVER, KEYS] if servers else []
-    section = (
-        "" if name in without and name else _section_of(name, held, path, federation)
+    agreed_name = _agreed_name(tables, path)
+    agreed_path = path.parent / agreed_name
+    agreed = read_toml(agreed_path, str(agreed_path))
+    _refuse_private(agreed, agreed_path)
+    section = _section_of(name, agreed, path, agreed_name)
+    own = checked(FILE_OF_SECTION[section], tables, whose=str(path))
+    settings = _with_own_part(own, tables, agreed, section, path)
+    _check_driver_alone(own, settings, path)
+    names = sites_of(settings)
+    others = [site for site in all_sites(settings) if site != name]
+    anchor = own.store.anchor
+    return SiteConfig(
+        name=name,
+        settings=settings,
+        names=names,
+        driver=driver_of(settings),
+        runs=(path.parent / own.runs).resolve(),
+        serve=None if own.serve is None else own.serve.below(path.parent),
+        peers={} if own.peers is None else checked_pins(own.peers, others, path),
+        alignments=own.alignments,
+        memory_per_call=own.memory_per_call << 20,
+        selections=own.selections,
+        audit=own.audit,
+        store=own.store,
+        anchor=None if not anchor else (path.parent / anchor).resolve(),
     )
-    mine = held[section].get(name, {}) if section else {}
-    label = mine.get("label")
-    if tables.get("label", label) != label and (
-        label is not None or section == "parties"
-    ):
+
+
+def _agreed_name(tables: Mapping[str, Any], path: Path) -> str:
+    """The path of the agreed file, which is read before the schema of this one is
+    known."""
+    federation = tables.get("federation", AGREED)
+    if not isinstance(federation, str):
         raise ConfigError(
-            f"{path} has label = {tables['label']!r}, and {federation} says {label!r}."
+            f"{path}: federation must be text, a path; found {federation!r}."
+        )
+    return federation
+
+
+def _with_own_part(
+    own: SiteFile,
+    tables: Mapping[str, Any],
+    agreed: Mapping[str, Any],
+    section: str,
+    path: Path,
+) -> Settings:
+    """The agreed settings, with this organisation's own part under its name."""
+    every = dict(agreed)
+    if section:
+        held = _sections(agreed)[section]
+        said = {k: v for k, v in tables.items() if k not in SiteFile.model_fields}
+        mine = held.get(own.name, {})
+        _check_label(mine, said, section, own, path)
+        held = {**held, own.name: {"models": "secret", **mine, **said}}
+        every[section] = held if section == "parties" else _listed(held)
+    allowed = list(own.allow_models)
+    model = import_path(tables.get("model"))
+    if model is not None:
+        allowed.append(model)
+    with in_own_words(own.name, section):
+        settings = Settings.from_mapping(
+            every, where=str(path.parent / own.federation), allow_models=allowed
+        )
+    settings = _resolved(settings, own.name, path)
+    if own.tracking is None:
+        return settings
+    return dataclasses.replace(settings, tracking=own.tracking.below(path.parent))
+
+
+def _check_label(
+    agreed: Mapping[str, Any],
+    said: Mapping[str, Any],
+    section: str,
+    own: SiteFile,
+    path: Path,
+) -> None:
+    """Raise where a party.toml names another label column than the agreed file."""
+    label = agreed.get("label")
+    may_name_it = label is None and section != "parties"
+    if said.get("label", label) != label and not may_name_it:
+        raise ConfigError(
+            f"{path} has label = {said['label']!r}, and {own.federation} says"
+            f" {label!r}."
             " Agree on one."
         )
-    kind = LabelOwnerSettings if section == "label_owners" else PartySettings
-    known = [field.name for field in dataclasses.fields(kind)] if section else []
-    for key in tables:
-        if key not in known:
-            always = (
-                "memory_per_call name federation runs allow_models alignments"
-                " selections audit serve store peers tracking"
-            )
-            knows = [*always.split(), *known]
-            raise ConfigError(
-                f"{path} has no setting {key!r}{did_you_mean(key, knows)}. It knows:"
-                f" {', '.join(knows)}."
-            )
-    if section:
-        every = {**held[section], name: {"models": "secret", **mine, **tables}}
-        agreed[section] = (
-            every
-            if section == "parties"
-            else [{"name": n} | owner for n, owner in every.items()]
-        )
-    with in_own_words(name, section):
-        settings = Settings.from_mapping(
-            {**agreed, "tracking": tracking}, where=str(path), allow_models=allow
-        )
-    settings = _resolved(settings, name, path)
-    if tracking:
-        settings = dataclasses.replace(
-            settings, tracking=settings.tracking.below(path.parent)
-        )
-    askers = label_owners_of(settings)
+
+
+def _check_driver_alone(own: SiteFile, settings: Settings, path: Path) -> None:
+    """Raise where a party.toml says what only the driver, or a label owner, can do."""
     driver = driver_of(settings)
-    if tracking and name != driver:
+    askers = label_owners_of(settings)
+    if own.tracking is not None and own.name != driver:
         raise ConfigError(
             f"{path} has [tracking], and '{driver}' drives: only there are numbers to"
             " tell."
         )
-    if serve is not None and name not in askers:
-        at = " and ".join(f"'{asker}'" for asker in askers) + (
-            " predict" if settings.label_owners else " drives"
-        )
+    if own.serve is not None and own.name not in askers:
+        verb = "predict" if settings.label_owners else "drives"
+        at = " and ".join(f"'{asker}'" for asker in askers)
         raise ConfigError(
-            f"{path} has [serve], and {at}: only there predictions are known."
+            f"{path} has [serve], and {at} {verb}: only there predictions are known."
         )
     if settings.engine.noise == "seeded":
         raise ConfigError(
-            f'{federation} has [federation] noise = "seeded", which everybody who knows'
-            " the seed can subtract. Between organisations noise is secret: remove the"
-            " setting."
+            f'{own.federation} has [federation] noise = "seeded", which everybody who'
+            " knows the seed can subtract. Between organisations noise is secret:"
+            " remove the setting."
         )
-    names = sites_of(settings)
-    others = [site for site in all_sites(settings) if site != name]
-    pinned = {} if pinned is None else checked_pins(pinned, others, path)
-    serve = None if serve is None else serve.below(path.parent)
-    alignments = alignments or AllowanceSettings()
-    runs = (path.parent / runs).resolve()
-    anchor = (path.parent / store.anchor).resolve() if store.anchor else None
-    return SiteConfig(
-        name,
-        settings,
-        names,
-        driver,
-        runs,
-        serve,
-        pinned,
-        alignments,
-        memory,
-        selections,
-        audit,
-        store,
-        anchor,
-    )
 
 
 @contextmanager
@@ -389,7 +477,7 @@ def at_sites(settings: Settings) -> Settings:
 
     def secret(owners: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: dataclasses.replace(owner, models=owner.models or "secret")
+            name: owner.changed(models=owner.models or "secret")
             for name, owner in owners.items()
         }
 
@@ -574,16 +662,17 @@ def write_own(
         else {}
     )
     aside |= {"audit": tables["audit"]} if tables.get("audit") and section else {}
-    head |= (
-        {"allow_models": list(settings.allow_models)} if settings.allow_models else {}
-    )
+    if settings.allow_models:
+        head["allow_models"] = list(settings.allow_models)
     text = to_toml({**head, **party, **aside})
     if settings.data.dataset is None and "table" not in party and section:
         form = TO_FILL_IN + (
             LABELS_TO_FILL_IN if section == "label_owners" else COLUMNS_TO_FILL_IN
         )
         text += form.format(
-            file=OWN, name=name, release=next(iter(find(settings.algorithm).releases))
+            file=OWN,
+            name=name,
+            release=next(iter(algorithm_settings(settings.algorithm).reveals)),
         )
     (folder / OWN).write_text(text, encoding="utf-8")
 
@@ -597,67 +686,58 @@ def write_table(path: Path, name: str, table: Mapping[str, Any]) -> None:
     read_own(path)
 
 
-def _allowed(tables: dict[str, Any], path: Path) -> tuple[str, ...]:
-    """The import paths that an organisation's own file allows: those it lists, and that
-    of its own model."""
-    listed = tables.pop("allow_models", [])
-    if not isinstance(listed, list) or not all(
-        isinstance(item, str) for item in listed
-    ):
-        raise ConfigError(
-            f"{path}: allow_models must be a list of import paths, as in"
-            f' ["my_nets:Tower"]; found {listed!r}.'
-        )
-    own = models.import_path(tables.get("model"))
-    return (*listed, own) if own is not None else tuple(listed)
-
-
-def _memory(tables: dict[str, Any], path: Path) -> int:
-    """Bytes that a call may unpack to, which the file has in MiB."""
-    said = tables.pop("memory_per_call", UNPACKED >> 20)
-    most = MAX_FRAME >> 20
-    if not isinstance(said, int) or isinstance(said, bool) or not 1 <= said <= most:
-        raise ConfigError(
-            f"{path}: memory_per_call must be a whole number of MiB, from 1 to {most};"
-            f" found {said!r}."
-        )
-    return said << 20
-
-
-def _table(kind: type[T], tables: dict[str, Any], name: str, path: Path) -> T | None:
-    """The settings under a heading that is an organisation's own alone; None where
-    there is none."""
-    table = tables.pop(name, None)
-    if table is None:
-        return None
-    if not isinstance(table, Mapping):
-        raise ConfigError(
-            f"{path}: [{name}] must be a table of settings; found {table!r}."
-        )
-    return from_mapping(kind, table, where=f"{path} [{name}]")
-
-
 def _sections(tables: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Group organisations and their settings by the heading under which they stand."""
     if any(section in tables for section in LISTS):
-        return {section: by_name(section, tables.get(section, [])) for section in LISTS}
-    return {"parties": dict(tables.get("parties", {}))}
+        return {
+            section: _by_name(section, tables.get(section, [])) for section in LISTS
+        }
+    parties = tables.get("parties", {})
+    return {"parties": dict(parties) if isinstance(parties, Mapping) else {}}
+
+
+def _by_name(section: str, given: Any) -> dict[str, dict[str, Any]]:
+    try:
+        return by_name(section, given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _listed(owners: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, **owner} for name, owner in owners.items()]
 
 
 def _section_of(
-    name: str, held: Mapping[str, Mapping[str, Any]], path: Path, federation: str
+    name: str, agreed: Mapping[str, Any], path: Path, agreed_name: str
 ) -> str:
-    """Where an organisation stands in the agreed file."""
-    sections = [section for section, parties in held.items() if name in parties]
-    if not sections:
-        names = [party for parties in held.values() for party in parties]
-        hint = did_you_mean(name, names)
-        there = ", ".join(map(repr, names))
-        raise ConfigError(
-            f"{path} is of {name!r}, which is no party of {federation}{hint}; there are"
-            f" {there}."
-        )
-    return sections[0]
+    """Where an organisation stands in the agreed file. "" for a site without data."""
+    held = _sections(agreed)
+    if name and name in _sites_without_data(agreed):
+        return ""
+    for section, parties in held.items():
+        if name in parties:
+            return section
+    names = [party for parties in held.values() for party in parties]
+    hint = did_you_mean(name, names)
+    there = ", ".join(map(repr, names))
+    raise ConfigError(
+        f"{path} is of {name!r}, which is no party of {agreed_name}{hint}; there"
+        f" are {there}."
+    )
+
+
+def _sites_without_data(agreed: Mapping[str, Any]) -> list[str]:
+    """The names of the servers and the helper that the agreed file has."""
+    sites = []
+    alignment = agreed.get("alignment")
+    if isinstance(alignment, Mapping):
+        sites.append(str(alignment.get("helper", "")))
+    if "parties" not in _sections(agreed):
+        sites.append(SERVER)
+    selection = agreed.get("selection")
+    if isinstance(selection, Mapping) and selection.get("servers") is True:
+        sites += [SERVER, KEYS]
+    return sites
 
 
 def _resolved(settings: Settings, name: str, path: Path) -> Settings:
@@ -697,8 +777,16 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 
 
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
-    public = tables.get("data", {}).get("dataset") is not None
-    for section in ("tracking", "serve", "alignments", "selections", "audit", "store"):
+    data = tables.get("data")
+    public = isinstance(data, Mapping) and data.get("dataset") is not None
+    for section in (
+        "tracking",
+        "serve",
+        "alignments",
+        "selections",
+        "audit",
+        "store",
+    ):
         whose = "of who drives" if section in ("tracking", "serve") else "of each"
         if section in tables:
             raise ConfigError(

@@ -10,69 +10,81 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from colonnade.core.checks import not_negative, whole
+from pydantic import Field
+
 from colonnade.errors import ConfigError
+from colonnade.settings.schema import NotNegative, Rule, Table, Whole, WholeOrZero
 
-MOST = 65535
-"""Of a port."""
+LARGEST_PORT = 65535
 FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """What the options of `colonnade serve` say."""
+class ServeSettings(Table):
+    """What `colonnade serve` listens to, and how much it answers."""
 
-    host: str = "127.0.0.1"  # other than this machine needs a token
-    port: int = whole(default=8080, least=0)  # 0 takes a free one
-    token_file: str | None = None  # callers must send what is in it
-    limit: int = whole(default=1000)  # rows per request
-    # requests per second, of all callers together; 0: any
-    rate: float = not_negative(default=0.0)
-    # seconds for which a row is answered again from memory
-    cache: float = not_negative(default=60.0)
-    connections: int = whole(default=256, least=0)  # that one address may hold; 0: any
-    # ids a day that nobody holds, per address, if align is private; 0: any
-    unknown: int = whole(default=100, least=0)
-    # whether callers are told which ids cannot be predicted, and get the other rows
-    name_missing: bool = False
-    # whether a proxy on this machine says whose address a request is from
-    proxy: bool = False
-    # milliseconds in which requests become one question to the parties
-    window: float = not_negative(default=5.0)
+    place: ClassVar[str] = "[serve]"
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.token_file, str | None) or self.token_file == "":
-            raise ConfigError(
-                f"[serve] token_file must name a file; found {self.token_file!r}."
-            )
-        if not isinstance(self.name_missing, bool):
-            raise ConfigError(
-                f"[serve] name_missing must be true or false; found {self.name_missing!r}."
-            )
-        if not isinstance(self.proxy, bool):
-            raise ConfigError(
-                f"[serve] proxy must be true or false; found {self.proxy!r}."
-            )
-        if self.port > MOST:
-            raise ConfigError(
-                f"[serve] port must be at most {MOST}; found {self.port}."
-            )
+    host: str = Field(
+        default="127.0.0.1",
+        description="the address; other than this machine's needs a token",
+    )
+    port: Annotated[int, Field(ge=0, le=LARGEST_PORT)] = Field(
+        default=8080, description="0 takes a free one"
+    )
+    token_file: (
+        Annotated[str, Field(min_length=1), Rule("the name of a file")] | None
+    ) = Field(default=None, description="callers must send the words in this file")
+    limit: Whole = Field(default=1000, description="rows in a request")
+    rate: NotNegative = Field(
+        default=0.0,
+        description="requests in a second, of all callers together; 0: any number",
+    )
+    cache: NotNegative = Field(
+        default=60.0,
+        description="seconds for which a row is answered again from memory",
+    )
+    connections: WholeOrZero = Field(
+        default=256, description="that one address may hold; 0: any number"
+    )
+    unknown: WholeOrZero = Field(
+        default=100,
+        description=(
+            "ids a day that nobody holds, for each address, where `align` is private;"
+            " 0: any number"
+        ),
+    )
+    name_missing: bool = Field(
+        default=False,
+        description=(
+            "whether callers are told which ids cannot be predicted, and get the other"
+            " rows"
+        ),
+    )
+    proxy: bool = Field(
+        default=False,
+        description=(
+            "whether a proxy on this machine says whose address a request is from"
+        ),
+    )
+    window: NotNegative = Field(
+        default=5.0,
+        description=(
+            "milliseconds in which requests become one question to the parties"
+        ),
+    )
 
     def below(self, folder: Path) -> ServeSettings:
-        """With its file relative to this folder."""
-        return (
-            self
-            if self.token_file is None
-            else replace(self, token_file=str((folder / self.token_file).resolve()))
-        )
+        """The settings with their file relative to this folder."""
+        if self.token_file is None:
+            return self
+        return self.changed(token_file=str((folder / self.token_file).resolve()))
 
 
 def checked_pins(table: Any, others: Sequence[str], path: Path) -> dict[str, str]:
-    """The table [peers] of a party.toml: of all others or of nobody, so that none is
+    """The table [peers] of a party.toml, which names all others or nobody: so none is
     left to be made up."""
     if not isinstance(table, Mapping):
         raise ConfigError(
@@ -89,7 +101,8 @@ def checked_pins(table: Any, others: Sequence[str], path: Path) -> dict[str, str
                 f"{path}: [peers] {name} must be 'sha256:' and 64 hexadecimal digits,"
                 f" as `colonnade party check` prints it at {name!r}; found {value!r}."
             )
-    if table and (missing := [name for name in others if name not in table]):
+    missing = [name for name in others if name not in table]
+    if table and missing:
         raise ConfigError(
             f"{path}: [peers] has no fingerprint of {' and '.join(map(repr, missing))}."
             " Name all the others, or nobody."

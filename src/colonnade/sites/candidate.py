@@ -23,9 +23,9 @@ from colonnade.selection import choosing
 from colonnade.selection.aggregation import AggregationServer
 from colonnade.selection.choosing import as_columns
 from colonnade.selection.participant import Participant as Candidate
-from colonnade.selection.settings import KEYS, SERVER
 from colonnade.selection.sorting import KeyServer
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.selection import KEYS, SERVER
 from colonnade.sites.host import Home
 from colonnade.sites.reader import own_columns
 

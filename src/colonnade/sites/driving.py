@@ -27,8 +27,8 @@ from colonnade.federation.scores import Scores, mean_scores
 from colonnade.privacy.used_rows import SIDES
 from colonnade.rows.holdings import Holdings, labelled_rows
 from colonnade.runs.run_directory import RunDirectory
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.selection import SERVER
 from colonnade.sites.host import check_run
 from colonnade.sites.label_sets import labels_alone
 from colonnade.sites.messages import Align, GetReady, Join, Measure, Ready

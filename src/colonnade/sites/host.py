@@ -38,8 +38,8 @@ from colonnade.runs.layout import DRAINING, REFUSED
 from colonnade.runs.run_directory import RunDirectory
 from colonnade.runs.run_identity import RUN_ID, read_identity
 from colonnade.runs.stores import A_RUN, is_run
-from colonnade.selection.settings import SERVER
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.selection import SERVER
 from colonnade.sites.messages import (
     Align,
     Close,

@@ -26,7 +26,7 @@ from colonnade.runs.stores import (
     recover_site_store,
 )
 from colonnade.settings.party_file import SiteConfig
-from colonnade.settings.rules import PURPOSES
+from colonnade.settings.sections import PURPOSES
 from colonnade.sites.driving import rehearse
 from colonnade.store import Item, Recovery, Witness, Word
 

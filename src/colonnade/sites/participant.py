@@ -62,7 +62,7 @@ def as_trained(settings: Settings, run: RunDirectory) -> Settings:
     then = run.settings(settings.allow_models)
     parties = {
         name: (
-            dataclasses.replace(party, model=then.parties[name].model)
+            party.changed(model=then.parties[name].model)
             if name in then.parties
             else party
         )

@@ -41,6 +41,7 @@ from colonnade.algorithms import find
 from colonnade.alignment import Ids
 from colonnade.alignment.id_owner import IdOwner
 from colonnade.alignment.intersection import align
+from colonnade.alignment.keys import row_names
 from colonnade.core import Peers, Request, Transport, roles
 from colonnade.core.files import replaced
 from colonnade.core.peers import Answer
@@ -87,6 +88,7 @@ from colonnade.sites.reader import (
     has_columns,
 )
 from colonnade.sites.site import Site
+from colonnade.transport.kept_up import with_retries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +173,7 @@ class Session:
         )
         # a row may be predicted without who lacks it
         self.may_lack = self.local.may_lack
-        carrier = self.engine.around(site.carrier(engine=self.engine))
+        carrier = with_retries(site.carrier(engine=self.engine), self.engine)
         names = [name for name in self.own.feature_owners if name in site.routes]
         self.there = Peers(self.own.name, names, carrier, site.host.ledger)
         self.met: set[str] = set()
@@ -261,7 +263,7 @@ class Session:
                 f"{lost.sum()} of {len(lost)} ids are in no party's table, the first of"
                 f" them number {first} in the file."
             )
-        may_skip = "skip" in find(self.local.algorithm).missing(self.local.config)
+        may_skip = "skip" in self.local.config.stand_ins()
         cure = (
             '; or set on_missing = "skip" under [federation] in the agreed file.'
             if may_skip
@@ -503,7 +505,7 @@ def predict(
     spelled = list(dict.fromkeys(written))
     if not spelled:
         raise DataError(f"{asked_in} has no rows to predict.")
-    keys = own.settings.names_of(spelled)
+    keys = row_names(own.settings, spelled)
     ids = np.array(list(dict.fromkeys(keys)), dtype=np.str_)
     session = Session(site, run, model=model)
     try:

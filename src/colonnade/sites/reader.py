@@ -141,7 +141,7 @@ def own_labels(
             packed=held.packed,
             known_to=1,
         )
-    exact = replace(own.local, data=replace(own.settings.data, align="exact"))
+    exact = replace(own.local, data=own.settings.data.changed(align="exact"))
     return from_tables(exact, {name: table}, {name: table}, salt=salt, encoder=encoder)
 
 
@@ -197,7 +197,7 @@ def rows_of(own: SiteConfig, fitted: State) -> tuple[Ids, Prepare]:
         return whole.ids, lambda ids: features[[index[name] for name in ids.tolist()]]
     prepared = Preprocessor.from_state(fitted["columns"])
     names = tuple(column["name"] for column in fitted["columns"]["columns"])
-    brings = replace(own.settings.parties[own.name], label=None, columns=names)
+    brings = own.settings.parties[own.name].changed(label=None, columns=names)
     settings = replace(own.settings, parties={own.name: brings})
     table = read_own(settings, own.name, fitted)
     ways = prepared.ways(table)  # of the whole table: the rows asked for may not tell

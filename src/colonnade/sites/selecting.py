@@ -18,7 +18,6 @@ from typing import Any
 
 from colonnade.alignment.intersection import Alignment
 from colonnade.core import Ledger, Message, Organisation, Party, Peers, Request, serves
-from colonnade.core.checks import from_mapping
 from colonnade.core.files import write_text
 from colonnade.errors import BoundaryError, ConfigError, PartyError, printable
 from colonnade.rows.sides import sides_to_tell
@@ -28,12 +27,14 @@ from colonnade.selection import choosing
 from colonnade.selection.choosing import as_labels, check_parties
 from colonnade.selection.leader import Leader
 from colonnade.selection.result import Cost, Selection
-from colonnade.selection.settings import KEYS, SERVER, SelectionSettings
 from colonnade.settings.party_file import SiteConfig
+from colonnade.settings.schema import checked
+from colonnade.settings.selection import KEYS, SERVER, SelectionSettings
 from colonnade.sites.candidate import Leave, TakePart, organisation_of, participant
 from colonnade.sites.host import MOST_ROWS, Home, check_run, check_same
 from colonnade.sites.label_sets import LARGEST
 from colonnade.transport import InProcess, Recording
+from colonnade.transport.kept_up import with_retries
 
 LEADERS_OWN = ("k", "queries", "tests", "bins", "least_difference")
 """Settings that are about labels and how finely they are looked at: a leader may choose
@@ -154,7 +155,7 @@ def select(
         servers = [SERVER, *([KEYS] if decryptor == "key_server" else [])]
         there = [name for name in (*names, *servers) if name != own.name]
         others = Peers(
-            own.name, there, engine.around(site.carrier()), organisation.ledger
+            own.name, there, with_retries(site.carrier(), engine), organisation.ledger
         )
         for name, taking in others.ask(request).items():
             if name in names:
@@ -171,7 +172,7 @@ def select(
             Peers(
                 own.name,
                 reached,
-                engine.around(site.carrier(here)),
+                with_retries(site.carrier(here), engine),
                 organisation.ledger,
             ),
             names,
@@ -337,7 +338,7 @@ def settings_of(own: SiteConfig, given: Mapping[str, Any]) -> SelectionSettings:
                 f" agreed on. Set it there; {', '.join(LEADERS_OWN)} are the label"
                 " owner's own."
             )
-    return from_mapping(SelectionSettings, {**asdict(agreed), **given}, where="select")
+    return checked(SelectionSettings, {**agreed.to_mapping(), **given}, whose="select")
 
 
 def keep_selection(folder: Path, selection: Selection) -> Selection:

@@ -112,6 +112,7 @@ from colonnade.sites.reader import (
 from colonnade.sites.selecting import LeadingHost
 from colonnade.sites.witnessing import Witnessing
 from colonnade.store import SiteStore
+from colonnade.transport.kept_up import with_retries
 from colonnade.transport.remote import Endpoint, Remote, Route
 
 log = logging.getLogger("colonnade.party")
@@ -281,7 +282,7 @@ class Site:
         self, names: Sequence[str], organisation: Organisation | None = None
     ) -> Peers:
         """Give others to ask, with lost calls made again."""
-        transport = self.own.settings.engine.around(self.carrier())
+        transport = with_retries(self.carrier(), self.own.settings.engine)
         return Peers(
             self.own.name,
             names,

@@ -9,8 +9,8 @@ experiment = "churn"
 
 from __future__ import annotations
 
+from colonnade.settings.tracking import TrackingSettings
 from colonnade.tracking.services import TRACKERS, trackers_of
-from colonnade.tracking.settings import TrackingSettings
 from colonnade.tracking.trackers import (
     FAILED,
     FINISHED,

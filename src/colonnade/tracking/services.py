@@ -20,7 +20,7 @@ from typing import Any
 from colonnade.core.files import write_text
 from colonnade.errors import ConfigError
 from colonnade.installation import hint
-from colonnade.tracking.settings import TrackingSettings, is_address
+from colonnade.settings.tracking import TrackingSettings, is_address
 from colonnade.tracking.trackers import (
     FAILED,
     FINISHED,

@@ -13,9 +13,9 @@ from tests.federation.small import Spent, federation, quick
 from colonnade.compression.integers import Integers
 from colonnade.core import DpEvent, Identity, Mechanism, Plain, Rule
 from colonnade.errors import ConfigError
+from colonnade.federation import rules
 from colonnade.privacy import Binomial, Budget, Gaussian
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.settings import rules
 
 RELEASES: dict[str, Any] = {
     "releases": ("embedding", "head"),

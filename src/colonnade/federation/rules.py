@@ -15,19 +15,17 @@ from typing import Any
 import torch
 
 from colonnade.compression import READERS, Integers
-from colonnade.core.checks import did_you_mean
 from colonnade.core.release import Codec, Identity, Rule
-from colonnade.errors import ConfigError
-from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial, Budget
+from colonnade.errors import ConfigError, did_you_mean
+from colonnade.privacy import LABEL_MECHANISMS, MECHANISMS, Binomial
 from colonnade.privacy.accounting import is_private
 from colonnade.privacy.calibrate import smallest_sigma, smallest_trials
-from colonnade.settings.sections import place_of
+from colonnade.settings.schema import place_of
+from colonnade.settings.sections import LABELS, PURPOSES, Budget, mechanism_of
 
 CODECS: dict[str, Callable[..., Codec]] = {
     codec.name: type(codec) for codec in (Identity(), *READERS)
 }
-LABELS = "labels"
-PURPOSES = ("train", "validation", "test", "predict")
 
 
 def rules_from(
@@ -88,15 +86,6 @@ def chosen(rules: Mapping[str, Any], name: str, purpose: str) -> Any:
     return rules.get(f"{purpose}.{name}") or rules.get(name)
 
 
-def is_made_for_budget(settings: Mapping[str, Any]) -> bool:
-    """Whether some rule leaves open how much noise there is: then it is the least with
-    which all epochs fit."""
-    return any(
-        "auto" in (_spec(given).get("sigma"), _spec(given).get("trials"))
-        for given in settings.values()
-    )
-
-
 def _coverable(
     rules: Mapping[str, Rule], where: str, from_columns: Collection[str]
 ) -> None:
@@ -132,9 +121,9 @@ def _automatics(
     """The mechanisms in which sigma or trials is "auto", by the name of their rule;
     raise without a budget for it."""
     autos = {
-        name: _spec(given)
+        name: mechanism_of(given)
         for name, given in settings.items()
-        if _spec(given).get(key) == "auto"
+        if mechanism_of(given).get(key) == "auto"
     }
     if autos and budget is None:
         raise ConfigError(
@@ -222,13 +211,10 @@ def _used(settings: Mapping[str, Any], purpose: str) -> list[Mapping[str, Any]]:
     """The mechanisms of what is released of columns for a purpose."""
     names = {name.rpartition(".")[2] for name in settings} - {LABELS}
     return [
-        _spec(given) for name in names if (given := chosen(settings, name, purpose))
+        mechanism_of(given)
+        for name in names
+        if (given := chosen(settings, name, purpose))
     ]
-
-
-def _spec(given: Any) -> Mapping[str, Any]:
-    spec = given.get("mechanism", {}) if isinstance(given, Mapping) else {}
-    return spec if isinstance(spec, Mapping) else {"name": spec}
 
 
 def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
@@ -239,7 +225,7 @@ def _rule(given: Any, where: str, noise: Mapping[str, float | None]) -> Rule:
         )
     spec = given.get("mechanism", "plain")
     for name, amount in noise.items():
-        if _spec(given).get(name) == "auto":
+        if mechanism_of(given).get(name) == "auto":
             spec = {key: value for key, value in spec.items() if key != "values"} | {
                 name: amount
             }
