@@ -17,7 +17,6 @@ from colonnade.core.receipt import NON_PRIVATE, DpEvent
 from colonnade.core.roles import FeatureOwner, Introduce
 from colonnade.errors import StoreError
 from colonnade.privacy.accounting import key_of, known_batch
-from colonnade.privacy.budget import DELTA
 from colonnade.runs.run_directory import column_of_people
 from colonnade.runs.stores import (
     make_site_store,
@@ -26,7 +25,7 @@ from colonnade.runs.stores import (
     recover_site_store,
 )
 from colonnade.settings.party_file import SiteConfig
-from colonnade.settings.sections import PURPOSES
+from colonnade.settings.sections import DELTA, PURPOSES
 from colonnade.sites.driving import rehearse
 from colonnade.store import Item, Recovery, Witness, Word
 
