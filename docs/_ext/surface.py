@@ -137,6 +137,7 @@ def _tables() -> dict[str, type[Table]]:
         "serve": serving.ServeSettings,
         "alignments": alignment.AllowanceSettings,
         "selections": selection.SelectionAllowance,
+        "store": party_file.StoreSettings,
     }
 
 

@@ -81,7 +81,7 @@ def test_every_section_that_a_file_may_have_is_covered() -> None:
     assert set(FederationFile.model_fields) - heads == {"data_owners"}, (
         "which have the keys of [parties.NAME]"
     )
-    tables = {"serve", "alignments", "selections"}
+    tables = {"serve", "alignments", "selections", "store"}
     assert tables <= set(PartyFile.model_fields) & heads
 
 

@@ -129,32 +129,34 @@ class StoreSettings(Table):
 
     place: ClassVar[str] = "[store]"
 
-    anchor: Annotated[str, Rule("text, a path")] = Field(
+    anchor: Annotated[str, Rule("a path")] = Field(
         default="",
         description=(
-            "the folder of its key and its newest mark, relative to this file; best on"
-            " another disk"
+            "the folder of its key and its newest witness, relative to party.toml; by"
+            " default beside the folder of runs"
         ),
     )
     new_people: Literal["ask", "new", "same", "renamed"] = Field(
         default="ask",
         description=(
-            "what many rows are that were never counted: new people, the same ones"
-            " under other ids, or the id column was renamed; refused until said"
+            "what many rows are that were never counted before: `new` people, or the"
+            " `same` ones under other ids; or the column was `renamed`; `ask`: the site"
+            " refuses them until its owner says so"
         ),
     )
     new_peers: bool = Field(
         default=False,
         description=(
             "whether a peer that keeps nothing of this store is taken as one that was"
-            " never met, though rows were released before"
+            " never met, though rows were released before and no other peer vouches"
         ),
     )
     draw_again: bool = Field(
         default=False,
         description=(
-            "whether labels may be drawn once more where the store has lost entries:"
-            " that costs their epsilon again"
+            "whether labels may be drawn at random once more, where the store has lost"
+            " entries and does not know whether they were: that costs their epsilon"
+            " again"
         ),
     )
 
@@ -292,13 +294,13 @@ class SiteFile(Table):
     selections: SelectionAllowance | None = Field(
         default=None, description="Without it, the organisation is in no selection."
     )
-    audit: AuditSettings = Field(
-        default=AuditSettings(),
-        description="What an audit at this site may find, and what others are told.",
-    )
     store: StoreSettings = Field(
         default=StoreSettings(),
         description="What the organisation remembers over all its runs.",
+    )
+    audit: AuditSettings = Field(
+        default=AuditSettings(),
+        description="What an audit at this site may find, and what others are told.",
     )
     peers: Annotated[dict[str, Any], Rule("a table of fingerprints")] | None = Field(
         default=None, description="Whose certificate has which fingerprint."
@@ -343,6 +345,7 @@ def read_own(path: Path) -> SiteConfig:
     _check_driver_alone(own, settings, path)
     names = sites_of(settings)
     others = [site for site in all_sites(settings) if site != name]
+    anchor = own.store.anchor
     return SiteConfig(
         name=name,
         settings=settings,
@@ -356,7 +359,7 @@ def read_own(path: Path) -> SiteConfig:
         selections=own.selections,
         audit=own.audit,
         store=own.store,
-        anchor=(path.parent / own.store.anchor).resolve() if own.store.anchor else None,
+        anchor=None if not anchor else (path.parent / anchor).resolve(),
     )
 
 
@@ -776,7 +779,14 @@ def _told_of(section: str, public: bool) -> tuple[str, ...]:
 def _refuse_private(tables: Mapping[str, Any], path: Path) -> None:
     data = tables.get("data")
     public = isinstance(data, Mapping) and data.get("dataset") is not None
-    for section in ("tracking", "serve", "alignments", "selections", "audit", "store"):
+    for section in (
+        "tracking",
+        "serve",
+        "alignments",
+        "selections",
+        "audit",
+        "store",
+    ):
         whose = "of who drives" if section in ("tracking", "serve") else "of each"
         if section in tables:
             raise ConfigError(

@@ -65,7 +65,9 @@ class ServeSettings(Table):
     )
     proxy: bool = Field(
         default=False,
-        description="whether a proxy on this machine says whose address a request is from",
+        description=(
+            "whether a proxy on this machine says whose address a request is from"
+        ),
     )
     window: NotNegative = Field(
         default=5.0,
