@@ -32,6 +32,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from colonnade.algorithms.multi_vfl import server_optimizer
 from colonnade import datasets, reproduction
 from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study
@@ -87,7 +88,7 @@ class Stack:
         }
         self.x, self.y, self.offsets = self._rows()
         self.servers = [
-            run.settings.config.server_optimizer(run.settings.train.epochs)
+            server_optimizer(run.settings.config, run.settings.train.epochs)
             for run in self.runs
         ]
         kinds = list(dict.fromkeys(self.servers))

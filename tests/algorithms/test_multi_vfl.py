@@ -254,6 +254,6 @@ def test_bad_settings_are_refused_with_the_rule_and_the_value(
     name: str, value: Any
 ) -> None:
     with pytest.raises(
-        ConfigError, match=rf"multi_vfl\.{name} must be .*; found {value!r}"
+        ConfigError, match=rf"multi_vfl\) {name} must be .*; found {value!r}"
     ):
         multi_vfl.Config(**{name: value})

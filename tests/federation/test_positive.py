@@ -191,7 +191,7 @@ def test_only_one_of_two_classes_can_be_positive() -> None:
     tables["bank"]["outcome"] = np.linspace(0.0, 1.0, 300)
     with pytest.raises(ConfigError, match=r"names a class, and the label .* a number"):
         federation(tables, positive="ja")
-    with pytest.raises(ConfigError, match="positive names one class"):
+    with pytest.raises(ConfigError, match="positive must be one class"):
         federation(data={"positive": ["ja"]})
     with pytest.raises(ConfigError, match=r"the label is a number\. Remove one"):
         federation(data={"positive": "ja", "task": "regression"})

@@ -69,6 +69,7 @@ def test_only_settings_that_differ(plain: Path, noisy: Path) -> None:
         "parties.lab.outbox.embedding.mechanism.sigma": ["–", "4"],
         "parties.lab.budget.epsilon": ["–", "8"],
         "parties.lab.budget.delta": ["–", "1e-05"],
+        "parties.lab.budget.relation": ["–", "replace-one"],
     }
 
 

@@ -136,7 +136,8 @@ def test_what_was_run(noisy_facts: Facts) -> None:
     ]
     assert shown["lab"] == [
         "2 columns",
-        "embedding: gaussian, clip 1, sigma 4; budget: epsilon 8, delta 1e-05",
+        "embedding: gaussian, clip 1, sigma 4; budget: epsilon 8, delta 1e-05,"
+        " relation replace-one",
     ]
     assert (
         "They share 80 rows: 56 for training, 8 for validation, 16 for test."

@@ -226,7 +226,7 @@ def test_brute_force_by_a_function_of_ones_own() -> None:
                 " method 'vfps'"
             ),
         ),
-        ({"querys": 3}, "select_here has no setting 'querys'"),
+        ({"querys": 3}, "has no setting 'querys'"),
         (
             {"k": 0},
             r"select_here: \[selection\] k must be a whole number, 1 or more; found 0",
