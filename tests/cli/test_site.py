@@ -25,7 +25,7 @@ from tests.federation.small_sites import folders, sites
 
 from colonnade.cli import site
 from colonnade.core.files import hold
-from colonnade.errors import PartyError
+from colonnade.errors import BoundaryError, PartyError
 from colonnade.runs.history import crossings, to_csv
 from colonnade.runs.layout import AFTER, LEDGER, LOCK, PARTIES, SITE_LOG
 from colonnade.runs.site_state import LOG_FILES, keep_log, prometheus, state_of
@@ -342,7 +342,7 @@ def test_a_store_is_made_once_copied_and_recovered(
     after = spent_of(call, own)
     assert after > before > 0
     shutil.rmtree(tmp_path / "lab" / "runs" / "store")
-    with pytest.raises(PartyError, match="StoreError"):
+    with pytest.raises(BoundaryError, match="The store of 'lab' is gone"):
         drive(sites(tmp_path)["clinic"], "third")
     said = call("privacy", own, "--recover", "--backup", copy).out
     assert "Everybody is charged" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.store.small import (
+    GAUSSIAN,
     OWNER,
     copied,
     new_store,
@@ -20,7 +21,7 @@ from tests.store.small import (
 )
 
 from colonnade.errors import StoreError
-from colonnade.store import SiteStore
+from colonnade.store import SiteStore, recover
 
 RELEASES = 9
 
@@ -234,3 +235,17 @@ def flip(path: Path, chance: random.Random, below: int | None = None) -> None:
     place = chance.randrange(min(len(data), below or len(data)))
     data[place] ^= 1 << chance.randrange(8)
     path.write_bytes(data)
+
+
+def test_a_changed_text_of_a_recovery_is_noticed_before_it_is_believed(
+    tmp_path: Path,
+) -> None:
+    new_store(tmp_path / "store").close()
+    shutil.rmtree(tmp_path / "store")
+    recover(tmp_path / "store", OWNER, GAUSSIAN)
+    database = sqlite3.connect(tmp_path / "store" / "state.db")
+    for text in ("", "[", "[]", "{}"):
+        database.execute("UPDATE entry SET text = ? WHERE kind = 'recovered'", (text,))
+        database.commit()
+        with pytest.raises(StoreError, match="is damaged"):
+            reopened(tmp_path / "store")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+BINARY = getattr(os, "O_BINARY", 0)
+"""On Windows, bytes are written as they are only where this is asked for."""
 
 
 def new_folder(path: Path) -> None:
@@ -17,7 +19,7 @@ def new_folder(path: Path) -> None:
 
 def new_file(path: Path, data: bytes = b"") -> None:
     """Write a file that was not there, and force it onto the disk."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY
     descriptor = os.open(path, flags, FILE_MODE)
     try:
         write_at(descriptor, data, 0)

@@ -409,7 +409,8 @@ class Log:
     def _check_order(self, entry: Entry, previous: int) -> None:
         """Refuse a log with a hole. After a recovery there is one, which it names."""
         expected = previous + 1
-        if entry.kind == RECOVERED and entry.text:
+        if entry.kind == RECOVERED:
+            entry.check_text()  # before what it says is believed
             expected = int(entry.content["serial"])
         if entry.serial != expected or entry.serial <= previous:
             raise StoreError(f"entry {previous + 1} is gone")
@@ -428,6 +429,9 @@ class Log:
             yield
         except StoreError as error:
             raise self.database.damaged(str(error).rstrip(".")) from None
+        except (ValueError, KeyError, TypeError) as error:
+            how = f"an entry cannot be read ({type(error).__name__})"
+            raise self.database.damaged(how) from None
 
 
 def _nothing_to_wait_for() -> None:

@@ -27,7 +27,14 @@ from pathlib import Path
 
 from colonnade.errors import StoreError
 from colonnade.store.chain import Entry
-from colonnade.store.disk import force, inode_of, new_file, read_at, write_at
+from colonnade.store.disk import (
+    BINARY,
+    force,
+    inode_of,
+    new_file,
+    read_at,
+    write_at,
+)
 from colonnade.store.witness import Witness
 
 SLOT_BYTES = 512
@@ -169,7 +176,7 @@ class Mark:
 
     def _open(self, flags: int) -> int:
         try:
-            return os.open(self.path, flags)
+            return os.open(self.path, flags | BINARY)
         except FileNotFoundError:
             raise StoreError(
                 f"{self.path} is gone: it says how far the store of '{self.owner}' has"
