@@ -32,8 +32,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from colonnade.algorithms.multi_vfl import server_optimizer
 from colonnade import datasets, reproduction
+from colonnade.algorithms.multi_vfl import server_optimizer
 from colonnade.federation import Federation
 from colonnade.reproduction import Plan, Study
 from colonnade.reproduction.cells import KeptCells, script_of

@@ -43,7 +43,6 @@ from colonnade.runs.layout import (
 from colonnade.runs.run_directory import RunDirectory, plain
 from colonnade.settings.algorithms import DEFAULT
 from colonnade.signing.contents import Contents, contents_of
-from colonnade.sites import reader as site_reader
 
 Flow = dict[str, Any]
 
@@ -273,7 +272,10 @@ def read(folder: Path, *, quick: bool = False) -> Facts:
         reveals = find(str(settings.get("algorithm", {}).get("name", DEFAULT))).reveals
     except ColonnadeError:
         reveals = {}
-    reveals |= {**alignment.REVEALS, **site_reader.REVEALS}
+    # Imported here: a run that is no part of a site needs no protocol of sites.
+    from colonnade.sites.reader import REVEALS as OF_SITES
+
+    reveals |= {**alignment.REVEALS, **OF_SITES}
     part = None
     # its settings are damaged, or of another version
     with suppress(ColonnadeError, OSError):
