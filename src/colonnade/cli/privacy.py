@@ -19,7 +19,6 @@ from colonnade.privacy.report import describe
 from colonnade.report.words import epsilon, times
 from colonnade.runs.run_directory import RunDirectory, to_json
 from colonnade.settings.party_file import read_own
-from colonnade.sites.keeping import exhaust, recover_store
 from colonnade.store import Witness
 
 
@@ -100,6 +99,8 @@ def privacy(
         return
     if exhaust_ is not None:
         own = read_own(path)
+        from colonnade.sites.keeping import exhaust  # sites take long to import
+
         exhaust(own, exhaust_)
         console.print(
             f"'{own.name}' releases none of its rows any more under a budget."
@@ -131,6 +132,8 @@ def _recover(
 ) -> None:
     own = read_own(file)
     shown = [Witness.from_text(one.read_text(encoding="utf-8")) for one in witnesses]
+    from colonnade.sites.keeping import recover_store  # sites take long to import
+
     recovery, event = recover_store(
         own,
         backup=backup,
